@@ -1,0 +1,1 @@
+"""Operator declarations and lemmas, one family a file."""

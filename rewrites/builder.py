@@ -1,0 +1,461 @@
+"""What an operator declaration builds with: the algebra of the IR, over stacked tensors.
+
+A stacked tensor has the mesh axes as its leading dimensions. Declarations speak of tensor dimensions only;
+the mesh dimensions ride along as batch indices that all operands share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import sympy
+import torch
+
+from verifycompile.ir import algebra, indicator, relabel
+from verifycompile.ir.build import Label, Signature, apply
+from verifycompile.ir.scalar import ONE, NonFiniteScalar, Scalar, as_scalar, divide
+from verifycompile.ir.size import Size, normalize_size, product
+from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
+
+Number = int | float | bool | sympy.Expr
+
+RESHAPE = Operation("reshape", linear=frozenset({0}))
+SLICE = Operation("slice", linear=frozenset({0}))
+PAD = Operation("pad", linear=frozenset({0}))
+CONCATENATE = Operation("concatenate", jointly_linear=True)
+POWER = Operation("power")
+INFINITY = Operation("infinity")
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """Facts about the call being lowered that values do not carry: dtypes, and the shape that torch recorded."""
+
+    dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict[str, torch.dtype])
+    shape: tuple[Size, ...] | None = None
+    dtype: torch.dtype | None = None
+
+
+class Builder:
+    """Builds stacked tensors for one program.
+
+    ``mesh``: sizes of the mesh axes. ``coordinates``: symbol of a rank coordinate -> mesh axis.
+    """
+
+    def __init__(self, pool: TermPool, mesh: tuple[int, ...] = (), coordinates: Mapping[sympy.Symbol, int] | None = None) -> None:
+        self.pool = pool
+        self.mesh = mesh
+        self.coordinates = dict(coordinates or {})
+        self.call = Call()
+
+    # -- the call being lowered
+
+    def dtype_of(self, argument: str) -> torch.dtype:
+        """dtype of a tensor argument of the call, by its schema name."""
+        return self.call.dtypes[argument]
+
+    # -- dimensions
+
+    @property
+    def lead(self) -> int:
+        """Number of mesh dimensions."""
+        return len(self.mesh)
+
+    def rank(self, view: View) -> int:
+        """Number of tensor dimensions."""
+        return view.rank - self.lead
+
+    def shape(self, view: View) -> tuple[Size, ...]:
+        """Local shape: sizes of the tensor dimensions."""
+        return view.shape[self.lead :]
+
+    def dim(self, view: View, dim: int, extra: int = 0) -> int:
+        """Position of tensor dimension ``dim`` (negative counts from the end) among all dimensions."""
+        rank = self.rank(view) + extra
+        return self.lead + (dim % rank if rank else 0)
+
+    def dims(self, view: View, dims: Sequence[int] | int | None) -> list[int]:
+        """Positions of several tensor dimensions; all of them for None or an empty list."""
+        if dims is None or dims == []:
+            return list(range(self.lead, view.rank))
+        return [self.dim(view, d) for d in ([dims] if isinstance(dims, int) else dims)]
+
+    # -- numbers
+
+    def number(self, value: Number) -> View:
+        """A scalar tensor. Rank coordinates become counters over their mesh axis."""
+        if isinstance(value, sympy.Expr) and value.free_symbols & set(self.coordinates):
+            return self._affine(value)
+        try:
+            scalar = as_scalar(int(value) if isinstance(value, bool) else value)
+        except NonFiniteScalar:
+            return self._infinity(float(value))
+        return self.pool.constant(scalar, self.mesh)
+
+    def _infinity(self, value: float) -> View:
+        if value != value:
+            raise UnsupportedError(UNREPRESENTABLE, "NaN is not a real number")
+        term = self.pool.intern(INFINITY, (), (), (), 0, 0, (), ())
+        return View(ONE if value > 0 else -ONE, term, self.mesh, ())
+
+    def _affine(self, expression: sympy.Expr) -> View:
+        parts, rest = self.affine_parts(expression)
+        views = [self.pool.constant(as_scalar(rest), self.mesh)]
+        for axis, factor in parts:
+            counter = algebra.iota(self.pool, self.mesh[axis])
+            axes: tuple[tuple[Digit, ...], ...] = tuple(((axis, 1, self.mesh[axis]),) for _ in counter.axes)
+            views.append(View(counter.coefficient, counter.term, self.mesh, axes).scaled(as_scalar(factor)))
+        return algebra.combine(self.pool, views)
+
+    def affine_parts(self, expression: Number) -> tuple[list[tuple[int, Size]], Size]:
+        """``expression`` as ``sum(factor * coordinate of mesh axis) + rest``. Raises UnsupportedError."""
+        if not isinstance(expression, sympy.Expr):
+            return [], int(expression)
+        expanded = sympy.expand(expression)
+        totals: dict[int, sympy.Expr] = {}
+        rest = expanded
+        for symbol, axis in self.coordinates.items():
+            factor = expanded.coeff(symbol, 1)
+            if factor != 0:
+                totals[axis] = totals.get(axis, sympy.Integer(0)) + factor
+                rest -= factor * symbol
+        rest = sympy.expand(rest)
+        unknown = [*totals.values(), rest]
+        if any(e.free_symbols & set(self.coordinates) for e in unknown):
+            raise UnsupportedError(UNREPRESENTABLE, f"`{expression}` is not linear in the rank's coordinates")
+        return [(axis, normalize_size(f)) for axis, f in totals.items()], normalize_size(rest)
+
+    def full(self, value: Number, shape: Sequence[Size]) -> View:
+        """A tensor of one repeated value."""
+        scalar = self.number(value)
+        return View(scalar.coefficient, scalar.term, (*self.mesh, *shape), scalar.axes)
+
+    def iota(self, size: Size, start: Number = 0, step: Number = 1) -> View:
+        """``start + step * arange(size)``."""
+        counter = algebra.iota(self.pool, size)
+        axes = tuple(tuple((self.lead, d[1], d[2]) for d in axis) for axis in counter.axes)
+        view = View(counter.coefficient, counter.term, (*self.mesh, size), axes)
+        return self.combination((step, view), (1, self.mul(self.number(start), 1)))
+
+    # -- element-wise
+
+    def view(self, value: View | Number) -> View:
+        return value if isinstance(value, View) else self.number(value)
+
+    def aligned(self, *values: View | Number) -> list[View]:
+        """Values brought to a common rank, as torch broadcasts: missing dimensions are added in front."""
+        views = [self.view(v) for v in values]
+        rank = max(v.rank for v in views)
+        result: list[View] = []
+        for view in views:
+            for _ in range(rank - view.rank):
+                view = relabel.insert_dim(view, self.lead)
+            result.append(view)
+        return result
+
+    def _expanded(self, result: View, views: Sequence[View]) -> View:
+        shape = list(result.shape)
+        for view in views:
+            shape = [algebra.max_size(s, t) for s, t in zip(shape, view.shape, strict=True)]
+        return View(result.coefficient, result.term, tuple(shape), result.axes)
+
+    def pointwise(self, operation: Operation, *values: View | Number, attributes: tuple[object, ...] = ()) -> View:
+        """One element of the result per element of the (broadcast) operands."""
+        views = self.aligned(*values)
+        return self._expanded(algebra.elementwise(self.pool, operation, attributes, views), views)
+
+    def mul(self, *values: View | Number) -> View:
+        views = self.aligned(*values)
+        return self._expanded(algebra.multiply_views(self.pool, *views), views)
+
+    def combination(self, *terms: tuple[Number | Scalar, View | Number]) -> View:
+        """Linear combination of ``(coefficient, value)`` pairs."""
+        views = self.aligned(*(value for _, value in terms))
+        scaled = [self.scale(v, factor) for v, (factor, _) in zip(views, terms, strict=True)]
+        return self._expanded(algebra.combine(self.pool, scaled), views)
+
+    def add(self, *values: View | Number) -> View:
+        return self.combination(*((1, value) for value in values))
+
+    def sub(self, left: View | Number, right: View | Number) -> View:
+        return self.combination((1, left), (-1, right))
+
+    def scale(self, view: View, factor: Number | Scalar) -> View:
+        """Multiply by a number."""
+        if isinstance(factor, sympy.Expr) and factor.free_symbols & set(self.coordinates):
+            return self.mul(view, factor)
+        try:
+            return view.scaled(as_scalar(factor))
+        except NonFiniteScalar:
+            return self.mul(view, factor)  # pyright: ignore[reportArgumentType]
+
+    def power(self, view: View, exponent: Number) -> View:
+        """``view ** exponent``; small whole powers are products, whole powers take the coefficient along."""
+        e = as_scalar(exponent)
+        if e == 0:
+            return self.pool.constant(ONE, view.shape)
+        if e == 1:
+            return view
+        if e in (2, 3):
+            return self.mul(*[view] * int(e))  # pyright: ignore[reportArgumentType]
+        if view.term is self.pool.unit and view.coefficient == 1:
+            return view
+        if getattr(e, "denominator", 0) == 1 and not view.is_zero:
+            power = algebra.elementwise(self.pool, POWER, (e,), (view.unscaled(),))
+            factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
+            return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
+        return algebra.elementwise(self.pool, POWER, (e,), (view,))
+
+    def divide(self, left: View | Number, right: View | Number) -> View:
+        """True division."""
+        if not isinstance(right, View) and not (isinstance(right, sympy.Expr) and right.free_symbols):
+            if right == 0:
+                raise UnsupportedError(UNREPRESENTABLE, "division by zero")
+            return self.scale(self.view(left), divide(ONE, as_scalar(right)))
+        return self.mul(left, self.power(self.view(right), -1))
+
+    # -- comparisons
+
+    def equal(self, left: View | Number, right: View | Number) -> View:
+        return self.pointwise(indicator.EQUAL, left, right)
+
+    def less(self, left: View | Number, right: View | Number) -> View:
+        return self.pointwise(indicator.LESS, left, right)
+
+    def less_equal(self, left: View | Number, right: View | Number) -> View:
+        return self.pointwise(indicator.LESS_EQUAL, left, right)
+
+    def negate(self, view: View) -> View:
+        if not indicator.is_indicator(view):
+            raise UnsupportedError(UNSUPPORTED, "logical negation of a value that is not known to be boolean")
+        return indicator.negate(self.pool, view)
+
+    def either(self, left: View, right: View) -> View:
+        return self.negate(self.mul(self.negate(left), self.negate(right)))
+
+    # -- contraction and sums
+
+    def contraction(self, text: str, *views: View) -> View:
+        """Einsum over tensor dimensions, e.g. ``"m k, k n -> m n"``: labels that the output lacks are summed."""
+        inputs, output = self._labels(text, views)
+        used = {label for labels in inputs for label in labels}
+        return algebra.contract(self.pool, views, inputs, output, frozenset(used - set(output)))
+
+    def sum(self, view: View, dims: Sequence[int] | int | None, keepdim: bool = False) -> View:
+        positions = sorted(self.dims(view, dims))
+        result = algebra.sum_over(self.pool, view, positions)
+        if keepdim:
+            for position in positions:
+                result = relabel.insert_dim(result, position)
+        return result
+
+    def count(self, view: View, dims: Sequence[int] | int | None) -> Size:
+        """Number of elements that a reduction over ``dims`` reads."""
+        return product(view.shape[d] for d in self.dims(view, dims))
+
+    def mean(self, view: View, dims: Sequence[int] | int | None, keepdim: bool = False) -> View:
+        return self.divide(self.sum(view, dims, keepdim), self.count(view, dims))
+
+    # -- operations with a core
+
+    def core(
+        self,
+        operation: Operation,
+        attributes: tuple[object, ...],
+        text: str,
+        *views: View,
+        cores: str = "",
+        fresh: Mapping[str, Size] | None = None,
+        summed: str = "",
+    ) -> View:
+        """Apply an operation that reads the dimensions in ``cores`` wholly and in order.
+
+        ``text``: labels as in ``contraction``; ``fresh``: output labels that no operand has, with sizes.
+        """
+        inputs, output = self._labels(text, views)
+        signature = Signature(
+            inputs,
+            output,
+            frozenset(summed.split()),
+            tuple((label,) for label in cores.split()),
+            dict(fresh or {}),
+        )
+        return apply(self.pool, operation, attributes, views, signature)  # pyright: ignore[reportArgumentType]
+
+    def along(
+        self, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, length: Size | None = None
+    ) -> View:
+        """Apply an operation that reads one dimension wholly; its result has ``length`` there (default: as before)."""
+        position = self.dim(view, dim)
+        labels: tuple[Label, ...] = tuple(range(view.rank))
+        output = tuple("fresh" if d == position else d for d in labels)
+        size = view.shape[position] if length is None else length
+        signature = Signature((labels,), output, frozenset(), ((position,),), {"fresh": size})
+        return apply(self.pool, operation, attributes, (view,), signature)  # pyright: ignore[reportArgumentType]
+
+    def _labels(self, text: str, views: Sequence[View]) -> tuple[tuple[tuple[Label, ...], ...], tuple[Label, ...]]:
+        left, right = text.split("->")
+        mesh: tuple[Label, ...] = tuple(("mesh", axis) for axis in range(self.lead))
+        stars: dict[str, int] = {}
+        inputs: list[tuple[Label, ...]] = []
+        for words, view in zip(left.split(","), views, strict=True):
+            names = words.split()
+            inputs.append(mesh + _expand_star(names, self.rank(view), stars))
+        names = right.split()
+        count = sum(stars.get(n, 1) if n.startswith("*") else 1 for n in names)
+        return tuple(inputs), mesh + _expand_star(names, count, stars)
+
+    # -- layout
+
+    def reshape(self, view: View, shape: Sequence[Size]) -> View:
+        """Row-major reshape of the tensor dimensions."""
+        target = tuple(shape)
+        try:
+            return relabel.reshape(view, target, self.lead)
+        except relabel.UnalignedError:
+            labels: tuple[Label, ...] = tuple(range(view.rank))
+            fresh: dict[Label, Size] = {("fresh", i): size for i, size in enumerate(target)}
+            mesh, tensor = labels[: self.lead], labels[self.lead :]
+            signature = Signature((labels,), (*mesh, *fresh), frozenset(), (tensor,), fresh)
+            return apply(self.pool, RESHAPE, (), (view,), signature)
+
+    def permute(self, view: View, dims: Sequence[int]) -> View:
+        return relabel.permute(view, [*range(self.lead), *(self.dim(view, d) for d in dims)])
+
+    def transpose(self, view: View, first: int, second: int) -> View:
+        order = list(range(view.rank))
+        a, b = self.dim(view, first), self.dim(view, second)
+        order[a], order[b] = order[b], order[a]
+        return relabel.permute(view, order)
+
+    def expand(self, view: View, shape: Sequence[Size]) -> View:
+        """Broadcast to ``shape`` (-1 keeps a size)."""
+        missing = len(shape) - self.rank(view)
+        kept = [s if s != -1 else view.shape[self.lead + d - missing] for d, s in enumerate(shape)]
+        return relabel.broadcast_to(view, tuple(kept), self.lead)
+
+    def unsqueeze(self, view: View, dim: int) -> View:
+        return relabel.insert_dim(view, self.dim(view, dim, extra=1))
+
+    def squeeze(self, view: View, dims: Sequence[int] | int | None) -> View:
+        result = view
+        for position in sorted(self.dims(view, dims), reverse=True):
+            if result.shape[position] == 1:
+                result = relabel.remove_dim(result, position)
+        return result
+
+    def narrow(self, view: View, dim: int, start: Number, length: Size) -> View:
+        """``length`` elements from ``start`` along ``dim``; ``start`` may be linear in the rank's coordinates."""
+        position = self.dim(view, dim)
+        parts, base = self.affine_parts(start)
+        if parts:
+            return self._narrow_by_coordinate(view, position, parts, base, length)
+        try:
+            return relabel.narrow(view, position, base, length)
+        except relabel.UnalignedError:
+            return self.along(SLICE, (base, 1), view, position - self.lead, length)
+
+    def _narrow_by_coordinate(
+        self, view: View, position: int, parts: list[tuple[int, Size]], base: Size, length: Size
+    ) -> View:
+        digits: list[Digit] = [(position, 1, length)]
+        span = length
+        pending = list(parts)
+        while pending:
+            part = next((p for p in pending if p[1] == span), None)
+            if part is None:
+                raise UnsupportedError(
+                    UNREPRESENTABLE, f"slice offset steps by {pending[0][1]} a rank where the slices are {span} long"
+                )
+            pending.remove(part)
+            axis = part[0]
+            digits.insert(0, (axis, 1, self.mesh[axis]))
+            span = product((span, self.mesh[axis]))
+        whole = self.narrow(view, position - self.lead, base, span)
+        return relabel.replace_dim(whole, position, digits, length)
+
+    def select(self, view: View, dim: int, index: Number) -> View:
+        position = self.dim(view, dim)
+        narrowed = self.narrow(view, dim, index, 1)
+        return relabel.remove_dim(narrowed, position)
+
+    def pad(self, view: View, dim: int, start: Size, total: Size) -> View:
+        """Zeros of length ``total`` along ``dim`` with ``view`` placed at ``start``."""
+        position = self.dim(view, dim)
+        if view.shape[position] == total:
+            return view
+        return self.along(PAD, (start, 1), view, dim, total)
+
+    def concatenate(self, views: Sequence[View], dim: int) -> View:
+        """``torch.cat``. Pieces of one tensor in their order are put together without arithmetic."""
+        position = self.dim(views[0], dim)
+        joined = join_pieces(views, position)
+        if joined is not None:
+            return joined
+        shape = views[0].shape
+        total: Size = 0
+        inputs: list[tuple[Label, ...]] = []
+        for k, view in enumerate(views):
+            total = total + view.shape[position]
+            inputs.append(tuple(("piece", k) if d == position else d for d in range(view.rank)))
+        output: tuple[Label, ...] = tuple("fresh" if d == position else d for d in range(len(shape)))
+        cores = tuple((("piece", k),) for k in range(len(views)))
+        signature = Signature(tuple(inputs), output, frozenset(), cores, {"fresh": normalize_size(total) if not isinstance(total, int) else total})
+        return apply(self.pool, CONCATENATE, (), views, signature)
+
+
+def _expand_star(names: Sequence[str], rank: int, stars: dict[str, int]) -> tuple[Label, ...]:
+    labels: list[Label] = []
+    explicit = sum(1 for n in names if not n.startswith("*"))
+    for name in names:
+        if not name.startswith("*"):
+            labels.append(name)
+            continue
+        count = rank - explicit
+        stars[name] = max(stars.get(name, 0), count)
+        labels.extend((name, k) for k in range(-count, 0))
+    if len(labels) != rank:
+        raise UnsupportedError(UNREPRESENTABLE, f"a tensor of {rank} dimensions where {len(labels)} are expected")
+    return tuple(labels)
+
+
+def join_pieces(views: Sequence[View], position: int) -> View | None:
+    """The tensor whose equal pieces along ``position`` are ``views``, or None where they are no such pieces."""
+    first, count = views[0], len(views)
+    if count < 2 or any(v.term is not first.term or v.shape != first.shape for v in views):
+        return None
+    if any(v.coefficient != first.coefficient for v in views):
+        return None
+    place = _differing_digit(first, views[1])
+    if place is None:
+        return None
+    axis_index, digit_index = place
+    for k, view in enumerate(views):
+        expected = _with_digit(first, axis_index, digit_index, (CONSTANT, k, count))
+        if view.axes != expected:
+            return None
+    length = first.shape[position]
+    axes = _with_digit(first, axis_index, digit_index, (position, length, count))
+    shape = (*first.shape[:position], product((length, count)), *first.shape[position + 1 :])
+    merged = tuple(relabel.merge_digits(axis) for axis in axes)
+    return View(first.coefficient, first.term, shape, merged)
+
+
+def _differing_digit(left: View, right: View) -> tuple[int, int] | None:
+    for a, (l, r) in enumerate(zip(left.axes, right.axes, strict=True)):
+        if l == r:
+            continue
+        if len(l) != len(r):
+            return None
+        for d, (x, y) in enumerate(zip(l, r, strict=True)):
+            if x != y:
+                return (a, d) if x[0] == y[0] == CONSTANT and x[2] == y[2] else None
+    return None
+
+
+def _with_digit(view: View, axis: int, place: int, digit: Digit) -> tuple[tuple[Digit, ...], ...]:
+    digits = list(view.axes[axis])
+    digits[place] = digit
+    return (*view.axes[:axis], tuple(digits), *view.axes[axis + 1 :])

@@ -1,0 +1,36 @@
+"""Loads every family, so that the registry is complete."""
+
+from __future__ import annotations
+
+from verifycompile.rewrites import (
+    activation,
+    attention,
+    collective,
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    layout,
+    loss,
+    normalization,
+    one_hot,
+    random,
+    reduction,
+)
+
+FAMILIES = (
+    activation,
+    attention,
+    collective,
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    layout,
+    loss,
+    normalization,
+    random,
+    reduction,
+)
+
+CONTRACTION_LEMMAS = (one_hot.open_masked_sum, one_hot.merge_shifted_one_hot)

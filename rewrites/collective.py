@@ -1,0 +1,175 @@
+"""Collectives on stacked tensors (DESIGN section 2): relabellings of mesh digits, and sums over mesh axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed._functional_collectives  # noqa: F401  # registers the operators below
+import torch.distributed.tensor  # noqa: F401
+
+from verifycompile.ir import algebra, relabel
+from verifycompile.ir.scalar import ONE, as_scalar, divide
+from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.term import CONSTANT, Digit, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.reduction import reduce_extreme
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.values import Group
+
+c10d = torch.ops._c10d_functional
+dtensor = torch.ops._dtensor
+
+
+def _group(group: Any) -> Group:
+    if not isinstance(group, Group):
+        raise UnsupportedError(UNREPRESENTABLE, f"a process group that is no set of mesh axes: {group}")
+    return group
+
+
+def _ranks(b: Builder, group: Group) -> int:
+    count = 1
+    for axis in group.axes:
+        count *= b.mesh[axis]
+    return count
+
+
+def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
+    """The reduced value, equal on every rank of the group."""
+    axes = sorted(group.axes)
+    if operation in ("sum", "avg"):
+        reduced = algebra.sum_over(b.pool, view, axes)
+        if operation == "avg":
+            reduced = reduced.scaled(divide(ONE, as_scalar(_ranks(b, group))))
+    elif operation in ("max", "min"):
+        reduced = reduce_extreme(b.pool, view, axes, operation)
+    else:
+        raise UnsupportedError(UNSUPPORTED, f"a collective with the reduction `{operation}`")
+    for axis in axes:
+        reduced = relabel.insert_dim(reduced, axis, b.mesh[axis])
+    return reduced
+
+
+def _rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 1) -> list[Digit]:
+    """The number of a rank within the group: digits of the mesh axes, or digits of ``dim`` above ``inner``."""
+    digits: list[Digit] = []
+    divisor: Size = product((inner, _ranks(b, group)))
+    for axis in group.axes:
+        size = b.mesh[axis]
+        divisor = exact_quotient(divisor, size) or 1
+        digits.append((axis, 1, size) if dim is None else (dim, divisor, size))
+    return digits
+
+
+def _identity(view: View) -> dict[int, list[Digit]]:
+    return {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
+
+
+def gather_dim(b: Builder, view: View, dim: int, group: Group) -> View:
+    """All-gather along tensor dimension ``dim``: the rank becomes the leading digit of that dimension."""
+    position = b.dim(view, dim)
+    length = view.shape[position]
+    shape = list(view.shape)
+    shape[position] = product((length, _ranks(b, group)))
+    replacement = _identity(view)
+    replacement[position] = [(position, 1, length)]
+    for axis, digit in zip(group.axes, _rank_digits(b, group, position, length), strict=True):
+        replacement[axis] = [digit]
+    return relabel.substitute(view, replacement, tuple(shape))
+
+
+def scatter_dim(b: Builder, view: View, dim: int, group: Group) -> View:
+    """Keep this rank's block of tensor dimension ``dim``."""
+    position = b.dim(view, dim)
+    length = exact_quotient(view.shape[position], _ranks(b, group))
+    if length is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[position]} scattered unevenly")
+    return relabel.replace_dim(view, position, [*_rank_digits(b, group), (position, 1, length)], length)
+
+
+@operator(c10d.wait_tensor.default)
+def wait_tensor(b: Builder, tensor: View) -> View:
+    return tensor
+
+
+@operator(c10d.all_reduce.default)
+def all_reduce(b: Builder, input: View, reduce_op: str, group_name: Group) -> View:
+    return reduce_over(b, input, reduce_op, _group(group_name))
+
+
+@operator(c10d.all_gather_into_tensor.default)
+def all_gather_into_tensor(b: Builder, input: View, group_size: int, group_name: Group) -> View:
+    group = _group(group_name)
+    _check_size(b, group, group_size)
+    return gather_dim(b, input, 0, group)
+
+
+@operator(c10d.reduce_scatter_tensor.default)
+def reduce_scatter_tensor(b: Builder, input: View, reduce_op: str, group_size: int, group_name: Group) -> View:
+    group = _group(group_name)
+    _check_size(b, group, group_size)
+    return scatter_dim(b, reduce_over(b, input, reduce_op, group), 0, group)
+
+
+def _check_size(b: Builder, group: Group, group_size: int) -> None:
+    if group_size != _ranks(b, group):
+        raise UnsupportedError(UNREPRESENTABLE, f"group_size={group_size} for a group of {_ranks(b, group)} ranks")
+
+
+def exchange(b: Builder, view: View, gather: int, split: int, group: Group) -> View:
+    """All-to-all: rank and the leading digit of ``split`` change places; blocks are put together along ``gather``."""
+    source, target = b.dim(view, split), b.dim(view, gather)
+    ranks = _ranks(b, group)
+    length = exact_quotient(view.shape[source], ranks)
+    if length is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[source]} exchanged unevenly")
+    shape = list(view.shape)
+    replacement = _identity(view)
+    if source != target:
+        shape[source] = length
+        inner = view.shape[target]
+        shape[target] = product((inner, ranks))
+        replacement[target] = [(target, 1, inner)]
+        below: Size = inner
+    else:
+        below = length
+    replacement[source] = [*_rank_digits(b, group), (source, 1, length)]
+    for axis, digit in zip(group.axes, _rank_digits(b, group, target, below), strict=True):
+        replacement[axis] = [digit]
+    return relabel.substitute(view, replacement, tuple(shape))
+
+
+@operator(c10d.all_to_all_single.default)
+def all_to_all_single(
+    b: Builder, input: View, output_split_sizes: Any, input_split_sizes: Any, group_name: Group
+) -> View:
+    group = _group(group_name)
+    rows, ranks = b.shape(input)[0], _ranks(b, group)
+    each = exact_quotient(rows, ranks)
+    for sizes in (output_split_sizes, input_split_sizes):
+        if each is None or any(size != each for size in sizes):
+            raise UnsupportedError(UNREPRESENTABLE, f"all_to_all_single with the split sizes {list(sizes)}")
+    return exchange(b, input, 0, 0, group)
+
+
+@operator(dtensor.shard_dim_alltoall.default)
+def shard_dim_alltoall(b: Builder, input: View, gather_dim: int, shard_dim: int, group_name: Group) -> View:
+    return exchange(b, input, gather_dim, shard_dim, _group(group_name))
+
+
+@operator(c10d.broadcast.default)
+def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
+    group = _group(group_name)
+    replacement = _identity(input)
+    for axis, digit in zip(group.axes, _source_digits(b, group, src), strict=True):
+        replacement[axis] = [digit]
+    return relabel.substitute(input, replacement, input.shape)
+
+
+def _source_digits(b: Builder, group: Group, source: int) -> list[Digit]:
+    digits: list[Digit] = []
+    rest = _ranks(b, group)
+    for axis in group.axes:
+        rest //= b.mesh[axis]
+        digits.append((CONSTANT, source // rest % b.mesh[axis], b.mesh[axis]))
+    return digits

@@ -1,0 +1,275 @@
+"""Element-wise arithmetic, comparisons, casts and the common unary functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+REAL_DTYPES = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
+"""Between these a cast is the identity on the reals; the report lists every one."""
+INTEGER_DTYPES = frozenset({torch.int64, torch.int32})
+
+WHERE = Operation("where")
+TRUNCATE = Operation("truncate")
+
+
+@operator(aten.add.Tensor, aten.add.Scalar)
+def add(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
+    return b.combination((1, self), (alpha, other))
+
+
+@operator(aten.sub.Tensor, aten.sub.Scalar)
+def sub(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
+    return b.combination((1, self), (_negative(alpha), other))
+
+
+@operator(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
+    return b.combination((1, other), (_negative(alpha), self))
+
+
+def _negative(value: Number) -> Number:
+    return -value
+
+
+@operator(aten.mul.Tensor, aten.mul.Scalar)
+def mul(b: Builder, self: View, other: View | Number) -> View:
+    return b.mul(self, other) if isinstance(other, View) else b.scale(self, other)
+
+
+@operator(aten.div.Tensor, aten.div.Scalar)
+def div(b: Builder, self: View, other: View | Number) -> View:
+    return b.divide(self, other)
+
+
+@operator(aten.neg.default)
+def neg(b: Builder, self: View) -> View:
+    return b.scale(self, -1)
+
+
+@operator(aten.pow.Tensor_Scalar)
+def pow_scalar(b: Builder, self: View, exponent: Number) -> View:
+    return b.power(self, exponent)
+
+
+@operator(aten.square.default)
+def square(b: Builder, self: View) -> View:
+    return b.power(self, 2)
+
+
+@operator(aten.sqrt.default)
+def sqrt(b: Builder, self: View) -> View:
+    return b.power(self, 0.5)
+
+
+@operator(aten.rsqrt.default)
+def rsqrt(b: Builder, self: View) -> View:
+    return b.power(self, -0.5)
+
+
+@operator(aten.reciprocal.default)
+def reciprocal(b: Builder, self: View) -> View:
+    return b.power(self, -1)
+
+
+@operator(aten.addcmul.default)
+def addcmul(b: Builder, self: View, tensor1: View, tensor2: View, value: Number) -> View:
+    return b.combination((1, self), (value, b.mul(tensor1, tensor2)))
+
+
+@operator(aten.addcdiv.default)
+def addcdiv(b: Builder, self: View, tensor1: View, tensor2: View, value: Number) -> View:
+    return b.combination((1, self), (value, b.divide(tensor1, tensor2)))
+
+
+@operator(aten.lerp.Scalar)
+def lerp(b: Builder, self: View, end: View, weight: Number) -> View:
+    return b.combination((1 - weight, self), (weight, end))
+
+
+def _function(name: str) -> Handler:
+    """A function of one number without parameters, taken as it is."""
+    operation = Operation(name)
+
+    def handler(b: Builder, self: View) -> View:
+        return b.pointwise(operation, self)
+
+    return handler
+
+
+for _name in (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "lgamma",
+    "log", "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
+):  # fmt: skip
+    operator(getattr(aten, _name).default)(_function(_name))
+
+
+MINIMUM = Operation("minimum", commutative=True)
+MAXIMUM = Operation("maximum", commutative=True)
+
+
+@operator(aten.maximum.default)
+def maximum(b: Builder, self: View, other: View) -> View:
+    return b.pointwise(MAXIMUM, self, other)
+
+
+@operator(aten.minimum.default)
+def minimum(b: Builder, self: View, other: View) -> View:
+    return b.pointwise(MINIMUM, self, other)
+
+
+@operator(aten.clamp.default)
+def clamp(b: Builder, self: View, min: Number | None, max: Number | None) -> View:
+    result = self if min is None else b.pointwise(MAXIMUM, self, min)
+    return result if max is None else b.pointwise(MINIMUM, result, max)
+
+
+@operator(aten.clamp_min.default)
+def clamp_min(b: Builder, self: View, min: Number) -> View:
+    return b.pointwise(MAXIMUM, self, min)
+
+
+@operator(aten.clamp_max.default)
+def clamp_max(b: Builder, self: View, max: Number) -> View:
+    return b.pointwise(MINIMUM, self, max)
+
+
+# ------------------------------------------------------------------------------------------------ comparisons
+
+
+@operator(aten.eq.Tensor, aten.eq.Scalar)
+def eq(b: Builder, self: View, other: View | Number) -> View:
+    return b.equal(self, other)
+
+
+@operator(aten.ne.Tensor, aten.ne.Scalar)
+def ne(b: Builder, self: View, other: View | Number) -> View:
+    return b.negate(b.equal(self, other))
+
+
+@operator(aten.lt.Tensor, aten.lt.Scalar)
+def lt(b: Builder, self: View, other: View | Number) -> View:
+    return b.less(self, other)
+
+
+@operator(aten.le.Tensor, aten.le.Scalar)
+def le(b: Builder, self: View, other: View | Number) -> View:
+    return b.less_equal(self, other)
+
+
+@operator(aten.gt.Tensor, aten.gt.Scalar)
+def gt(b: Builder, self: View, other: View | Number) -> View:
+    return b.less(other, self)
+
+
+@operator(aten.ge.Tensor, aten.ge.Scalar)
+def ge(b: Builder, self: View, other: View | Number) -> View:
+    return b.less_equal(other, self)
+
+
+@operator(aten.logical_not.default, aten.bitwise_not.default)
+def logical_not(b: Builder, self: View) -> View:
+    return b.negate(_boolean(self))
+
+
+@operator(aten.logical_and.default, aten.bitwise_and.Tensor)
+def logical_and(b: Builder, self: View, other: View) -> View:
+    return b.mul(_boolean(self), _boolean(other))
+
+
+@operator(aten.logical_or.default, aten.bitwise_or.Tensor)
+def logical_or(b: Builder, self: View, other: View) -> View:
+    return b.either(_boolean(self), _boolean(other))
+
+
+def _boolean(view: View) -> View:
+    if not is_indicator(view):
+        raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
+    return view
+
+
+# ------------------------------------------------------------------------------------------------ selection
+
+
+def choose(b: Builder, condition: View, then: View | Number, otherwise: View | Number) -> View:
+    """``where``. With zero on one side it is a product with an indicator, so that sums pass through."""
+    left, right = b.view(then), b.view(otherwise)
+    if not is_indicator(condition):
+        raise UnsupportedError(UNSUPPORTED, "`where` on a condition that is not known to be boolean")
+    if right.is_zero:
+        return _spread(b, b.mul(condition, left), right)
+    if left.is_zero:
+        return _spread(b, b.mul(b.negate(condition), right), left)
+    return b.pointwise(WHERE, condition, left, right)
+
+
+def _spread(b: Builder, result: View, other: View) -> View:
+    """Give ``result`` the shape that broadcasting with ``other`` has."""
+    return b.add(result, View(other.coefficient, b.pool.unit, other.shape, ())) if other.is_zero else result
+
+
+@operator(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
+def where(b: Builder, condition: View, self: View | Number, other: View | Number) -> View:
+    return choose(b, condition, self, other)
+
+
+@operator(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill(b: Builder, self: View, mask: View, value: View | Number) -> View:
+    return choose(b, mask, value, self)
+
+
+def triangle(b: Builder, view: View, diagonal: int, lower: bool) -> View:
+    """Keep the elements on and below (or above) a diagonal of the last two dimensions."""
+    rows, columns = b.shape(view)[-2:]
+    row = b.unsqueeze(b.iota(rows), 1)
+    column = b.unsqueeze(b.iota(columns), 0)
+    offset = b.sub(column, row)
+    mask = b.less_equal(offset, diagonal) if lower else b.less_equal(diagonal, offset)
+    return b.mul(view, mask)
+
+
+@operator(aten.tril.default)
+def tril(b: Builder, self: View, diagonal: int) -> View:
+    return triangle(b, self, diagonal, lower=True)
+
+
+@operator(aten.triu.default)
+def triu(b: Builder, self: View, diagonal: int) -> View:
+    return triangle(b, self, diagonal, lower=False)
+
+
+# ------------------------------------------------------------------------------------------------ casts
+
+
+def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None) -> View:
+    """Conversion between dtypes. What loses more than rounding is no identity, and is declared or refused."""
+    if target is None or target == source:
+        return view
+    if target in REAL_DTYPES and (source in REAL_DTYPES or source in INTEGER_DTYPES or source is torch.bool):
+        return view
+    if target in INTEGER_DTYPES:
+        if source in INTEGER_DTYPES or source is torch.bool:
+            return view
+        if source in REAL_DTYPES:
+            return b.pointwise(TRUNCATE, view)
+    if target is torch.bool:
+        return view if is_indicator(view) else b.negate(b.equal(view, 0))
+    raise UnsupportedError(UNSUPPORTED, f"a cast from {source} to {target}")
+
+
+@operator(aten._to_copy.default)
+def to_copy(b: Builder, self: View, dtype: Any) -> View:
+    return cast(b, self, b.dtype_of("self"), dtype)
+
+
+@operator(torch.ops.prims.convert_element_type.default)
+def convert_element_type(b: Builder, a: View, dtype: Any) -> View:
+    return cast(b, a, b.dtype_of("a"), dtype)

@@ -1,0 +1,104 @@
+"""Lookups by index: embedding, gather, scatter. Each is a contraction with the one-hot form of its index.
+
+An index outside of its table is an error in torch and contributes zero here; the proof is about runs without errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir import relabel
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+
+def one_hot(b: Builder, index: View, size: Size) -> View:
+    """Indicator of shape ``(*index.shape, size)``: ``index[...] == position``."""
+    return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
+
+
+@operator(aten.embedding.default)
+def embedding(b: Builder, weight: View, indices: View, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> View:
+    """Row lookup. The last three arguments change the gradient only, which is an operator of its own."""
+    lookup = one_hot(b, indices, b.shape(weight)[0])
+    return b.contraction("*b v, v d -> *b d", lookup, weight)
+
+
+@operator(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    b: Builder, grad_output: View, indices: View, num_weights: Size, padding_idx: int, scale_grad_by_freq: bool
+) -> View:
+    if scale_grad_by_freq:
+        raise UnsupportedError(UNSUPPORTED, "embedding with scale_grad_by_freq=True")
+    lookup = one_hot(b, indices, num_weights)
+    if padding_idx >= 0:
+        kept = b.negate(b.equal(b.iota(num_weights), padding_idx))
+        lookup = b.mul(lookup, kept)
+    return b.contraction("*b v, *b d -> v d", lookup, grad_output)
+
+
+
+
+@operator(aten.gather.default)
+def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> View:
+    """``self[..., index[...], ...]``; where ``index`` is shorter than ``self``, its leading part is meant."""
+    rank = b.rank(self)
+    if rank == 0:
+        return self
+    position = dim % rank
+    table = _trim(b, self, index, position)
+    table = b.permute(table, [*(d for d in range(rank) if d != position), position])
+    table = b.unsqueeze(table, position)
+    lookup = one_hot(b, index, b.shape(self)[position])
+    return b.sum(b.mul(lookup, table), [rank])
+
+
+def _trim(b: Builder, view: View, index: View, position: int) -> View:
+    for d, (size, wanted) in enumerate(zip(b.shape(view), b.shape(index), strict=True)):
+        if d != position and size != wanted:
+            view = b.narrow(view, d, 0, wanted)
+    return view
+
+
+@operator(aten.index_select.default)
+def index_select(b: Builder, self: View, dim: int, index: View) -> View:
+    position = dim % b.rank(self)
+    size = b.shape(self)[position]
+    moved = relabel.permute(self, _to_front(self, b.lead + position, b.lead))
+    rows = b.contraction("i v, v *r -> i *r", one_hot(b, index, size), moved)
+    return relabel.permute(rows, _from_front(rows, b.lead + position, b.lead))
+
+
+def _to_front(view: View, position: int, lead: int) -> list[int]:
+    rest = [d for d in range(lead, view.rank) if d != position]
+    return [*range(lead), position, *rest]
+
+
+def _from_front(view: View, position: int, lead: int) -> list[int]:
+    order = [*range(lead), *range(lead + 1, view.rank)]
+    order.insert(position, lead)
+    return order
+
+
+@operator(aten.index_put.default)
+def index_put(b: Builder, self: View, indices: Sequence[View | None], values: View, accumulate: bool) -> View:
+    """Only the masked form with one value: ``self[mask] = value``."""
+    (mask, *others) = indices
+    single = all(size == 1 for size in b.shape(values))
+    if others or mask is None or accumulate or not is_indicator(mask) or not single:
+        raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar`")
+    missing = b.rank(self) - b.rank(mask)
+    for _ in range(missing):
+        mask = b.unsqueeze(mask, b.rank(mask))
+    scalar = values
+    while b.rank(scalar):
+        scalar = relabel.remove_dim(scalar, b.lead)
+    return choose(b, mask, scalar, self)

@@ -1,0 +1,272 @@
+"""Layout operators: view, transpose, split, concatenation, slicing. They move digits; few make a term."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from verifycompile.ir import relabel
+from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.term import View
+from verifycompile.rewrites.builder import SLICE, Builder, Number
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.values import Piece, Pieces
+
+aten = torch.ops.aten
+
+
+@operator(aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.contiguous.default)
+def same(b: Builder, self: View) -> View:
+    return self
+
+
+@operator(aten.clone.default)
+def clone(b: Builder, self: View) -> View:
+    return self
+
+
+@operator(aten.view.default, aten._unsafe_view.default, aten._reshape_copy.default)
+def view(b: Builder, self: View, size: Sequence[Size]) -> View:
+    return b.reshape(self, _resolve(b, self, size))
+
+
+@operator(aten.reshape.default)
+def reshape(b: Builder, self: View, shape: Sequence[Size]) -> View:
+    return b.reshape(self, _resolve(b, self, shape))
+
+
+def _resolve(b: Builder, view: View, size: Sequence[Size]) -> list[Size]:
+    """Replace a size of -1 by what the number of elements leaves for it."""
+    sizes = list(size)
+    if -1 not in sizes:
+        return sizes
+    known = product(s for s in sizes if s != -1)
+    rest = exact_quotient(product(b.shape(view)), known)
+    if rest is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"a view of shape {sizes} whose free size is no whole number")
+    return [rest if s == -1 else s for s in sizes]
+
+
+@operator(aten.t.default)
+def t(b: Builder, self: View) -> View:
+    return b.transpose(self, 0, 1) if b.rank(self) == 2 else self
+
+
+@operator(aten.transpose.int)
+def transpose(b: Builder, self: View, dim0: int, dim1: int) -> View:
+    return b.transpose(self, dim0, dim1)
+
+
+@operator(aten.permute.default)
+def permute(b: Builder, self: View, dims: Sequence[int]) -> View:
+    return b.permute(self, dims)
+
+
+@operator(aten.expand.default)
+def expand(b: Builder, self: View, size: Sequence[Size]) -> View:
+    return b.expand(self, size)
+
+
+@operator(aten.unsqueeze.default)
+def unsqueeze(b: Builder, self: View, dim: int) -> View:
+    return b.unsqueeze(self, dim)
+
+
+@operator(aten.squeeze.dim)
+def squeeze_dim(b: Builder, self: View, dim: int) -> View:
+    return b.squeeze(self, [dim])
+
+
+@operator(aten.squeeze.dims)
+def squeeze_dims(b: Builder, self: View, dim: Sequence[int]) -> View:
+    return b.squeeze(self, list(dim)) if dim else self
+
+
+@operator(aten.squeeze.default)
+def squeeze(b: Builder, self: View) -> View:
+    return b.squeeze(self, None)
+
+
+@operator(aten.select.int)
+def select(b: Builder, self: View, dim: int, index: Number) -> View:
+    if isinstance(index, int) and index < 0:
+        size = self.shape[b.dim(self, dim)]
+        index = size + index
+    return b.select(self, dim, index)
+
+
+@operator(aten.slice.Tensor)
+def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Number | None, step: Number) -> View:
+    size = self.shape[b.dim(self, dim)]
+    first = _bound(size, 0 if start is None else start)
+    last = _bound(size, size if end is None else end)
+    if step == 1:
+        length = _difference(last, first)
+        return b.narrow(self, dim, first, length)
+    if not all(isinstance(n, int) for n in (size, first, last, step)):
+        raise UnsupportedError(UNREPRESENTABLE, f"a slice with step {step} of symbolic size")
+    assert isinstance(first, int) and isinstance(last, int) and isinstance(step, int)
+    length = max(0, -(-(last - first) // step))
+    if isinstance(size, int) and size % step == 0 and first < step and length == size // step:
+        position = b.dim(self, dim)
+        rows = relabel.split_dim(self, position, length, step)
+        return relabel.select(rows, position + 1, first)
+    return b.along(SLICE, (first, step), self, dim, length)
+
+
+def _bound(size: Size, index: Number) -> Number:
+    """A slice bound clamped to the dimension, as Python does."""
+    if not isinstance(index, int):
+        return index
+    if isinstance(size, int):
+        return max(0, size + index) if index < 0 else min(size, index)
+    if index < 0:
+        return size + index
+    # A bound beyond every real size (torch writes 2**63 - 1) means the end; a small one may or may not exceed it.
+    if index >= 2**31:
+        return size
+    if index == 0:
+        return 0
+    raise UnsupportedError(UNREPRESENTABLE, f"a slice to {index} of a dimension of symbolic size {size}")
+
+
+def _difference(last: Number, first: Number) -> Size:
+    from sympy import expand
+
+    if isinstance(last, int) and isinstance(first, int):
+        return max(0, last - first)
+    length = expand(last - first)
+    return int(length) if length.is_Integer else length
+
+
+@operator(aten.split.Tensor)
+def split(b: Builder, self: View, split_size: Size, dim: int) -> Pieces:
+    size = self.shape[b.dim(self, dim)]
+    count = exact_quotient(size, split_size)
+    if isinstance(count, int):
+        return Pieces(self, dim, (split_size,) * count)
+    if not isinstance(size, int) or not isinstance(split_size, int):
+        raise UnsupportedError(UNREPRESENTABLE, f"a split of {size} into pieces of {split_size}")
+    return Pieces(self, dim, (*(split_size,) * (size // split_size), size % split_size))
+
+
+@operator(aten.split_with_sizes.default)
+def split_with_sizes(b: Builder, self: View, split_sizes: Sequence[Size], dim: int) -> Pieces:
+    return Pieces(self, dim, tuple(split_sizes))
+
+
+@operator(aten.chunk.default)
+def chunk(b: Builder, self: View, chunks: int, dim: int) -> Pieces:
+    size = self.shape[b.dim(self, dim)]
+    each = exact_quotient(size, chunks)
+    if each is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"{chunks} uneven chunks of a dimension of size {size}")
+    return Pieces(self, dim, (each,) * chunks)
+
+
+@operator(aten.unbind.int)
+def unbind(b: Builder, self: View, dim: int) -> tuple[View, ...]:
+    size = self.shape[b.dim(self, dim)]
+    if not isinstance(size, int):
+        raise UnsupportedError(UNREPRESENTABLE, f"unbind of symbolic size {size}")
+    return tuple(b.select(self, dim, i) for i in range(size))
+
+
+@operator(aten.cat.default)
+def cat(b: Builder, tensors: Sequence[View | Piece], dim: int) -> View:
+    whole = _whole_split(b, tensors)
+    if whole is not None:
+        return _swap_split(b, whole, dim)
+    views = [t.view(b) if isinstance(t, Piece) else t for t in tensors]
+    # torch drops empty one-dimensional tensors from a concatenation.
+    rank = max(b.rank(v) for v in views)
+    kept = [v for v in views if not (rank > 1 and b.rank(v) == 1 and b.shape(v) == (0,))]
+    return kept[0] if len(kept) == 1 else b.concatenate(kept, dim)
+
+
+def _whole_split(b: Builder, tensors: Sequence[View | Piece]) -> Pieces | None:
+    """The split of which ``tensors`` are all the equal pieces, in order."""
+    first = tensors[0]
+    if not isinstance(first, Piece):
+        return None
+    pieces = first.pieces
+    if len(pieces) != len(tensors) or len(set(pieces.lengths)) != 1:
+        return None
+    in_order = all(isinstance(t, Piece) and t.pieces is pieces and t.index == i for i, t in enumerate(tensors))
+    return pieces if in_order else None
+
+
+def _swap_split(b: Builder, pieces: Pieces, dim: int) -> View:
+    """Concatenate along ``dim`` what was split along another dimension: the number of the piece moves there."""
+    source, target = b.dim(pieces.view, pieces.dim), b.dim(pieces.view, dim)
+    if source == target:
+        return pieces.view
+    count, length = len(pieces), pieces.lengths[0]
+    split_view = relabel.split_dim(pieces.view, source, count, length)
+    order = list(range(split_view.rank))
+    order.remove(source)
+    position = target if target < source else target + 1
+    order.insert(order.index(position), source)
+    moved = relabel.permute(split_view, order)
+    shape = list(b.shape(pieces.view))
+    shape[pieces.dim % len(shape)] = length
+    shape[dim % len(shape)] = product((count, shape[dim % len(shape)]))
+    return b.reshape(moved, shape)
+
+
+@operator(aten.stack.default)
+def stack(b: Builder, tensors: Sequence[View], dim: int) -> View:
+    position = dim % (b.rank(tensors[0]) + 1)
+    return b.concatenate([b.unsqueeze(v, position) for v in tensors], position)
+
+
+@operator(aten.slice_backward.default)
+def slice_backward(
+    b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, start: Number, end: Number, step: Number
+) -> View:
+    if step != 1 or not isinstance(start, int):
+        raise UnsupportedError(UNSUPPORTED, f"the gradient of a slice with start {start} and step {step}")
+    total = input_sizes[dim % len(input_sizes)]
+    first = _bound(total, start)
+    assert isinstance(first, int) or first is total
+    return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]
+
+
+@operator(aten.select_backward.default)
+def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, index: int) -> View:
+    total = input_sizes[dim % len(input_sizes)]
+    position = dim % len(input_sizes)
+    start = total + index if index < 0 else index
+    return b.pad(b.unsqueeze(grad_output, position), position, start, total)
+
+
+@operator(aten.constant_pad_nd.default)
+def constant_pad_nd(b: Builder, self: View, pad: Sequence[int], value: Number) -> View:
+    if value != 0 or any(p < 0 for p in pad):
+        raise UnsupportedError(UNSUPPORTED, f"padding {list(pad)} with {value}")
+    result = self
+    for k in range(len(pad) // 2):
+        before, after = pad[2 * k], pad[2 * k + 1]
+        if before or after:
+            dim = b.rank(self) - 1 - k
+            result = b.pad(result, dim, before, result.shape[b.dim(result, dim)] + before + after)
+    return result
+
+
+@operator(aten.repeat.default)
+def repeat(b: Builder, self: View, repeats: Sequence[int]) -> View:
+    result = self
+    for _ in range(len(repeats) - b.rank(self)):
+        result = b.unsqueeze(result, 0)
+    shape = list(b.shape(result))
+    wide: list[Size] = [n for count, size in zip(repeats, shape, strict=True) for n in (count, size)]
+    for dim in range(len(shape)):
+        result = b.unsqueeze(result, 2 * dim)
+    return b.reshape(b.expand(result, wide), [product((c, s)) for c, s in zip(repeats, shape, strict=True)])
+
+
+def piece_of(value: Any, index: int) -> Any:
+    """``value[index]`` for the tuple-like results of operators."""
+    return Piece(value, index) if isinstance(value, Pieces) else value[index]

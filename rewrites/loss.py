@@ -1,0 +1,74 @@
+"""Losses: negative log likelihood (the second half of cross entropy) and mean squared error."""
+
+from __future__ import annotations
+
+import torch
+
+from verifycompile.ir.term import View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.registry import operator
+
+aten = torch.ops.aten
+
+NONE, MEAN, SUM = 0, 1, 2
+"""torch's codes of ``reduction``."""
+
+
+def _row_weights(b: Builder, classes: View, target: View, weight: View | None, ignore_index: int) -> View:
+    """Weight of every row: zero where its target is ``ignore_index``."""
+    valid = b.negate(b.equal(target, ignore_index))
+    if weight is None:
+        return valid
+    return b.mul(valid, b.contraction("*b v, v -> *b", classes, weight))
+
+
+@operator(aten.nll_loss_forward.default)
+def nll_loss_forward(
+    b: Builder, self: View, target: View, weight: View | None, reduction: int, ignore_index: int
+) -> tuple[View, View]:
+    """Loss and the total weight, by which the mean divides."""
+    classes = one_hot(b, target, b.shape(self)[-1])
+    rows = _row_weights(b, classes, target, weight, ignore_index)
+    picked = b.scale(b.mul(rows, b.sum(b.mul(classes, self), [-1])), -1)
+    if reduction == NONE:
+        return picked, b.full(0, ())
+    total = b.sum(rows, None)
+    loss = b.sum(picked, None)
+    return (b.divide(loss, total) if reduction == MEAN else loss), total
+
+
+@operator(aten.nll_loss_backward.default)
+def nll_loss_backward(
+    b: Builder,
+    grad_output: View,
+    self: View,
+    target: View,
+    weight: View | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: View,
+) -> View:
+    classes = one_hot(b, target, b.shape(self)[-1])
+    rows = _row_weights(b, classes, target, weight, ignore_index)
+    spread = b.unsqueeze(rows, b.rank(rows))
+    grad = b.unsqueeze(grad_output, b.rank(grad_output)) if reduction == NONE else grad_output
+    if reduction == MEAN:
+        grad = b.divide(grad, total_weight)
+    return b.scale(b.mul(classes, spread, grad), -1)
+
+
+@operator(aten.mse_loss.default)
+def mse_loss(b: Builder, self: View, target: View, reduction: int) -> View:
+    squares = b.power(b.sub(self, target), 2)
+    if reduction == NONE:
+        return squares
+    return b.mean(squares, None) if reduction == MEAN else b.sum(squares, None)
+
+
+@operator(aten.mse_loss_backward.default)
+def mse_loss_backward(b: Builder, grad_output: View, self: View, target: View, reduction: int) -> View:
+    difference = b.sub(self, target)
+    gradient = b.scale(b.mul(difference, grad_output), 2)
+    return b.divide(gradient, b.count(difference, None)) if reduction == MEAN else gradient
+

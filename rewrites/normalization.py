@@ -1,0 +1,153 @@
+"""Layer normalization and softmax, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import cast
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+EXPONENTIAL = Operation("exp")
+LOGARITHM = Operation("log")
+SAFE_SOFTMAX = Operation("safe_softmax")
+
+
+# ------------------------------------------------------------------------------------------------ layer norm
+
+
+def _normalized_dims(b: Builder, view: View, normalized_shape: Sequence[Size]) -> list[int]:
+    return list(range(b.rank(view) - len(normalized_shape), b.rank(view)))
+
+
+@operator(aten.native_layer_norm.default)
+def native_layer_norm(
+    b: Builder, input: View, normalized_shape: Sequence[Size], weight: View | None, bias: View | None, eps: float
+) -> tuple[View, View, View]:
+    """``(input - mean) * rstd * weight + bias``; mean and rstd keep the normalized dimensions with size 1."""
+    dims = _normalized_dims(b, input, normalized_shape)
+    mean = b.mean(input, dims, keepdim=True)
+    centered = b.sub(input, mean)
+    variance = b.mean(b.power(centered, 2), dims, keepdim=True)
+    rstd = b.power(b.add(variance, eps), -0.5)
+    output = b.mul(centered, rstd)
+    if weight is not None:
+        output = b.mul(output, weight)
+    if bias is not None:
+        output = b.add(output, bias)
+    return output, mean, rstd
+
+
+@operator(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    b: Builder,
+    grad_out: View,
+    input: View,
+    normalized_shape: Sequence[Size],
+    mean: View,
+    rstd: View,
+    weight: View | None,
+    bias: View | None,
+    output_mask: Sequence[bool],
+) -> tuple[View | None, View | None, View | None]:
+    """Gradients of input, weight and bias."""
+    dims = _normalized_dims(b, input, normalized_shape)
+    rows = [d for d in range(b.rank(input)) if d not in dims]
+    normalized = b.mul(b.sub(input, mean), rstd)
+    scaled = grad_out if weight is None else b.mul(grad_out, weight)
+    along = b.mul(normalized, b.mean(b.mul(scaled, normalized), dims, keepdim=True))
+    inner = b.combination((1, scaled), (-1, b.mean(scaled, dims, keepdim=True)), (-1, along))
+    grad_input = b.mul(inner, rstd)
+    grad_weight = _sum_rows(b, b.mul(grad_out, normalized), rows)
+    grad_bias = _sum_rows(b, grad_out, rows)
+    gradients = (grad_input, grad_weight, grad_bias)
+    kept = [g if wanted else None for g, wanted in zip(gradients, output_mask, strict=True)]
+    return kept[0], kept[1], kept[2]
+
+
+def _sum_rows(b: Builder, view: View, rows: list[int]) -> View:
+    return b.sum(view, rows) if rows else view
+
+
+@operator(aten._fused_rms_norm.default)
+def fused_rms_norm(
+    b: Builder, input: View, normalized_shape: Sequence[Size], weight: View | None, eps: float | None
+) -> tuple[View, View]:
+    """``input * rstd * weight`` with ``rstd = (mean(input**2) + eps) ** -0.5``."""
+    if eps is None:
+        raise UnsupportedError(UNSUPPORTED, "rms_norm with an epsilon that depends on the dtype")
+    dims = _normalized_dims(b, input, normalized_shape)
+    rstd = b.power(b.add(b.mean(b.power(input, 2), dims, keepdim=True), eps), -0.5)
+    output = b.mul(input, rstd)
+    return (output if weight is None else b.mul(output, weight)), rstd
+
+
+@operator(aten._fused_rms_norm_backward.default)
+def fused_rms_norm_backward(
+    b: Builder,
+    grad_out: View,
+    input: View,
+    normalized_shape: Sequence[Size],
+    rstd: View,
+    weight: View | None,
+    output_mask: Sequence[bool],
+) -> tuple[View | None, View | None]:
+    """Gradients of input and weight."""
+    dims = _normalized_dims(b, input, normalized_shape)
+    rows = [d for d in range(b.rank(input)) if d not in dims]
+    normalized = b.mul(input, rstd)
+    scaled = grad_out if weight is None else b.mul(grad_out, weight)
+    along = b.mul(normalized, b.mean(b.mul(scaled, normalized), dims, keepdim=True))
+    grad_input = b.mul(b.sub(scaled, along), rstd)
+    grad_weight = _sum_rows(b, b.mul(grad_out, normalized), rows)
+    return (grad_input if output_mask[0] else None), (grad_weight if output_mask[1] else None)
+
+
+# ------------------------------------------------------------------------------------------------ softmax
+
+
+def softmax_of(b: Builder, view: View, dim: int) -> View:
+    """``exp(x) / sum(exp(x))``. The shift by the maximum that torch computes cancels over the reals."""
+    power = b.pointwise(EXPONENTIAL, view)
+    return b.divide(power, b.sum(power, [dim], keepdim=True))
+
+
+def log_softmax_of(b: Builder, view: View, dim: int) -> View:
+    """``x - log(sum(exp(x)))``."""
+    total = b.sum(b.pointwise(EXPONENTIAL, view), [dim], keepdim=True)
+    return b.sub(view, b.pointwise(LOGARITHM, total))
+
+
+@operator(aten._softmax.default)
+def softmax(b: Builder, self: View, dim: int, half_to_float: bool) -> View:
+    return softmax_of(b, self, dim)
+
+
+@operator(aten._log_softmax.default)
+def log_softmax(b: Builder, self: View, dim: int, half_to_float: bool) -> View:
+    return log_softmax_of(b, self, dim)
+
+
+@operator(aten._softmax_backward_data.default)
+def softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
+    product = b.mul(grad_output, output)
+    return b.sub(product, b.mul(output, b.sum(product, [dim], keepdim=True)))
+
+
+@operator(aten._log_softmax_backward_data.default)
+def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
+    total = b.sum(grad_output, [dim], keepdim=True)
+    return b.sub(grad_output, b.mul(b.pointwise(EXPONENTIAL, output), total))
+
+
+@operator(aten._safe_softmax.default)
+def safe_softmax(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
+    """Softmax whose wholly masked rows are zero."""
+    return b.along(SAFE_SOFTMAX, (), cast(b, self, b.dtype_of("self"), dtype), dim)
+

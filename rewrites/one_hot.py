@@ -1,0 +1,204 @@
+"""Lemmas on one-hot lookups: masked lookup in a shard of a table, summed over the shards, is the whole lookup.
+
+Every match is proved for its own sizes by z3 before it is used; a match that z3 does not prove is not rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import z3
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import TermPool, View
+
+# z3 decides these linear integer questions in a few milliseconds; the limit keeps a hard one from stalling.
+_TIMEOUT_MILLISECONDS = 500
+
+
+def open_masked_sum(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """A mask that shares a summed index with an inner contraction joins it: sum_m mask[m] * (sum_l f[m, l])."""
+    rank = factors[0].rank
+    for index in range(free, rank):
+        if not any(f.term.operation.indicator and f.uses(index) for f in factors):
+            continue
+        for factor in factors:
+            if _is_lookup(factor) and factor.uses(index):
+                pool.lemma_trace.append(("open-masked-sum", repr(factor.term)))
+                opened = open_view(factor)
+                others = [View(f.coefficient, f.term, opened.shape, f.axes) for f in factors if f is not factor]
+                return [*others, *opened.operands]
+    return None
+
+
+def _is_lookup(view: View) -> bool:
+    """A contraction over a one-hot factor. Opening any other would be undone by pushing its sums back."""
+    term = view.term
+    return term.operation is CONTRACT and term.summed > 0 and any(v.term.operation.indicator for v in term.operands)
+
+
+def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """``mask[m] * (f(x, m) == l)`` is ``x == m * n + l`` where z3 proves it for all x, 0 <= m < W, 0 <= l < n."""
+    rank = factors[0].rank
+    shape = factors[0].shape
+    indicators = [f for f in factors if f.term.operation.indicator]
+    if len(indicators) < 2:
+        return None
+    for lookup in indicators:
+        if lookup.term.operation is not EQUAL:
+            continue
+        operands = open_view(lookup).operands
+        for value, counter in (operands, operands[::-1]):
+            position = _whole_dim(counter, shape)
+            if position is None or position < free or value.coefficient != 1:
+                continue
+            for shard in range(free, rank):
+                if shard == position or not value.uses(shard):
+                    continue
+                for leaf in _integer_leaves(value):
+                    if leaf.uses(shard) or leaf.uses(position):
+                        continue
+                    merged = _merge(pool, indicators, leaf, shard, position, shape)
+                    if merged is not None:
+                        pool.lemma_trace.append(("merge-shifted-one-hot", repr(leaf.term)))
+                        return [*(f for f in factors if f not in indicators), merged]
+    return None
+
+
+def _whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
+    """The dimension that an ``iota`` view counts from first to last, else None."""
+    if view.term.operation is not IOTA or view.coefficient != 1 or len(view.axes[0]) != 1:
+        return None
+    dim, divisor, size = view.axes[0][0]
+    return dim if divisor == 1 and dim >= 0 and shape[dim] == size else None
+
+
+def _merge(
+    pool: TermPool, indicators: Sequence[View], leaf: View, shard: int, position: int, shape: tuple[Size, ...]
+) -> View | None:
+    count, length = shape[shard], shape[position]
+    if not isinstance(count, int) or not isinstance(length, int):
+        return None
+    translator = _Translator()
+    try:
+        given = z3.And([translator.truth(f) for f in indicators])
+        leaf_value = translator.integer(leaf)
+    except _Untranslatable:
+        return None
+    m, n = translator.index(shard), translator.index(position)
+    wanted = leaf_value == z3.ToReal(m * length + n)
+    solver = z3.Solver()
+    solver.set("timeout", _TIMEOUT_MILLISECONDS)
+    for dim, variable in translator.indices.items():
+        size = shape[dim]
+        solver.add(variable >= 0)
+        if isinstance(size, int):
+            solver.add(variable < size)
+    solver.add(given != wanted)
+    if solver.check() != z3.unsat:
+        return None
+    whole = iota(pool, product((count, length)))
+    counter = View(whole.coefficient, whole.term, shape, (((shard, 1, count), (position, 1, length)),))
+    return equal(pool, leaf, counter)
+
+
+def _integer_leaves(view: View) -> list[View]:
+    """Operands reached through integer arithmetic that are no arithmetic themselves, as views over the same space."""
+    leaves: list[View] = []
+    pending = [view]
+    while pending:
+        current = pending.pop()
+        if current.term.operation in (COMBINE, EQUAL, LESS, LESS_EQUAL, NOT) or _is_product(current):
+            pending.extend(open_view(current).operands)
+        elif current.term.index_sizes:
+            leaves.append(current.unscaled())
+    return leaves
+
+
+def _is_product(view: View) -> bool:
+    return view.term.operation is CONTRACT and not view.term.summed
+
+
+class _Untranslatable(Exception):
+    """A value that integer arithmetic over indices and opaque integers cannot express."""
+
+
+class _Translator:
+    """Views over one index space as z3 numbers and truths; equal views become equal variables."""
+
+    def __init__(self) -> None:
+        self.indices: dict[int, Any] = {}
+        self._opaque: dict[tuple[object, ...], Any] = {}
+
+    def index(self, dim: int) -> Any:
+        return self.indices.setdefault(dim, z3.Int(f"i{dim}"))
+
+    def truth(self, view: View) -> Any:
+        if view.coefficient != 1:
+            raise _Untranslatable
+        operation = view.term.operation
+        comparison: dict[object, Callable[[Any, Any], Any]] = {
+            EQUAL: lambda a, b: a == b,
+            LESS: lambda a, b: a < b,
+            LESS_EQUAL: lambda a, b: a <= b,
+        }
+        if operation in comparison:
+            left, right = open_view(view).operands
+            return comparison[operation](self.integer(left), self.integer(right))
+        if operation is NOT:
+            return z3.Not(self.truth(open_view(view).operands[0]))
+        if _is_product(view):
+            return z3.And([self.truth(v) for v in open_view(view).operands])
+        raise _Untranslatable
+
+    def integer(self, view: View) -> Any:
+        coefficient = view.coefficient
+        if not getattr(coefficient, "denominator", 0) == 1:
+            raise _Untranslatable
+        value = self._unscaled(view.unscaled())
+        return value if coefficient == 1 else int(coefficient) * value  # pyright: ignore[reportArgumentType]
+
+    def _unscaled(self, view: View) -> Any:
+        term = view.term
+        if not term.index_sizes and not term.operands:
+            return z3.RealVal(1) if term.operation.name == "one" else self._variable(view)
+        if term.operation is IOTA:
+            return self._number(view)
+        if term.operation is COMBINE:
+            return z3.Sum([self.integer(v) for v in open_view(view).operands])
+        if _is_product(view):
+            operands = open_view(view).operands
+            masks = [v for v in operands if v.term.operation.indicator]
+            values = [v for v in operands if not v.term.operation.indicator]
+            if len(values) > 1:
+                raise _Untranslatable
+            inner = self.integer(values[0]) if values else z3.RealVal(1)
+            return z3.If(z3.And([self.truth(v) for v in masks]), inner, z3.RealVal(0))
+        if term.operation.indicator:
+            return z3.If(self.truth(view), z3.RealVal(1), z3.RealVal(0))
+        return self._variable(view)
+
+    def _number(self, view: View) -> Any:
+        """Value of an ``iota``: the number that its digits spell."""
+        total: Any = z3.IntVal(0)
+        for dim, divisor, size in view.axes[0]:
+            if not isinstance(size, int) or not isinstance(divisor, int):
+                raise _Untranslatable
+            if dim < 0:
+                total = total * size + divisor
+                continue
+            whole = divisor == 1 and view.shape[dim] == size
+            digit = self.index(dim) if whole else (self.index(dim) / divisor) % size
+            total = total * size + digit
+        return z3.ToReal(total)
+
+    def _variable(self, view: View) -> Any:
+        # A real variable: what holds for all reals holds for the integers that an index tensor has.
+        key = (view.term.id, view.axes)
+        return self._opaque.setdefault(key, z3.Real(f"x{len(self._opaque)}"))
+
+
+LEMMAS = (merge_shifted_one_hot, open_masked_sum)

@@ -1,0 +1,83 @@
+"""Reductions other than sums: extremes, norms, logical reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir import relabel
+from verifycompile.ir.algebra import open_view
+from verifycompile.ir.build import Signature, apply
+from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.registry import operator
+
+aten = torch.ops.aten
+
+EXTREMES = {"max": Operation("reduce_max"), "min": Operation("reduce_min")}
+
+
+def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View:
+    """Largest or smallest element over ``dims``, which are dropped. Extremes of extremes are merged."""
+    operation = EXTREMES[kind]
+    bound = [d for d in sorted(dims) if view.uses(d)]
+    kept = [d for d in range(view.rank) if d not in set(dims)]
+    shape = tuple(view.shape[d] for d in kept)
+    if not bound:
+        return _restrict(view, kept)
+    whole = [d for d in bound if _uses_wholly(view, d)]
+    if len(whole) != len(bound):
+        raise UnalignedError("an extreme over a dimension that is used in part")
+    inner, labels = view, tuple(range(view.rank))
+    summed = set(bound)
+    if view.term.operation is operation and view.coefficient == 1:
+        opened = open_view(view)
+        inner, labels = opened.operands[0], tuple(range(len(opened.shape)))
+        summed |= set(opened.summed)
+    result = apply(pool, operation, (), (inner,), Signature((labels,), tuple(kept), frozenset(summed)))
+    return View(result.coefficient, result.term, shape, result.axes)
+
+
+def _restrict(view: View, kept: Sequence[int]) -> View:
+    for d in sorted(set(range(view.rank)) - set(kept), reverse=True):
+        view = relabel.remove_dim(view, d)
+    return view
+
+
+def _uses_wholly(view: View, dim: int) -> bool:
+    digits = {digit for axis in view.axes for digit in axis if digit[0] == dim and digit[0] != CONSTANT}
+    covered = 1
+    for _, _, size in digits:
+        covered = covered * size
+    return covered == view.shape[dim]
+
+
+def extreme(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: bool, kind: str) -> View:
+    positions = sorted(b.dims(view, dims))
+    result = reduce_extreme(b.pool, view, positions, kind)
+    if keepdim:
+        for position in positions:
+            result = relabel.insert_dim(result, position)
+    return result
+
+
+@operator(aten.amax.default)
+def amax(b: Builder, self: View, dim: Sequence[int], keepdim: bool) -> View:
+    return extreme(b, self, list(dim), keepdim, "max")
+
+
+@operator(aten.amin.default)
+def amin(b: Builder, self: View, dim: Sequence[int], keepdim: bool) -> View:
+    return extreme(b, self, list(dim), keepdim, "min")
+
+
+@operator(aten.max.default)
+def max_all(b: Builder, self: View) -> View:
+    return extreme(b, self, None, False, "max")
+
+
+@operator(aten.min.default)
+def min_all(b: Builder, self: View) -> View:
+    return extreme(b, self, None, False, "min")

@@ -1,0 +1,104 @@
+"""The table of operator declarations, and the binding of a call's arguments to a declaration.
+
+A declaration is a function ``(builder, arguments by their schema names) -> value``. It must name every argument
+that can change the operator's value; an argument that it does not name must have its default value, or be one of
+``NEUTRAL_ARGUMENTS``. Anything else makes the call unsupported (VC202): there is no default that accepts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+NEUTRAL_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
+"""Arguments that say where or how a tensor is stored, never what it holds."""
+
+UNDECLARED = "VC201"
+UNSUPPORTED = "VC202"
+UNREPRESENTABLE = "VC206"
+
+
+class UnsupportedError(Exception):
+    """A call that no declaration covers. ``code`` is a diagnostic code, the message names the blocker."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+Handler = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """One operator: its FX target, its handler, the arguments that the handler names, and where it is written."""
+
+    target: object
+    handler: Handler
+    arguments: frozenset[str]
+    location: str
+
+
+_DECLARATIONS: dict[object, Declaration] = {}
+
+
+def operator(*targets: object) -> Callable[[Handler], Handler]:
+    """Register a handler for ATen overloads (or other FX targets)."""
+
+    def register(handler: Handler) -> Handler:
+        names = frozenset(list(inspect.signature(handler).parameters)[1:])
+        code = handler.__code__
+        location = f"{code.co_filename}:{code.co_firstlineno}"
+        for target in targets:
+            if target in _DECLARATIONS:
+                raise ValueError(f"{target} is declared twice")
+            _DECLARATIONS[target] = Declaration(target, handler, names, location)
+        return handler
+
+    return register
+
+
+def declaration_of(target: object) -> Declaration | None:
+    """The declaration of an FX target, or None."""
+    return _DECLARATIONS.get(target)
+
+
+def declarations() -> Mapping[object, Declaration]:
+    """All declarations, by target."""
+    return dict(_DECLARATIONS)
+
+
+def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments for the handler, by schema name. Raises UnsupportedError for one that the declaration leaves out."""
+    target = declaration.target
+    if not isinstance(target, torch._ops.OpOverload):
+        names = [n for n in inspect.signature(declaration.handler).parameters][1:]
+        return {**dict(zip(names, args)), **kwargs}
+    bound: dict[str, Any] = {}
+    for position, argument in enumerate(target._schema.arguments):
+        name = argument.name
+        if position < len(args) and not argument.kwarg_only:
+            value = args[position]
+        elif name in kwargs:
+            value = kwargs[name]
+        elif argument.has_default_value():
+            value = argument.default_value
+        else:
+            raise UnsupportedError(UNSUPPORTED, f"`{target}` is called without its argument `{name}`")
+        if name in declaration.arguments:
+            bound[name] = value
+        elif name not in NEUTRAL_ARGUMENTS and not _is_default(argument, value):
+            raise UnsupportedError(UNSUPPORTED, f"`{target}` has no declaration for `{name}={value}`")
+    return bound
+
+
+def _is_default(argument: Any, value: Any) -> bool:
+    if not argument.has_default_value():
+        return False
+    default = argument.default_value
+    return type(value) is type(default) and value == default if value is not default else True

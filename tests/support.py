@@ -1,0 +1,38 @@
+"""What every test needs: a fake process group, meshes on it, and a clean Dynamo."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+
+@contextlib.contextmanager
+def fake_world(world_size: int, rank: int = 0) -> Iterator[None]:
+    """A fake process group of ``world_size`` ranks seen from ``rank``. Collectives do nothing; never use their values."""
+    torch._dynamo.reset()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        torch._dynamo.reset()
+        dist.destroy_process_group()
+
+
+def fake_mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
+    """A CPU mesh over the whole fake world; the product of ``shape`` is the world size."""
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+@contextlib.contextmanager
+def fake_mesh_world(shape: tuple[int, ...], names: tuple[str, ...], rank: int = 0) -> Iterator[DeviceMesh]:
+    """``fake_world`` of the right size and the mesh on it."""
+    world_size = 1
+    for size in shape:
+        world_size *= size
+    with fake_world(world_size, rank):
+        yield fake_mesh(shape, names)

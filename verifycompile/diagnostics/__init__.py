@@ -1,0 +1,1 @@
+"""What a user reads: codes, findings, reports and their renderers. Import from the modules of this package."""

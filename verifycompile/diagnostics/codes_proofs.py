@@ -1,0 +1,102 @@
+"""VC2xx: something stopped the proof. The program may be right or wrong."""
+
+from __future__ import annotations
+
+from verifycompile.diagnostics.code import Code
+from verifycompile.diagnostics.severity import Severity
+
+CODES = (
+    Code(
+        code="VC201",
+        title="operator without declaration",
+        severity=Severity.ERROR,
+        meaning="A graph holds an operator about which nothing is declared; everything computed from it is unproved.",
+        reason=(
+            "An operator is never assumed to commute with sharding. What is unknown is reported as unproved, neither "
+            "accepted nor called wrong."
+        ),
+        example="y = torch.ops.my_library.fused_rotate(x)      # a custom operator",
+        fix=(
+            'Declare the operator (CONTRIBUTING, "add an operator"): its index signature and its linearity are '
+            "enough. Or write the step with operators that are declared."
+        ),
+    ),
+    Code(
+        code="VC202",
+        title="argument, dtype or attribute outside of a declaration",
+        severity=Severity.ERROR,
+        meaning=(
+            "The operator is declared, but not for this call: an optional argument that changes the value, a dtype, "
+            "or an attribute that the declaration does not cover."
+        ),
+        reason="An argument that is not understood may change the value, so ignoring it could accept a wrong program.",
+        example="y = F.softmax(x, dim=-1, dtype=torch.float64)",
+        fix=(
+            "Use the form that the message names as declared, or extend the declaration with this argument "
+            '(CONTRIBUTING, "add an operator").'
+        ),
+        fixed_example="y = F.softmax(x.to(torch.float64), dim=-1)",
+    ),
+    Code(
+        code="VC203",
+        title="rank constant baked into the graph",
+        severity=Severity.ERROR,
+        meaning=(
+            "Python code asked for this process's rank or coordinate while torch.compile traced it, so the graph holds "
+            "a number that is right on this rank only. The proof needs one graph for all ranks."
+        ),
+        reason=(
+            "The captured graph says nothing about what the other ranks run, so it cannot stand for the whole program, "
+            "and a numeric comparison of it would be meaningless too."
+        ),
+        example=("rank = torch.distributed.get_rank()\nrows = x[rank * 4 : (rank + 1) * 4]"),
+        fix=(
+            "Express the step through DTensor, whose graphs do not depend on the rank, or through a collective, so "
+            "that no rank number is computed in Python inside of the compiled region."
+        ),
+        fixed_example=(
+            "x = DTensor.from_local(x, mesh, [Replicate()])\nrows = x.redistribute(placements=[Shard(0)]).to_local()"
+        ),
+    ),
+    Code(
+        code="VC204",
+        title="uneven shards",
+        severity=Severity.ERROR,
+        meaning=(
+            "The size of a sharded dimension is not a multiple of the number of ranks on its mesh axis, so ranks hold "
+            "shards of different sizes and run different graphs."
+        ),
+        reason="One graph stands for all ranks only where all have the same shapes.",
+        example=(
+            "mesh = init_device_mesh('cuda', (4,), mesh_dim_names=('tp',))\n"
+            "parallelize_module(nn.Linear(16, 30), mesh, ColwiseParallel())      # 30 is not a multiple of 4"
+        ),
+        fix="Pad the dimension to a multiple of the axis size, or choose another degree or another dimension to shard.",
+        fixed_example="parallelize_module(nn.Linear(16, 32), mesh, ColwiseParallel())",
+    ),
+    Code(
+        code="VC205",
+        title="budget exhausted",
+        severity=Severity.ERROR,
+        meaning="The search for a relation of this node reached its limit of time, steps or size before an answer.",
+        reason="A search that was cut short proves nothing in either direction.",
+        example="y = (a + b + c + d) @ (e + f + g + h)      # many equal ways to write one value",
+        fix=(
+            "Write the step in the same order on both sides, or split it, so that the nodes in between can be related "
+            "one by one. Where the spec differs on purpose, a lemma for the pattern makes the search short."
+        ),
+    ),
+    Code(
+        code="VC206",
+        title="value or layout that cannot be represented",
+        severity=Severity.ERROR,
+        meaning=(
+            "A value depends on how a tensor lies in memory (strides, aliasing, views with overlapping elements), on "
+            "data (a shape computed from values), or on an object that has no tensor value."
+        ),
+        reason="The proof is about tensor values; what is not one has no relation.",
+        example="y = x.as_strided((4, 4), (1, 1))      # overlapping windows",
+        fix="Write it with indexing, `reshape`, `transpose` or `unfold`: they mean the same in any memory layout.",
+        fixed_example="y = x.unfold(0, 4, 1)",
+    ),
+)

@@ -1,0 +1,125 @@
+"""VC3xx: the question itself is incomplete or contradictory; nothing was verified."""
+
+from __future__ import annotations
+
+from verifycompile.diagnostics.code import Code
+from verifycompile.diagnostics.severity import Severity
+
+CODES = (
+    Code(
+        code="VC301",
+        title="no device mesh",
+        severity=Severity.ERROR,
+        meaning="The program has no DTensor to take the device mesh from, and the option `mesh` is not given.",
+        reason="Without a mesh there is no parallel program: neither ranks nor layouts are known.",
+        example="torch.compile(model, backend='verify')      # plain parameters, explicit collectives",
+        fix="Parallelize the model with DTensor, or name the mesh and the placements.",
+        fixed_example=(
+            "placements = {'*.wq.weight': (Shard(0),)}\n"
+            "torch.compile(model, backend='verify', options={'mesh': mesh, 'param_placements': placements})"
+        ),
+    ),
+    Code(
+        code="VC302",
+        title="several device meshes",
+        severity=Severity.ERROR,
+        meaning="The program's DTensors lie on several root meshes, and the option `mesh` does not say which is meant.",
+        reason="Layouts over unrelated meshes have no common coordinates.",
+        example=(
+            "first = init_device_mesh('cuda', (8,), mesh_dim_names=('tp',))\n"
+            "second = init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'ep'))      # both used in one model"
+        ),
+        fix="Create one mesh with all axes and take submeshes of it (`mesh['tp']`), or pass `mesh`.",
+        fixed_example="mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'tp'))\ntp = mesh['tp']",
+    ),
+    Code(
+        code="VC303",
+        title="shapes do not fit the spec",
+        severity=Severity.ERROR,
+        meaning=(
+            "With the placements that are declared or taken by default, the local shapes of an input, parameter or "
+            "output do not add up to the shape it has in the spec."
+        ),
+        reason="Placements that contradict the shapes cannot describe how the spec's tensor is laid out.",
+        example=(
+            "# x is 4 rows on each of 2 ranks; the spec takes 8 rows\n"
+            "verifycompile.verify(model, args=(x,), spec=spec)      # x taken as Replicate"
+        ),
+        fix="Declare the placements of the tensor that the message names, or correct the spec.",
+        fixed_example="verifycompile.verify(model, args=(x,), spec=spec, in_placements={'x': (Shard(0),)})",
+    ),
+    Code(
+        code="VC304",
+        title="the spec's parameters differ",
+        severity=Severity.ERROR,
+        meaning="The spec has a parameter or buffer that the implementation does not have, or the other way round.",
+        reason="Every value of the spec must be computable from the implementation's, so their leaves must correspond.",
+        example="verifycompile.verify(model, args=(x,), spec=OtherModel())",
+        fix="Give the spec that the implementation was made from, or map renamed parameters with `param_names`.",
+        fixed_example=(
+            "verifycompile.verify(model, args=(x,), spec=spec, param_names={'block.qkv.weight': 'block.wqkv.weight'})"
+        ),
+    ),
+    Code(
+        code="VC305",
+        title="graph break",
+        severity=Severity.ERROR,
+        meaning=(
+            "torch.compile did not capture the program as one graph, so a part of it runs outside of every graph that "
+            "could be checked."
+        ),
+        reason="What runs between the graphs is not seen; a proof of the pieces is not a proof of the program.",
+        example=("def forward(self, x):\n    print(x.sum().item())\n    return self.down(self.up(x))"),
+        fix=(
+            "Remove what breaks the graph (torch names it under `fullgraph=True`), or compile the parts that are "
+            "captured whole one by one (`block.compile(backend='verify')`)."
+        ),
+        fixed_example="def forward(self, x):\n    return self.down(self.up(x))",
+    ),
+    Code(
+        code="VC306",
+        title="unknown option or name in options",
+        severity=Severity.ERROR,
+        meaning="An option does not exist, or names an input, parameter or output that the program does not have.",
+        reason="An option that is ignored would leave a question other than the one asked.",
+        example="torch.compile(model, backend='verify', options={'in_placement': {'x': (Shard(0),)}})",
+        fix="Use one of the names that the message lists.",
+        fixed_example="torch.compile(model, backend='verify', options={'in_placements': {'x': (Shard(0),)}})",
+    ),
+    Code(
+        code="VC307",
+        title="spec cannot be recovered automatically",
+        severity=Severity.ERROR,
+        meaning=(
+            "No single-device program could be derived from the parallelized model: it has explicit collectives, or "
+            "sizes that were divided by the degree by hand, or modules that cannot be copied."
+        ),
+        reason="A spec that was guessed could be wrong in the same way as the implementation.",
+        example=(
+            "class Attention(nn.Module):\n"
+            "    def __init__(self, heads, mesh):\n"
+            "        self.heads = heads // mesh['tp'].size()      # a local size in the module itself"
+        ),
+        fix="Give the single-device program with the option `spec`.",
+        fixed_example="torch.compile(model, backend='verify', options={'spec': single_device_model})",
+    ),
+    Code(
+        code="VC308",
+        title="plain parameter of local shape without placement",
+        severity=Severity.ERROR,
+        meaning=(
+            "A parameter or buffer is a plain tensor whose shape differs from the spec's, and nothing says how it "
+            "is laid out."
+        ),
+        reason="Several layouts fit one local shape, and which one is meant decides whether the program is right.",
+        example="self.weight = nn.Parameter(torch.empty(d_out // tp_size, d_in))",
+        fix="Name its placements in `param_placements`; patterns are allowed.",
+        fixed_example=(
+            "torch.compile(\n"
+            "    model,\n"
+            "    backend='verify',\n"
+            "    options={'spec': spec, 'mesh': mesh, 'param_placements': {'layers.*.up.weight': (Shard(0),)}},\n"
+            ")"
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Sentences that several renderers share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from verifycompile.diagnostics.finding import Counterexample, Finding
+
+if TYPE_CHECKING:
+    from verifycompile.diagnostics.report import Report
+
+MAX_ASSUMPTIONS = 8
+MAX_INLINE_ELEMENTS = 16
+
+
+def finding_notes(finding: Finding) -> tuple[str, ...]:
+    """What is known about a finding besides its labels: relations, output, module, followers."""
+    notes = list(finding.notes)
+    if finding.relation_expected or finding.relation_found:
+        expected, found = finding.relation_expected or "(none)", finding.relation_found or "(none)"
+        notes.append(f"spec {expected}; implementation {found}")
+    if (where := _where(finding)) != "":
+        notes.append(where)
+    if finding.followers:
+        verb = "follows" if finding.followers == 1 else "follow"
+        notes.append(f"{plural(finding.followers, 'more output or node')} without a relation {verb} from this")
+    return tuple(notes)
+
+
+def _where(finding: Finding) -> str:
+    parts: list[str] = []
+    if finding.output:
+        parts.append(f"output `{finding.output}`")
+    if (location := finding.location) is not None and location.module:
+        parts.append(f"module `{location.module}`")
+    return ", ".join(parts)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 relation``, ``2 relations``; of ``output or node`` both nouns take the ending."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} " + " or ".join(f"{word}s" for word in noun.split(" or "))
+
+
+def counterexample_lines(counterexample: Counterexample) -> list[str]:
+    """What differs, then the inputs where they are few enough to read."""
+    place = f"`{counterexample.output}`"
+    if counterexample.index:
+        place += f" at {list(counterexample.index)}"
+    spec, implementation = number(counterexample.spec_value), number(counterexample.implementation_value)
+    seed, rank = counterexample.seed, counterexample.rank
+    lines = [f"counterexample (seed {seed}): {place} is {spec} in the spec, {implementation} on rank {rank}"]
+    if sum(value.numel() for value in counterexample.inputs.values()) > MAX_INLINE_ELEMENTS:
+        return lines
+    return [*lines, *(f"{name} = {tensor(value)}" for name, value in counterexample.inputs.items())]
+
+
+def number(value: float) -> str:
+    """Six significant digits, no trailing zeros."""
+    return f"{value:.6g}"
+
+
+def tensor(value: torch.Tensor) -> str:
+    """A tensor as nested lists."""
+    return _nested(value.tolist())
+
+
+def _nested(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_nested(item) for item in value)}]"  # pyright: ignore[reportUnknownVariableType]
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def assumption_lines(assumptions: Sequence[str]) -> list[str]:
+    """Each assumption once, the first ``MAX_ASSUMPTIONS`` of them."""
+    distinct = list(dict.fromkeys(assumptions))
+    if len(distinct) <= MAX_ASSUMPTIONS:
+        return distinct
+    return [*distinct[: MAX_ASSUMPTIONS - 1], f"{len(distinct) - MAX_ASSUMPTIONS + 1} more: see `report.assumptions`"]
+
+
+def statistics_lines(report: Report) -> list[str]:
+    """Relations, nodes and seconds, a line each."""
+    stats, counts = report.stats, report.stats.counts
+    ratio = "" if stats.ratio is None else f", ratio {stats.ratio:.2f}"
+    means = f"memo {counts.memo}, normal form {counts.normal_form}, e-graph {counts.egraph}, solver {counts.solver}"
+    capture = f"{stats.spec_capture_seconds:.2f} (spec) + {stats.implementation_capture_seconds:.2f} (implementation)"
+    return [
+        f"relations: {len(report.relations)}, over the real numbers (rounding is outside of the proof)",
+        f"nodes: spec {stats.spec_nodes}, implementation {stats.implementation_nodes}; proved by {means}",
+        f"seconds: capture {capture}, verification {stats.verification_seconds:.2f}{ratio}",
+    ]

@@ -1,0 +1,69 @@
+"""One root cause, as data. Renderers turn it into text, JSON, SARIF, HTML or workflow commands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.program import SourceLocation
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Counterexample:
+    """A concrete input on which the two programs differ.
+
+    ``inputs``: the spec's inputs and parameters by name. ``output``: the output that differs, at ``index`` of the
+    tensor that ``rank`` holds. ``seed`` reproduces ``inputs``. Values are computed in float64.
+    """
+
+    inputs: Mapping[str, torch.Tensor]
+    spec_value: float
+    implementation_value: float
+    rank: int
+    output: str
+    index: tuple[int, ...] = ()
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """A place in the user's source with what there is to say about it."""
+
+    location: SourceLocation
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One root cause.
+
+    ``verdict``: what this finding makes of the program: ``REFUTED`` where a counterexample shows it, else ``UNPROVED``.
+    ``label``: what to say at ``impl_location``; ``labels``: further places that explain it, in order of importance.
+    ``hint``: a fix that was verified before it is offered, else None. ``output``: the program output that fails
+    because of this; ``followers``: how many more outputs and spec nodes lack a relation only because of this one.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    spec_location: SourceLocation | None = None
+    impl_location: SourceLocation | None = None
+    relation_found: str = ""
+    relation_expected: str = ""
+    hint: str | None = None
+    counterexample: Counterexample | None = None
+    verdict: Verdict = Verdict.UNPROVED
+    label: str = ""
+    labels: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    output: str = ""
+    followers: int = 0
+
+    @property
+    def location(self) -> SourceLocation | None:
+        """Where to point: the implementation's line, else the spec's."""
+        return self.impl_location if self.impl_location is not None else self.spec_location

@@ -1,0 +1,90 @@
+"""The answer to one verification."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+from verifycompile.certificate import Certificate
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.refinement.result import NodeCounts
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What the verification cost. Seconds are wall-clock; ``peak_memory`` is the process's high-water mark in bytes."""
+
+    spec_nodes: int = 0
+    implementation_nodes: int = 0
+    spec_capture_seconds: float = 0.0
+    implementation_capture_seconds: float = 0.0
+    verification_seconds: float = 0.0
+    peak_memory: int = 0
+    counts: NodeCounts = dataclasses.field(default_factory=NodeCounts)
+
+    @property
+    def capture_seconds(self) -> float:
+        """Seconds of capture of both programs."""
+        return self.spec_capture_seconds + self.implementation_capture_seconds
+
+    @property
+    def ratio(self) -> float | None:
+        """Seconds of verification over seconds of capture; None where the capture was not timed."""
+        if self.capture_seconds == 0.0:
+            return None
+        return self.verification_seconds / self.capture_seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Verdict, relations, findings and what the proof rests on.
+
+    ``relations``: for each spec output that has one, the clean expression over the implementation's outputs.
+    ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
+    Raises ``ValueError`` on construction where verdict, findings and certificate contradict each other.
+    """
+
+    verdict: Verdict
+    relations: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    findings: tuple[Finding, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    stats: Stats = dataclasses.field(default_factory=Stats)
+    certificate: Certificate | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict is Verdict.VERIFIED and self.findings:
+            raise ValueError("a verified report has no findings")
+        if self.verdict is not Verdict.VERIFIED and not self.findings:
+            raise ValueError(f"a report that is {self.verdict.value} needs a finding")
+        if self.verdict is not Verdict.VERIFIED and self.certificate is not None:
+            raise ValueError("only a verified report has a certificate")
+        if self.verdict is Verdict.REFUTED and all(finding.counterexample is None for finding in self.findings):
+            raise ValueError("a refuted report needs a counterexample")
+
+    def __bool__(self) -> bool:
+        return self.verdict is Verdict.VERIFIED
+
+    def __str__(self) -> str:
+        from verifycompile.diagnostics.render_text import render_report
+
+        return render_report(self)
+
+    def to_json(self) -> str:
+        """The report as one JSON object, without the certificate."""
+        from verifycompile.diagnostics.render_json import render_report
+
+        return render_report(self)
+
+    def to_sarif(self) -> str:
+        """The findings as a SARIF 2.1.0 log, for code-scanning interfaces."""
+        from verifycompile.diagnostics.render_sarif import render_report
+
+        return render_report(self)
+
+    def save_html(self, path: str | pathlib.Path) -> None:
+        """Write the report as one HTML file that needs nothing else. Raises ``OSError`` where it cannot be written."""
+        from verifycompile.diagnostics.render_html import render_report
+
+        pathlib.Path(path).write_text(render_report(self), encoding="utf-8")

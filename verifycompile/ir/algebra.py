@@ -1,0 +1,381 @@
+"""Products, sums and linear combinations in normal form.
+
+Three operations carry all linear algebra of the IR:
+
+- ``contract``: sum over bound indices of a product of factors (mul, mm, bmm, sum, einsum, one-hot lookup);
+- ``combine``: linear combination (add, sub, neg, scaling of sums);
+- a sum is pushed as deep as it goes: into the one factor that depends on it, through linear combinations and
+  through every operation declared linear in the operand concerned.
+
+So a contraction whose contracted axis is sharded leaves a term with the mesh digit free (a partial value), and
+summing over that digit yields the very term of the specification.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
+from verifycompile.ir.relabel import merge_digits, substitute
+from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply
+from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
+
+CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
+COMBINE = Operation("combine", jointly_linear=True, commutative=True)
+IOTA = Operation("iota")
+
+_MAX_FACTORS = 64
+
+
+def iota(pool: TermPool, size: Size) -> View:
+    """The integers 0 .. size-1, shape ``(size,)``."""
+    if size == 1:
+        return pool.zero((1,))
+    term = pool.intern(IOTA, (), (), (size,), 1, 0, (), (0,))
+    return View(ONE, term, (size,), (((0, 1, size),),))
+
+
+# ------------------------------------------------------------------------------------------------ composition
+
+
+def compose(operand: View, index_axes: Sequence[Axis], shape: tuple[Size, ...]) -> View:
+    """Re-index ``operand``, a view over a term's indices, by ``index_axes`` (digits over a space of ``shape``)."""
+    axes: list[Axis] = []
+    for axis in operand.axes:
+        digits: list[Digit] = []
+        for digit in axis:
+            if digit[0] == CONSTANT:
+                digits.append(digit)
+            else:
+                digits.extend(index_axes[digit[0]])
+        axes.append(merge_digits(digits))
+    return View(operand.coefficient, operand.term, shape, tuple(axes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A view with the operation of its term laid open: operands over the view's dimensions and the bound indices.
+
+    Dimension ``rank + i`` of every operand is bound or fresh index ``inner[i]`` of the term.
+    """
+
+    operands: tuple[View, ...]
+    shape: tuple[Size, ...]
+    summed: tuple[int, ...]
+    cores: tuple[tuple[int, ...], ...]
+
+
+def open_view(view: View) -> Opened:
+    """Lay a view's operation open. Its fresh axes must be handled by the caller: they have no operand digits."""
+    term, rank = view.term, view.rank
+    inner = range(term.free, len(term.index_sizes))
+    shape = (*view.shape, *(term.index_sizes[i] for i in inner))
+    index_axes: list[Axis] = [*view.axes, *(((rank + k, 1, term.index_sizes[i]),) for k, i in enumerate(inner))]
+    operands = tuple(compose(operand, index_axes, shape) for operand in term.operands)
+    place = {index: rank + k for k, index in enumerate(inner)}
+    return Opened(
+        operands,
+        shape,
+        tuple(place[i] for i in term.summed_indices),
+        tuple(tuple(place[i] for i in core) for core in term.cores),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ contraction
+
+
+def multiply_views(pool: TermPool, *factors: View) -> View:
+    """Element-wise product of views of equal rank (size 1 broadcasts)."""
+    labels = tuple(range(factors[0].rank))
+    return contract(pool, factors, tuple(labels for _ in factors), labels, frozenset())
+
+
+def contract(
+    pool: TermPool,
+    factors: Sequence[View],
+    inputs: Sequence[tuple[Label, ...]],
+    output: tuple[Label, ...],
+    summed: frozenset[Label],
+) -> View:
+    """Sum over ``summed`` of the product of ``factors``, einsum-like. Raises ShapeError and UnalignedError."""
+    signature = Signature(tuple(inputs), output, summed)
+    sizes = label_sizes(factors, signature)
+    shape = tuple(sizes[label] for label in output)
+    if any(factor.is_zero for factor in factors):
+        return pool.zero(shape)
+    # One shared index space: dimension i of every factor is label i.
+    labels = (*output, *sorted(summed, key=repr))
+    aligned = [_align(f, ls, labels, sizes) for f, ls in zip(factors, inputs, strict=True)]
+    return _contract_aligned(pool, aligned, tuple(sizes[label] for label in labels), len(output))
+
+
+def _align(view: View, labels: Sequence[Label], target: tuple[Label, ...], sizes: dict[Label, Size]) -> View:
+    if len(set(labels)) != len(labels):
+        raise ShapeError("a repeated index within one factor")
+    position = {label: i for i, label in enumerate(target)}
+    axes = tuple(
+        tuple(d if d[0] == CONSTANT else (position[labels[d[0]]], d[1], d[2]) for d in axis) for axis in view.axes
+    )
+    return View(view.coefficient, view.term, tuple(sizes[label] for label in target), axes)
+
+
+def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
+    """Contract factors over one index space; dimensions from ``free`` on are summed."""
+    coefficient, plain = _flatten_products(factors)
+    if free == len(shape):
+        return _product(pool, plain, shape).scaled(coefficient)
+    plain, shape = _split_summed(plain, shape, free)
+    if not plain:
+        return pool.constant(multiply(coefficient, as_scalar(product(shape[free:]))), shape[:free])
+    users = {d: [i for i, f in enumerate(plain) if f.uses(d)] for d in range(free, len(shape))}
+    unused = [d for d, who in users.items() if not who]
+    for d in unused:
+        coefficient = multiply(coefficient, as_scalar(shape[d]))
+    live = [d for d, who in users.items() if who]
+    if len(plain) == 1:
+        return _sum_single(pool, _keep_dims(plain[0], [*range(free), *live]), free).scaled(coefficient)
+    private = {i: [d for d in live if users[d] == [i]] for i in range(len(plain))}
+    if any(private.values()):
+        pool.lemma_trace.append(("sum-into-factor", ""))
+        pushed: list[View] = []
+        shared = [d for d in live if len(users[d]) > 1]
+        kept = [*range(free), *shared]
+        for i, factor in enumerate(plain):
+            own = private[i]
+            narrowed = _keep_dims(factor, [*kept, *own])
+            pushed.append(_contract_aligned(pool, [narrowed], narrowed.shape, len(kept)) if own else narrowed)
+        return _contract_aligned(pool, pushed, tuple(shape[d] for d in kept), free).scaled(coefficient)
+    kept = [*range(free), *live]
+    final = [_keep_dims(f, kept) for f in plain]
+    for rule in pool.contraction_rules:
+        rewritten = rule(pool, final, free)
+        if rewritten is not None:
+            return _contract_aligned(pool, rewritten, rewritten[0].shape, free).scaled(coefficient)
+    return _apply_contract(pool, final, free).scaled(coefficient)
+
+
+def _apply_contract(pool: TermPool, factors: Sequence[View], free: int) -> View:
+    labels = tuple(range(factors[0].rank))
+    signature = Signature(tuple(labels for _ in factors), labels[:free], frozenset(labels[free:]))
+    return apply(pool, CONTRACT, (), factors, signature)
+
+
+def _flatten_products(factors: Sequence[View]) -> tuple[Scalar, list[View]]:
+    """Factors with products of factors laid open and constants collected."""
+    coefficient: Scalar = ONE
+    plain: list[View] = []
+    for factor in factors:
+        coefficient = multiply(coefficient, factor.coefficient)
+        term = factor.term
+        if term.operation is CONTRACT and not term.summed and len(plain) + len(term.operands) < _MAX_FACTORS:
+            plain.extend(compose(operand, factor.axes, factor.shape) for operand in term.operands)
+        elif term.index_sizes or term.operation.name != "one":
+            plain.append(factor.unscaled())
+    return coefficient, plain
+
+
+def _product(pool: TermPool, factors: list[View], shape: tuple[Size, ...]) -> View:
+    if not factors:
+        return pool.constant(ONE, shape)
+    if len(factors) == 1:
+        return dataclasses.replace(factors[0], shape=shape)
+    result = _apply_contract(pool, factors, len(shape))
+    return dataclasses.replace(result, shape=shape)
+
+
+def _split_summed(factors: list[View], shape: tuple[Size, ...], free: int) -> tuple[list[View], tuple[Size, ...]]:
+    """Split summed dimensions at every digit boundary, so that each is used wholly or not at all."""
+    labels = tuple(range(len(shape)))
+    signature = Signature(tuple(labels for _ in factors), labels[:free], frozenset(labels[free:]))
+    chains = refine(factors, signature, dict(enumerate(shape)))
+    if all(len(chains[d]) <= 2 for d in labels[free:]):
+        return factors, shape
+    new_shape: list[Size] = list(shape[:free])
+    replacement: dict[int, list[Digit]] = {d: [(d, 1, shape[d])] for d in range(free)}
+    for d in labels[free:]:
+        digits: list[Digit] = []
+        for low, high in reversed(list(zip(chains[d], chains[d][1:]))):
+            extent = exact_quotient(high, low) or 1
+            digits.append((len(new_shape), 1, extent))
+            new_shape.append(extent)
+        replacement[d] = digits
+    return [substitute(f, replacement, tuple(new_shape)) for f in factors], tuple(new_shape)
+
+
+def _keep_dims(view: View, dims: Sequence[int]) -> View:
+    """Drop all other dimensions (on which the view must not depend), in the given order."""
+    position = {d: i for i, d in enumerate(dims)}
+    axes = tuple(tuple(g if g[0] == CONSTANT else (position[g[0]], g[1], g[2]) for g in axis) for axis in view.axes)
+    return View(view.coefficient, view.term, tuple(view.shape[d] for d in dims), axes)
+
+
+# ------------------------------------------------------------------------------------------------ sums
+
+
+def sum_over(pool: TermPool, view: View, dims: Sequence[int]) -> View:
+    """Sum over dimensions ``dims``; they are dropped from the result."""
+    bound = set(dims)
+    kept = [d for d in range(view.rank) if d not in bound]
+    if not bound:
+        return view
+    key = ("sum", view, tuple(sorted(bound)))
+    known = pool.memo.get(key)
+    if known is None:
+        reordered = _keep_dims(view, [*kept, *sorted(bound)])
+        known = pool.memo[key] = _contract_aligned(pool, [reordered], reordered.shape, len(kept))
+    return known
+
+
+def _sum_single(pool: TermPool, view: View, free: int) -> View:
+    """Sum one view over all dimensions from ``free`` on, each of which it uses wholly."""
+    if free == view.rank:
+        return view
+    key = ("sum-single", view, free)
+    known = pool.memo.get(key)
+    if known is None:
+        known = pool.memo[key] = _push_sum(pool, view, free)
+    return known
+
+
+def _push_sum(pool: TermPool, view: View, free: int) -> View:
+    term = view.term
+    bound = list(range(free, view.rank))
+    if term.operation is CONTRACT:
+        pool.lemma_trace.append(("sum-merge", repr(term)))
+        opened = open_view(view)
+        return _contract_aligned(pool, list(opened.operands), opened.shape, free)
+    if term.operation is COMBINE:
+        pool.lemma_trace.append(("sum-of-combination", repr(term)))
+        opened = open_view(view)
+        return combine(pool, [sum_over(pool, operand, bound) for operand in opened.operands])
+    pushed = _push_linear(pool, view, free)
+    return _apply_contract(pool, [view], free) if pushed is None else pushed
+
+
+def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
+    """Move sums through a linear operation; None where no summed dimension can move."""
+    term = view.term
+    operation = term.operation
+    if not (operation.linear or operation.jointly_linear) or term.summed:
+        return None
+    opened = open_view(view)
+    bound = range(free, view.rank)
+    through_fresh = {d[0] for i in term.fresh for d in view.axes[i]}
+    if operation.jointly_linear:
+        movable = {d: range(len(opened.operands)) for d in bound if d not in through_fresh}
+    else:
+        users = {d: [i for i, operand in enumerate(opened.operands) if operand.uses(d)] for d in bound}
+        movable = {
+            d: who
+            for d, who in users.items()
+            if len(who) == 1 and who[0] in operation.linear and d not in through_fresh
+        }
+    if not movable:
+        return None
+    pool.lemma_trace.append(("sum-through-linear", repr(term)))
+    operands = [
+        _sum_keeping_rank(pool, operand, [d for d, who in movable.items() if i in who])
+        for i, operand in enumerate(opened.operands)
+    ]
+    moved = _reapply(pool, view, opened, operands)
+    moved = _keep_dims(moved, [d for d in range(view.rank) if d not in movable])
+    rest = [d for d in bound if d not in movable]
+    return sum_over(pool, moved, range(free, free + len(rest))) if rest else moved
+
+
+def _sum_keeping_rank(pool: TermPool, view: View, dims: Sequence[int]) -> View:
+    """Sum over dims but keep them, with size 1."""
+    if not dims:
+        return view
+    result = sum_over(pool, view, dims)
+    kept = [d for d in range(view.rank) if d not in dims]
+    axes = tuple(tuple(g if g[0] == CONSTANT else (kept[g[0]], g[1], g[2]) for g in axis) for axis in result.axes)
+    return View(result.coefficient, result.term, tuple(1 if d in dims else s for d, s in enumerate(view.shape)), axes)
+
+
+def _reapply(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
+    """Apply the operation of ``view`` to other operands over the same index space; dims of the result as in view."""
+    term, rank = view.term, view.rank
+    labels = tuple(range(len(opened.shape)))
+    fresh: dict[Label, Size] = {("fresh", i): term.index_sizes[i] for i in term.fresh}
+    dims = tuple(labels[:rank])
+    signature = Signature(
+        tuple(labels for _ in operands),
+        (*dims, *fresh),
+        frozenset(opened.summed),
+        tuple(tuple(core) for core in opened.cores),
+        fresh,
+    )
+    applied = apply(pool, term.operation, term.attributes, operands, signature)
+    if not fresh:
+        return applied
+    replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, applied.shape[d])] for d in dims}
+    for k, i in enumerate(term.fresh):
+        replacement[rank + k] = view.axes[i]
+    shape = tuple(max_size(view.shape[d], applied.shape[d]) for d in dims)
+    return substitute(applied, replacement, shape)
+
+
+def max_size(left: Size, right: Size) -> Size:
+    """The larger of two sizes of which one is 1, or which are equal."""
+    return right if left == 1 else left
+
+
+# ------------------------------------------------------------------------------------------------ linear combinations
+
+
+def combine(pool: TermPool, operands: Sequence[View]) -> View:
+    """Sum of views of equal rank (size 1 broadcasts); their coefficients are those of the combination."""
+    rank = operands[0].rank
+    shape = tuple(_common_size([v.shape[d] for v in operands]) for d in range(rank))
+    collected: dict[tuple[Term, tuple[Axis, ...]], Scalar] = {}
+    for operand in operands:
+        key = (operand.term, operand.axes)
+        collected[key] = add(collected[key], operand.coefficient) if key in collected else operand.coefficient
+    live = [View(c, term, shape, axes) for (term, axes), c in collected.items() if c != 0]
+    live = _merge_counting(pool, live, shape)
+    if not live:
+        return pool.zero(shape)
+    if len(live) == 1:
+        return live[0]
+    leading = min(live, key=lambda v: (v.term.id, repr(v.axes))).coefficient
+    scaled = [dataclasses.replace(v, coefficient=divide(v.coefficient, leading)) for v in live]
+    labels = tuple(range(rank))
+    result = apply(pool, COMBINE, (), scaled, Signature(tuple(labels for _ in scaled), labels))
+    return View(leading, result.term, shape, result.axes)
+
+
+def _common_size(sizes: Sequence[Size]) -> Size:
+    result: Size = 1
+    for size in sizes:
+        if result == 1:
+            result = size
+        elif size not in (1, result):
+            raise ShapeError(f"sizes {result} and {size} do not broadcast")
+    return result
+
+
+def _merge_counting(pool: TermPool, operands: list[View], shape: tuple[Size, ...]) -> list[View]:
+    """``n * iota(m)[i] + iota(n)[j]`` is ``iota(m * n)[i, j]``: offsets of a shard join its local positions."""
+    counters = [v for v in operands if v.term.operation is IOTA]
+    if len(counters) < 2:
+        return operands
+    for low in counters:
+        for high in counters:
+            inner = low.term.index_sizes[0]
+            if high is low or high.coefficient != multiply(low.coefficient, as_scalar(inner)):
+                continue
+            total = product((high.term.index_sizes[0], inner))
+            joined = View(low.coefficient, iota(pool, total).term, shape, (merge_digits((*high.axes[0], *low.axes[0])),))
+            pool.lemma_trace.append(("iota-merge", ""))
+            rest = [v for v in operands if v is not low and v is not high]
+            return _merge_counting(pool, [*rest, joined], shape)
+    return operands
+
+
+def elementwise(pool: TermPool, operation: Operation, attributes: tuple[object, ...], operands: Sequence[View]) -> View:
+    """Apply an operation point by point to views of equal rank (size 1 broadcasts)."""
+    labels = tuple(range(operands[0].rank))
+    return apply(pool, operation, attributes, operands, Signature(tuple(labels for _ in operands), labels))  # pyright: ignore[reportArgumentType]

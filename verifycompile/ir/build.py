@@ -1,0 +1,308 @@
+"""``apply``: build the term of one operator application in normal form (DESIGN section 3).
+
+Every dimension of every operand carries a label. Labels that several dimensions share are one index of the
+operator. Indices are refined to the common digits of all operands, digits that are neighbours in every operand
+are merged again, and the resulting indices are numbered by their first appearance. The result does not depend
+on how the operands were laid out, so equal computations become one term.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+
+from verifycompile.ir.relabel import UnalignedError, merge_digits
+from verifycompile.ir.scalar import ONE, Scalar, multiply
+from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
+
+Label = Hashable
+_Atom = tuple[Label, Size]
+
+# Tied operands of a commutative operator are tried in every order up to this many; more only costs matches.
+_MAX_TIED_ORDERS = 24
+
+
+class ShapeError(ValueError):
+    """Operands of one operator disagree about the size of an index."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """Labels of one application.
+
+    ``inputs``: per operand, one label per dimension. ``output``: one label per result dimension.
+    ``summed``: labels bound by a sum (or another symmetric reduction). ``cores``: ordered groups of bound labels.
+    ``fresh``: output labels that no operand feeds, with their sizes.
+    """
+
+    inputs: tuple[tuple[Label, ...], ...]
+    output: tuple[Label, ...]
+    summed: frozenset[Label] = frozenset()
+    cores: tuple[tuple[Label, ...], ...] = ()
+    fresh: Mapping[Label, Size] = dataclasses.field(default_factory=dict[Label, Size])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """A candidate term before interning."""
+
+    operands: tuple[View, ...]
+    index_sizes: tuple[Size, ...]
+    free: int
+    summed: int
+    cores: tuple[tuple[int, ...], ...]
+    fresh: tuple[int, ...]
+    output_axes: tuple[Axis, ...]
+
+    @property
+    def order_key(self) -> str:
+        return repr([(v.term.id, str(v.coefficient), v.axes) for v in self.operands])
+
+
+def apply(
+    pool: TermPool,
+    operation: Operation,
+    attributes: tuple[Hashable, ...],
+    operands: Sequence[View],
+    signature: Signature,
+) -> View:
+    """Return the view of ``operation`` applied to ``operands``.
+
+    Coefficients of linear operands become the coefficient of the result. Summed labels that no operand uses
+    must not occur: the caller turns them into a factor. Raises ShapeError and UnalignedError.
+    """
+    coefficient: Scalar = ONE
+    plain: list[View] = []
+    for position, operand in enumerate(operands):
+        if position in operation.linear:
+            coefficient = multiply(coefficient, operand.coefficient)
+            plain.append(operand.unscaled())
+        else:
+            plain.append(operand)
+    if coefficient == 0:
+        sizes = label_sizes(operands, signature)
+        return pool.zero(tuple(sizes[label] for label in signature.output))
+    shape = _normalize(plain, signature, _operand_orders(operation, plain))
+    term = pool.intern(
+        operation,
+        attributes,
+        shape.operands,
+        shape.index_sizes,
+        shape.free,
+        shape.summed,
+        shape.cores,
+        shape.fresh,
+    )
+    sizes = label_sizes(plain, signature)
+    return View(coefficient, term, tuple(sizes[label] for label in signature.output), shape.output_axes)
+
+
+def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, Size]:
+    """Size of every label; size 1 broadcasts. Raises ShapeError."""
+    sizes: dict[Label, Size] = {}
+    for operand, labels in zip(operands, signature.inputs, strict=True):
+        for label, size in zip(labels, operand.shape, strict=True):
+            known = sizes.get(label, 1)
+            if known == 1:
+                sizes[label] = size
+            elif size != 1 and size != known:
+                raise ShapeError(f"index {label!r} has sizes {known} and {size}")
+    sizes.update(signature.fresh)
+    return sizes
+
+
+def refine(operands: Sequence[View], signature: Signature, sizes: Mapping[Label, Size]) -> dict[Label, list[Size]]:
+    """Per label, the ascending divisors at which its common digits begin (1 first). Raises UnalignedError."""
+    cuts: dict[Label, set[Size]] = {label: {1} for label in sizes}
+    for operand, labels in zip(operands, signature.inputs, strict=True):
+        for axis in operand.axes:
+            for dim, divisor, size in axis:
+                if dim != CONSTANT:
+                    cuts[labels[dim]].update((divisor, product((divisor, size))))
+    result: dict[Label, list[Size]] = {}
+    for label, positions in cuts.items():
+        positions.add(sizes[label])
+        chain = divisibility_chain(positions)
+        if chain is None:
+            raise UnalignedError(f"digits of index {label!r} do not nest: {sorted(map(str, positions))}")
+        result[label] = chain
+    return result
+
+
+def _operand_orders(operation: Operation, operands: list[View]) -> list[tuple[int, ...]]:
+    plain = tuple(range(len(operands)))
+    if not operation.commutative:
+        return [plain]
+    ranked = sorted(plain, key=lambda i: (operands[i].term.id, str(operands[i].coefficient)))
+    groups = [list(g) for _, g in itertools.groupby(ranked, key=lambda i: operands[i].term.id)]
+    if all(len(group) == 1 for group in groups):
+        return [tuple(ranked)]
+    orders = itertools.product(*(itertools.permutations(group) for group in groups))
+    return [tuple(itertools.chain.from_iterable(o)) for o in itertools.islice(orders, _MAX_TIED_ORDERS)]
+
+
+def _normalize(operands: list[View], signature: Signature, orders: list[tuple[int, ...]]) -> _Shape:
+    sizes = label_sizes(operands, signature)
+    chains = refine(operands, signature, sizes)
+    if len(orders) == 1:
+        return _build(operands, signature, sizes, chains, orders[0])
+    return min((_build(operands, signature, sizes, chains, order) for order in orders), key=lambda s: s.order_key)
+
+
+def _build(
+    operands: list[View],
+    signature: Signature,
+    sizes: Mapping[Label, Size],
+    chains: Mapping[Label, list[Size]],
+    order: tuple[int, ...],
+) -> _Shape:
+    extent = {
+        (label, low): exact_quotient(high, low) or 1
+        for label, chain in chains.items()
+        for low, high in zip(chain, chain[1:])
+    }
+    rewritten = [_rewrite_axes(operands[i], signature.inputs[i], chains) for i in order]
+    groups, appearance = _merge(rewritten, signature, extent)
+
+    core_labels = {label for group in signature.cores for label in group}
+    free = [g for g in appearance if g[0][0] not in signature.summed and g[0][0] not in core_labels]
+    summed = [g for g in appearance if g[0][0] in signature.summed]
+    fresh_labels = [label for label in signature.output if label in signature.fresh]
+    index_sizes: list[Size] = [product(extent[a] for a in g) for g in free]
+    first_fresh = len(index_sizes)
+    index_sizes += [sizes[label] for label in fresh_labels]
+    number_free = len(index_sizes)
+    index_sizes += [product(extent[a] for a in g) for g in summed]
+    number: dict[_Atom, int] = {g[0]: i for i, g in enumerate(free)}
+    number.update({g[0]: number_free + i for i, g in enumerate(summed)})
+    cores: list[tuple[int, ...]] = []
+    for core in signature.cores:
+        members: list[int] = []
+        for atoms in _core_groups(core, chains, groups):
+            number[atoms[0]] = len(index_sizes)
+            members.append(len(index_sizes))
+            index_sizes.append(product(extent[a] for a in atoms))
+        cores.append(tuple(members))
+
+    views = tuple(
+        View(operands[i].coefficient, operands[i].term, (), tuple(_indexed(axis, number, groups, index_sizes) for axis in axes))
+        for i, axes in zip(order, rewritten, strict=True)
+    )
+    position = {label: d for d, label in enumerate(signature.output)}
+    output_axes = [merge_digits((position[label], low, extent[label, low]) for label, low in g) for g in free]
+    output_axes += [() if sizes[label] == 1 else ((position[label], 1, sizes[label]),) for label in fresh_labels]
+    return _Shape(
+        views,
+        tuple(index_sizes),
+        number_free,
+        len(summed),
+        tuple(cores),
+        tuple(range(first_fresh, number_free)),
+        tuple(output_axes),
+    )
+
+
+_Item = _Atom | Digit
+
+
+def _rewrite_axes(view: View, labels: Sequence[Label], chains: Mapping[Label, list[Size]]) -> list[list[tuple[bool, _Item]]]:
+    """Axes of an operand as runs of atoms ``(True, atom)`` and constants ``(False, digit)``."""
+    axes: list[list[tuple[bool, _Item]]] = []
+    for axis in view.axes:
+        items: list[tuple[bool, _Item]] = []
+        for digit in axis:
+            if digit[0] == CONSTANT:
+                items.append((False, digit))
+                continue
+            label, chain = labels[digit[0]], chains[labels[digit[0]]]
+            low = chain.index(digit[1])
+            high = chain.index(product((digit[1], digit[2])))
+            items.extend((True, (label, chain[k])) for k in range(high - 1, low - 1, -1))
+        axes.append(items)
+    return axes
+
+
+def _merge(
+    rewritten: list[list[list[tuple[bool, _Item]]]],
+    signature: Signature,
+    extent: Mapping[_Atom, Size],
+) -> tuple[dict[_Atom, list[_Atom]], list[list[_Atom]]]:
+    """Group atoms that are neighbours in every operand. Returns (head -> members, groups by first appearance)."""
+    after: dict[_Atom, set[_Atom | None]] = {}
+    before: dict[_Atom, set[_Atom | None]] = {}
+    for axes in rewritten:
+        for items in axes:
+            previous: _Atom | None = None
+            for is_atom, item in items:
+                atom: _Atom | None = item if is_atom else None  # pyright: ignore[reportAssignmentType]
+                if previous is not None:
+                    after[previous].add(atom)
+                if atom is not None:
+                    after.setdefault(atom, set())
+                    before.setdefault(atom, set()).add(previous)
+                previous = atom
+            if previous is not None:
+                after[previous].add(None)
+    core_of = {label: (i, label) for i, group in enumerate(signature.cores) for label in group}
+
+    def kind(atom: _Atom) -> Hashable:
+        label = atom[0]
+        return core_of[label] if label in core_of else label in signature.summed
+
+    joined: dict[_Atom, _Atom] = {}
+    for atom, followers in after.items():
+        if len(followers) != 1:
+            continue
+        (follower,) = followers
+        if follower is None or follower == atom or before[follower] != {atom} or kind(atom) != kind(follower):
+            continue
+        # Inside a core the order of reading matters: only digits that are neighbours there may merge.
+        if atom[0] in core_of and atom[1] != product((follower[1], extent[follower])):
+            continue
+        joined[atom] = follower
+    tails = set(joined.values())
+    groups: dict[_Atom, list[_Atom]] = {}
+    appearance: list[list[_Atom]] = []
+    for atom in after:
+        if atom in tails:
+            continue
+        members = [atom]
+        while members[-1] in joined:
+            members.append(joined[members[-1]])
+        groups[atom] = members
+        appearance.append(members)
+    return groups, appearance
+
+
+def _core_groups(
+    core: Sequence[Label], chains: Mapping[Label, list[Size]], groups: Mapping[_Atom, list[_Atom]]
+) -> list[list[_Atom]]:
+    """Groups of one core in reading order; digits that no operand uses are kept, one group each."""
+    tails = {a for members in groups.values() for a in members[1:]}
+    result: list[list[_Atom]] = []
+    for label in core:
+        for low in reversed(chains[label][:-1]):
+            atom = (label, low)
+            if atom not in tails:
+                result.append(groups.get(atom, [atom]))
+    return result
+
+
+def _indexed(
+    items: list[tuple[bool, _Item]],
+    number: Mapping[_Atom, int],
+    groups: Mapping[_Atom, list[_Atom]],
+    index_sizes: Sequence[Size],
+) -> Axis:
+    digits: list[Digit] = []
+    for is_atom, item in items:
+        if not is_atom:
+            digits.append(item)  # pyright: ignore[reportArgumentType]
+        elif item in groups:  # heads stand for their whole group; the other members follow them everywhere
+            index = number[item]  # pyright: ignore[reportArgumentType]
+            digits.append((index, 1, index_sizes[index]))
+    return tuple(digits)
+
+

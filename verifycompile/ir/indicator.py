@@ -1,0 +1,63 @@
+"""Indicators: terms whose elements are 0 or 1, so that masks and lookups are products and sums.
+
+A comparison is an indicator, "and" is a product, "or" is the negation of a product of negations. An embedding or a
+gather is a contraction with ``equal(index, iota)``, the one-hot form of the index (DESIGN section 5).
+"""
+
+from __future__ import annotations
+
+from verifycompile.ir.algebra import CONTRACT, elementwise, multiply_views, open_view
+from verifycompile.ir.term import Operation, TermPool, View
+
+EQUAL = Operation("equal", commutative=True, indicator=True)
+LESS = Operation("less", indicator=True)
+LESS_EQUAL = Operation("less_equal", indicator=True)
+NOT = Operation("not", indicator=True)
+
+
+def is_indicator(view: View) -> bool:
+    """Whether every element is 0 or 1 by construction."""
+    if view.coefficient == 0:
+        return True
+    if view.coefficient != 1:
+        return False
+    operation = view.term.operation
+    if operation is CONTRACT and not view.term.summed:
+        return all(is_indicator(v) for v in view.term.operands)
+    return operation.indicator or operation.name == "one"
+
+
+def equal(pool: TermPool, left: View, right: View) -> View:
+    return elementwise(pool, EQUAL, (), (left, right))
+
+
+def less(pool: TermPool, left: View, right: View) -> View:
+    return elementwise(pool, LESS, (), (left, right))
+
+
+def less_equal(pool: TermPool, left: View, right: View) -> View:
+    return elementwise(pool, LESS_EQUAL, (), (left, right))
+
+
+def negate(pool: TermPool, view: View) -> View:
+    """1 - view for an indicator. Comparisons over a total order turn round, double negations vanish."""
+    if not is_indicator(view):
+        raise ValueError("negation of a value that is not an indicator")
+    if view.term is pool.unit:
+        return pool.constant(1 - view.coefficient, view.shape)  # pyright: ignore[reportArgumentType]
+    term = view.term
+    if term.operation in (NOT, LESS, LESS_EQUAL):
+        operands = open_view(view).operands
+        if term.operation is NOT:
+            return operands[0]
+        opposite = LESS_EQUAL if term.operation is LESS else LESS
+        return elementwise(pool, opposite, (), (operands[1], operands[0]))
+    return elementwise(pool, NOT, (), (view,))
+
+
+def both(pool: TermPool, left: View, right: View) -> View:
+    return multiply_views(pool, left, right)
+
+
+def either(pool: TermPool, left: View, right: View) -> View:
+    return negate(pool, multiply_views(pool, negate(pool, left), negate(pool, right)))

@@ -1,0 +1,88 @@
+"""Scalar coefficients: exact rationals, or sympy expressions of symbolic sizes.
+
+A float literal stands for the simplest rational that rounds to it (0.1 is 1/10), because the proof is over
+the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real function.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from fractions import Fraction
+
+import sympy
+
+Scalar = Fraction | sympy.Expr
+
+ONE = Fraction(1)
+ZERO = Fraction(0)
+
+# Largest denominator tried when a float literal is read as a simple rational.
+_SIMPLE_DENOMINATOR = 10_000
+
+
+class NonFiniteScalar(ValueError):
+    """An infinity or NaN has no place in real arithmetic."""
+
+
+def as_scalar(value: int | float | Fraction | sympy.Expr) -> Scalar:
+    """Read a Python or sympy number exactly. Raises NonFiniteScalar for infinities and NaN."""
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, int):
+        return Fraction(value)
+    if isinstance(value, float):
+        return _from_float(value)
+    return _simplify(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _from_float(value: float) -> Fraction:
+    if not math.isfinite(value):
+        raise NonFiniteScalar(f"{value} is not a real number")
+    exact = Fraction(value)
+    simple = exact.limit_denominator(_SIMPLE_DENOMINATOR)
+    return simple if float(simple) == value else exact
+
+
+def _simplify(expression: sympy.Expr) -> Scalar:
+    if expression.is_Rational:
+        return Fraction(int(expression.p), int(expression.q))  # pyright: ignore[reportAttributeAccessIssue]
+    if expression.is_Float:
+        return _from_float(float(expression))
+    return sympy.cancel(expression)
+
+
+def to_sympy(value: Scalar) -> sympy.Expr:
+    if isinstance(value, Fraction):
+        return sympy.Rational(value.numerator, value.denominator)
+    return value
+
+
+def multiply(left: Scalar, right: Scalar) -> Scalar:
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return left * right
+    return _simplify(to_sympy(left) * to_sympy(right))
+
+
+def divide(left: Scalar, right: Scalar) -> Scalar:
+    """Quotient. Raises ZeroDivisionError for a zero divisor."""
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return left / right
+    if right == 0:
+        raise ZeroDivisionError("division by a zero coefficient")
+    return _simplify(to_sympy(left) / to_sympy(right))
+
+
+def add(left: Scalar, right: Scalar) -> Scalar:
+    if isinstance(left, Fraction) and isinstance(right, Fraction):
+        return left + right
+    return _simplify(to_sympy(left) + to_sympy(right))
+
+
+def show(value: Scalar) -> str:
+    """Text for people: exact where short, rounded where the exact rational is long."""
+    text = str(value)
+    if isinstance(value, Fraction) and len(text) > 12:
+        return f"{float(value):.6g}"
+    return text

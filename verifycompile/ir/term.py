@@ -1,0 +1,181 @@
+"""Terms and views: the two kinds of value in the IR (DESIGN section 3).
+
+A *term* is an operation on operands, over free indices (its axes), and bound indices (summed, or the core
+of the operation). A *view* says what a graph tensor is: a coefficient times an element of a term, whose
+index along each term axis is a mixed-radix number made of digits of the tensor's own dimensions.
+
+    x: term of axes (8, 6);  x.view(2, 4, 6)[1] is the view of shape (4, 6) with axes
+    ((constant 1 of 2, digit of dim 0), (digit of dim 1))
+
+So split, merge, permute, expand, select, all-gather and all-to-all change digits only and make no term.
+The operands of a term are views too, over the term's index space.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+
+from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
+from verifycompile.ir.size import Size
+
+CONSTANT = -1
+Digit = tuple[int, Size, Size]
+"""``(dim, divisor, size)``: ``(index[dim] // divisor) % size``; or ``(CONSTANT, value, size)``."""
+Axis = tuple[Digit, ...]
+"""Digits of one term axis, most significant first; the product of their sizes is the axis size."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operation:
+    """An IR operator.
+
+    ``linear``: operand positions in which the operation is linear, each on its own (multilinear).
+    ``jointly_linear``: linear in all operands together, as concatenation and addition are.
+    ``commutative``: operands may be exchanged. ``indicator``: every element is 0 or 1.
+    """
+
+    name: str
+    linear: frozenset[int] = frozenset()
+    jointly_linear: bool = False
+    commutative: bool = False
+    indicator: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Term:
+    """Hash-consed node; two terms are equal exactly when they are the same object.
+
+    ``index_sizes``: sizes of all indices: first the ``free`` axes, then ``summed`` bound ones, then core ones.
+    ``cores``: groups of core indices; within a group the order is the order in which the operation reads them.
+    ``fresh``: free axes that no operand feeds (the output of a core dimension, or ``iota``).
+    """
+
+    id: int
+    operation: Operation
+    attributes: tuple[Hashable, ...]
+    operands: tuple[View, ...]
+    index_sizes: tuple[Size, ...]
+    free: int
+    summed: int
+    cores: tuple[tuple[int, ...], ...]
+    fresh: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[Size, ...]:
+        return self.index_sizes[: self.free]
+
+    @property
+    def summed_indices(self) -> range:
+        return range(self.free, self.free + self.summed)
+
+    def __repr__(self) -> str:
+        return f"#{self.id}:{self.operation.name}{list(self.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """``coefficient * term[axes(index)]`` for every index of ``shape`` (mesh dimensions first)."""
+
+    coefficient: Scalar
+    term: Term
+    shape: tuple[Size, ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def uses(self, dim: int) -> bool:
+        """Whether the value depends on the index of ``dim``."""
+        return any(digit[0] == dim for axis in self.axes for digit in axis)
+
+    def scaled(self, factor: Scalar) -> View:
+        if factor == 1:
+            return self
+        return dataclasses.replace(self, coefficient=multiply(self.coefficient, factor))
+
+    def unscaled(self) -> View:
+        return self if self.coefficient == 1 else dataclasses.replace(self, coefficient=ONE)
+
+    @property
+    def is_zero(self) -> bool:
+        return self.coefficient == 0
+
+
+ContractionRule = Callable[["TermPool", Sequence[View], int], Sequence[View] | None]
+"""``rule(pool, factors, free)``: factors over one index space, dimensions from ``free`` on summed; None: no match."""
+
+UNIT = Operation("one")
+LEAF = Operation("leaf")
+
+
+class TermPool:
+    """Owner of all terms of one verification: interning, memo tables, and the trace of lemmas used.
+
+    ``contraction_rules``: lemmas tried on the factors of a contraction that no structural rule changes any more.
+    """
+
+    def __init__(self) -> None:
+        self._terms: dict[Hashable, Term] = {}
+        self._ids = itertools.count()
+        self.memo: dict[Hashable, View] = {}
+        self.lemma_trace: list[tuple[str, str]] = []
+        self.contraction_rules: list[ContractionRule] = []
+        self.unit = self.intern(UNIT, (), (), (), 0, 0, (), ())
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms, in order of creation."""
+        return tuple(self._terms.values())
+
+    def intern(
+        self,
+        operation: Operation,
+        attributes: tuple[Hashable, ...],
+        operands: tuple[View, ...],
+        index_sizes: tuple[Size, ...],
+        free: int,
+        summed: int,
+        cores: tuple[tuple[int, ...], ...],
+        fresh: tuple[int, ...],
+    ) -> Term:
+        """Return the one term with this content."""
+        key = (
+            operation.name,
+            attributes,
+            tuple((v.coefficient, v.term.id, v.axes) for v in operands),
+            index_sizes,
+            free,
+            summed,
+            cores,
+            fresh,
+        )
+        term = self._terms.get(key)
+        if term is None:
+            bare = tuple(dataclasses.replace(v, shape=index_sizes) for v in operands)
+            term = Term(next(self._ids), operation, attributes, bare, index_sizes, free, summed, cores, fresh)
+            self._terms[key] = term
+        return term
+
+    def leaf(self, name: str, shape: tuple[Size, ...], *attributes: Hashable) -> View:
+        """An input: a term without operands, known by its name."""
+        term = self.intern(LEAF, (name, *attributes), (), shape, len(shape), 0, (), ())
+        return identity_view(term)
+
+    def constant(self, value: Scalar, shape: tuple[Size, ...]) -> View:
+        """A tensor whose elements all equal ``value``."""
+        return View(value, self.unit, shape, ())
+
+    def zero(self, shape: tuple[Size, ...]) -> View:
+        return self.constant(ZERO, shape)
+
+
+def identity_view(term: Term) -> View:
+    """The term itself, as a view whose dimensions are its axes."""
+    axes = tuple(() if size == 1 else ((i, 1, size),) for i, size in enumerate(term.shape))
+    return View(ONE, term, term.shape, axes)

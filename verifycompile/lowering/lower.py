@@ -1,0 +1,283 @@
+"""Lower the nodes of one captured program to views of terms.
+
+Only nodes that an output needs are lowered. A node that no declaration covers becomes an unknown: a term equal to
+nothing else, so that everything computed from it stays unproved, with the node named as the blocker.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from verifycompile.ir.build import ShapeError
+from verifycompile.ir.relabel import UnalignedError, insert_dim
+from verifycompile.ir.scalar import NonFiniteScalar
+from verifycompile.ir.size import Size, normalize_size
+from verifycompile.ir.term import Operation, TermPool, View, identity_view
+from verifycompile.program import Blocker, Program
+from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
+from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.layout import piece_of
+from verifycompile.rewrites.registry import (
+    UNDECLARED,
+    UNREPRESENTABLE,
+    UNSUPPORTED,
+    UnsupportedError,
+    bind,
+    declaration_of,
+)
+from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+
+UNKNOWN = Operation("unknown")
+CONSTANT = Operation("constant")
+
+PROVABLE_DTYPES = frozenset(
+    {
+        torch.float64, torch.float32, torch.bfloat16, torch.float16,
+        torch.int64, torch.int32, torch.bool, torch.complex64, torch.complex128,
+    }
+)  # fmt: skip
+"""Narrower integers wrap around and 8-bit floats saturate: a value of another dtype is an unknown."""
+
+FAMILIES = _catalogue.FAMILIES
+
+# Larger constants are not compared element by element.
+_MAX_CONSTANT = 65_536
+
+_TAKES_PIECES = frozenset({torch.ops.aten.cat.default})
+
+
+class Lowering:
+    """Lowers one program into a pool. ``side`` ("spec" or "impl") keeps unknowns of the two programs apart."""
+
+    def __init__(self, program: Program, pool: TermPool, side: str) -> None:
+        self.program = program
+        self.pool = pool
+        self.side = side
+        mesh = program.mesh.shape if program.mesh is not None else ()
+        self.builder = Builder(pool, mesh, program.coordinates)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.blockers: dict[torch.fx.Node, Blocker] = {}
+        self.lemmas: dict[torch.fx.Node, tuple[tuple[str, str], ...]] = {}
+        self.casts: dict[str, torch.fx.Node] = {}
+        self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
+
+    # -- sizes
+
+    def size(self, value: Any) -> Size:
+        """A dimension recorded by torch as an int or a sympy expression over the unified symbols."""
+        if isinstance(value, int):
+            return value
+        expression = value.node.expr if isinstance(value, torch.SymInt) else value
+        return normalize_size(sympy.sympify(expression).subs(dict(self.program.size_values)))
+
+    def shape_of(self, node: torch.fx.Node) -> tuple[Size, ...] | None:
+        """Local shape that torch recorded for a tensor-valued node."""
+        value = node.meta.get("val")
+        return tuple(self.size(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
+
+    # -- lowering
+
+    def provide(self, node: torch.fx.Node, value: Any) -> None:
+        """Set the value of a placeholder."""
+        self.values[node] = value
+
+    def lower(self, targets: Iterable[torch.fx.Node]) -> None:
+        """Lower ``targets`` and all that they need, operands first."""
+        stack = [t for t in targets if t not in self.values]
+        stack.reverse()
+        while stack:
+            node = stack[-1]
+            if node in self.values:
+                stack.pop()
+                continue
+            pending = [] if _is_size(node) else [n for n in node.all_input_nodes if n not in self.values]
+            if pending:
+                stack.extend(reversed(pending))
+                continue
+            stack.pop()
+            self._lower_node(node)
+
+    def _lower_node(self, node: torch.fx.Node) -> None:
+        before = len(self.pool.lemma_trace)
+        self.values[node] = self._value(node)
+        if len(self.pool.lemma_trace) > before:
+            self.lemmas[node] = tuple(self.pool.lemma_trace[before:])
+
+    def _value(self, node: torch.fx.Node) -> Any:
+        if _is_size(node):
+            value = node.meta["val"]
+            return self._number(value)
+        if node.name in self.program.groups:
+            return Group(self.program.groups[node.name])
+        if node in self._blocked_by_program:
+            blocker = self._blocked_by_program[node]
+            return self._unknown(node, blocker.code, blocker.message)
+        if node.op == "get_attr":
+            return self._constant(node)
+        if node.op == "placeholder":
+            return self._unknown(node, UNREPRESENTABLE, f"the input `{node.name}` has no counterpart in the spec")
+        if node.op != "call_function":
+            return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
+        if node.target is python_operator.getitem:
+            return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
+        return self._call(node)
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        declaration = declaration_of(node.target)
+        if declaration is None:
+            return self._unknown(node, UNDECLARED, f"operator `{node.target}` has no declaration")
+        keep_pieces = node.target in _TAKES_PIECES
+        args = [self._argument(a, keep_pieces) for a in node.args]
+        kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
+        self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node))
+        try:
+            self._check_dtype(node)
+            value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
+            self._check_result(node, value)
+        except UnsupportedError as error:
+            return self._unknown(node, error.code, error.message)
+        except (UnalignedError, ShapeError, NonFiniteScalar) as error:
+            return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
+        except Exception as error:
+            # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
+            return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: internal error, {type(error).__name__}: {error}")
+        self._note_cast(node)
+        return value
+
+    def _argument(self, argument: Any, keep_pieces: bool) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            value = self.values[argument]
+            if isinstance(value, Piece) and not keep_pieces:
+                value = self.values[argument] = self._piece(argument, value)
+            return value
+        if isinstance(argument, (list, tuple)):
+            return [self._argument(a, keep_pieces) for a in argument]
+        if isinstance(argument, str) and argument in self.program.groups:
+            return Group(self.program.groups[argument])
+        if isinstance(argument, (torch.SymInt, torch.SymFloat)):
+            return self._number(argument)
+        return argument
+
+    def _piece(self, node: torch.fx.Node, piece: Piece) -> View:
+        try:
+            return piece.view(self.builder)
+        except (UnsupportedError, UnalignedError, ShapeError) as error:
+            return self._unknown(node, UNREPRESENTABLE, f"a piece of a split: {error}")
+
+    def view(self, node: torch.fx.Node) -> View | None:
+        """The value of a lowered node where it is one tensor."""
+        value = self.values.get(node)
+        if isinstance(value, Piece):
+            value = self.values[node] = self._piece(node, value)
+        return value if isinstance(value, View) else None
+
+    def _number(self, value: Any) -> Any:
+        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return value
+        expression = value.node.expr.subs(dict(self.program.size_values))
+        return int(expression) if getattr(expression, "is_Integer", False) else expression
+
+    # -- checks
+
+    def _dtypes(self, node: torch.fx.Node) -> Mapping[str, torch.dtype]:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return {}
+        found: dict[str, torch.dtype] = {}
+        for argument, actual in zip(node.target._schema.arguments, node.args):
+            dtype = _dtype(actual) if isinstance(actual, torch.fx.Node) else None
+            if dtype is not None:
+                found[argument.name] = dtype
+        return found
+
+    def _check_dtype(self, node: torch.fx.Node) -> None:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (list, tuple)) else (values,):
+            if isinstance(value, torch.Tensor) and value.dtype not in PROVABLE_DTYPES:
+                raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
+
+    def _check_result(self, node: torch.fx.Node, value: Any) -> None:
+        """The declaration's shapes must be those that torch recorded."""
+        recorded = node.meta.get("val")
+        if isinstance(value, Pieces):
+            return
+        if isinstance(value, View):
+            pairs = [(value, recorded)]
+        else:
+            pairs = list(zip(value, recorded, strict=False))
+        for view, tensor in pairs:
+            if view is None or not isinstance(tensor, torch.Tensor):
+                continue
+            shape = tuple(self.size(s) for s in tensor.shape)
+            if self.builder.shape(view) != shape and any(
+                sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) != 0
+                for a, b in zip((*self.builder.shape(view), len(shape)), (*shape, self.builder.rank(view)), strict=True)
+            ):
+                raise UnsupportedError(
+                    UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {self.builder.shape(view)}"
+                )
+
+    def _note_cast(self, node: torch.fx.Node) -> None:
+        if "dtype" not in node.kwargs or node.target is not torch.ops.aten._to_copy.default:
+            return
+        source, target = self.builder.call.dtypes.get("self"), node.kwargs["dtype"]
+        if source != target and source is not None:
+            self.casts.setdefault(f"{source} to {target}".replace("torch.", ""), node)
+
+    # -- leaves
+
+    def _unknown(self, node: torch.fx.Node, code: str, message: str) -> Any:
+        self.blockers[node] = Blocker(node, code, message)
+        recorded = node.meta.get("val")
+        if isinstance(recorded, (list, tuple)):
+            return tuple(self._unknown_tensor(node, v, k) for k, v in enumerate(recorded))
+        return self._unknown_tensor(node, recorded, 0)
+
+    def _unknown_tensor(self, node: torch.fx.Node, recorded: Any, position: int) -> View | None:
+        if not isinstance(recorded, torch.Tensor):
+            return None
+        shape = (*self.builder.mesh, *(self.size(s) for s in recorded.shape))
+        term = self.pool.intern(UNKNOWN, (self.side, node.name, position), (), shape, len(shape), 0, (), ())
+        return identity_view(term)
+
+    def _constant(self, node: torch.fx.Node) -> Any:
+        """A tensor stored in the graph. Its content is its identity: equal contents are equal terms."""
+        value: Any = self.program.graph
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if not isinstance(value, torch.Tensor):
+            return value
+        content = constant_content(value)
+        if content is None:
+            return self._unknown(node, UNREPRESENTABLE, f"the constant `{node.target}` has no readable content")
+        if value.dim() == 0:
+            return self.builder.number(content[0])
+        term = self.pool.intern(CONSTANT, (value.dtype, tuple(value.shape), content), (), tuple(value.shape), value.dim(), 0, (), ())
+        view = identity_view(term)
+        for size in reversed(self.builder.mesh):
+            view = insert_dim(view, 0, size)
+        return view
+
+
+def constant_content(value: torch.Tensor) -> tuple[Any, ...] | None:
+    """Elements of a real tensor; None for a fake one, or one too large to compare."""
+    with real_tensors():
+        real = constant_value(value)
+        if real is None or real.numel() > _MAX_CONSTANT:
+            return None
+        return tuple(real.flatten().tolist())
+
+
+def _is_size(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def _dtype(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, torch.Tensor) else None

@@ -1,0 +1,79 @@
+"""The options of the backend and of ``verify``: one frozen value, checked when it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement
+
+from verifycompile.errors import UsageError
+
+Placements = tuple[Placement, ...]
+"""One placement per mesh axis, outermost first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user may say about a program; every field has a default.
+
+    ``spec``: an ``nn.Module`` or a callable with the model's signature; None recovers it from the model.
+    ``mesh``: the root mesh; None takes the one of the model's DTensors.
+    ``in_placements``: argument name of ``forward`` (dotted into containers) -> placements.
+    ``param_placements``: fully qualified name or ``fnmatch`` pattern of a plain parameter or buffer -> placements.
+    ``param_names``: implementation name -> spec name. ``out_placements``: ``output.N`` -> placements.
+    ``grad_placements``: name or pattern of a plain parameter -> placements of its gradient.
+    ``inner``: backend that compiles what was verified. ``on_unproved``: ``"error"`` or ``"warn"``.
+    """
+
+    spec: Callable[..., Any] | None = None
+    mesh: DeviceMesh | None = None
+    in_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    param_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    param_names: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    out_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    grad_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    inner: str | Callable[..., Any] = "inductor"
+    on_unproved: str = "error"
+
+    @staticmethod
+    def from_mapping(mapping: Mapping[str, Any] | None) -> Options:
+        """Options from ``torch.compile(options={...})``. Raises ``UsageError`` VC306 for what is not an option."""
+        values = dict(mapping or {})
+        known = tuple(field.name for field in dataclasses.fields(Options))
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise UsageError("VC306", f"unknown option {_quoted(unknown)}; the options are {_quoted(known)}.")
+        for name in ("in_placements", "param_placements", "out_placements", "grad_placements"):
+            if name in values:
+                values[name] = _placements_by_name(name, values[name])
+        if "param_names" in values and not isinstance(values["param_names"], Mapping):
+            raise UsageError("VC306", "option `param_names` must map implementation names to spec names.")
+        if values.get("spec") is not None and not callable(values["spec"]):
+            raise UsageError("VC306", "option `spec` must be an nn.Module or a callable.")
+        if values.get("mesh") is not None and not isinstance(values["mesh"], DeviceMesh):
+            raise UsageError("VC306", "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh.")
+        if values.get("on_unproved", "error") not in ("error", "warn"):
+            raise UsageError("VC306", 'option `on_unproved` must be "error" or "warn".')
+        return Options(**values)
+
+
+def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
+    if not isinstance(value, Mapping):
+        raise UsageError("VC306", f"option `{option}` must map names to tuples of placements.")
+    result: dict[str, Placements] = {}
+    for name, placements in cast(Mapping[str, object], value).items():
+        items = (placements,) if isinstance(placements, Placement) else placements
+        if not isinstance(items, tuple | list):
+            raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
+        checked = tuple(cast("tuple[object, ...] | list[object]", items))
+        if not all(isinstance(item, Placement) for item in checked):
+            raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
+        result[name] = cast(Placements, checked)
+    return result
+
+
+def _quoted(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,148 @@
+"""A captured program: what the rest of the package knows about an FX graph and its boundary.
+
+``capture`` produces these from torch's own data structures; ``lowering``, ``refinement`` and ``witness``
+read nothing else about a graph's inputs, outputs, mesh and process groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+import sympy
+import torch.fx
+from torch.distributed.tensor.placement_types import Placement
+
+Size = int | sympy.Expr
+"""A tensor dimension: a Python int, or a sympy expression of the program's free size symbols."""
+
+
+class Role(enum.Enum):
+    """What a placeholder of a captured graph holds."""
+
+    INPUT = "input"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    TANGENT = "tangent"
+    """Cotangent of a forward output; its name is that output's (``output.0``)."""
+    SIZE = "size"
+    """A symbolic integer (``torch.SymInt``)."""
+    OPAQUE = "opaque"
+    """An object without a value in the proof: a ``DeviceMesh`` or a process group."""
+
+
+class OutputKind(enum.Enum):
+    """What a position of a captured graph's output holds."""
+
+    VALUE = "value"
+    GRADIENT = "gradient"
+    MUTATION = "mutation"
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshAxis:
+    """One dimension of the device mesh: its name and its number of ranks."""
+
+    name: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """The root device mesh. ``ranks`` is its rank map, flattened row-major (outermost axis first)."""
+
+    axes: tuple[MeshAxis, ...]
+    ranks: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramInput:
+    """One placeholder.
+
+    ``name``: dotted argument name (``tokens``), fully qualified parameter or buffer name as in the spec
+    (``layers.0.wq.weight``), or for a tangent the name of its output (``output.0``).
+    ``placements``: one per axis of ``Program.mesh``, outermost first; None for a placeholder that is a
+    plain tensor without a declared or recorded layout (always None in a spec).
+    ``global_shape``: shape of the whole tensor where ``placements`` is known, else the local shape.
+    ``assumed``: True where the placements are a default taken by us, to be listed as an assumption.
+    """
+
+    node: torch.fx.Node
+    role: Role
+    name: str
+    placements: tuple[Placement, ...] | None = None
+    global_shape: tuple[Size, ...] | None = None
+    requires_grad: bool = False
+    assumed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramOutput:
+    """One tensor returned by the graph.
+
+    ``name``: ``output.0``, ``grad.<parameter or input name>``, ``mutation.<buffer or input name>``.
+    ``index``: position in the flat list that the graph returns. ``node``: the returned node.
+    ``placements``: required layout over ``Program.mesh``, or None where any clean relation will do.
+    ``declared``: where the requirement comes from, for messages ("DTensor metadata", "out_placements", "the parameter's placements").
+    """
+
+    node: torch.fx.Node
+    kind: OutputKind
+    name: str
+    index: int
+    placements: tuple[Placement, ...] | None = None
+    declared: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocker:
+    """Something about a program that the proof cannot represent; every result of ``node`` is UNPROVED.
+
+    ``code`` is a diagnostic code of ``verifycompile.diagnostics.codes``.
+    """
+
+    node: torch.fx.Node | None
+    code: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A joint forward-backward (or forward-only) ATen graph with its boundary.
+
+    ``mesh``: None for a spec. ``coordinates``: unbacked symbol of the graph -> index of the mesh axis whose
+    coordinate it is. ``groups``: name of an FX node or group-name string used as a collective's group
+    argument -> indices of the mesh axes that the group spans, in rank order of the group.
+    ``size_values``: substitution applied to every size expression (solved divisibility guards, unified
+    symbols); ``guards``: what the capture assumed about the remaining symbols, as sympy Booleans.
+    ``seconds``: wall-clock time of the capture.
+    """
+
+    graph: torch.fx.GraphModule
+    inputs: tuple[ProgramInput, ...]
+    outputs: tuple[ProgramOutput, ...]
+    mesh: Mesh | None = None
+    coordinates: Mapping[sympy.Symbol, int] = dataclasses.field(default_factory=dict[sympy.Symbol, int])
+    groups: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict[str, tuple[int, ...]])
+    size_values: Mapping[sympy.Symbol, sympy.Expr] = dataclasses.field(default_factory=dict[sympy.Symbol, sympy.Expr])
+    guards: tuple[sympy.Basic, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceLocation:
+    """A place in the user's file. ``line`` and ``column`` count from 1; ``module`` is the dotted module path."""
+
+    file: str
+    line: int
+    column: int = 1
+    end_column: int | None = None
+    function: str = ""
+    module: str = ""

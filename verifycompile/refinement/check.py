@@ -1,0 +1,187 @@
+"""Relation inference for a whole program: lower both sides into one pool, then relate every output.
+
+Both graphs are programs over the same leaves once the input relation is substituted, so a spec value and the
+implementation's value are equal when their normal forms are (DESIGN section 3). Forward outputs are related first:
+where a plain output's layout is not declared, its cotangent follows from the relation found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+
+from verifycompile.ir.term import TermPool, View
+from verifycompile.lowering.lower import Lowering
+from verifycompile.program import Blocker, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.refinement.diagnose import Diagnosis, diagnose
+from verifycompile.refinement.inputs import input_key, relate, tensor_inputs
+from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value
+from verifycompile.refinement.proof import collect_steps, count_nodes
+from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.registry import UnsupportedError
+
+
+def check_refinement(spec: Program, implementation: Program) -> RefinementResult:
+    """Prove that the implementation refines the spec, or say at which output and node it fails.
+
+    The result's ``mismatch`` is None exactly when every spec output has a relation that meets its requirement.
+    """
+    started = time.perf_counter()
+    checker = _Checker(spec, implementation)
+    mismatch = checker.run()
+    return RefinementResult(
+        relations=checker.relations,
+        mismatch=mismatch,
+        assumptions=tuple(checker.assumptions()),
+        counts=count_nodes(checker.spec, checker.implementation),
+        spec_nodes=len(spec.graph.graph.nodes),
+        impl_nodes=len(implementation.graph.graph.nodes),
+        seconds=time.perf_counter() - started,
+        steps=collect_steps(checker.spec, checker.implementation) if mismatch is None else (),
+    )
+
+
+class _Checker:
+    def __init__(self, spec: Program, implementation: Program) -> None:
+        self.pool = TermPool()
+        self.pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+        self.spec = Lowering(spec, self.pool, "spec")
+        self.implementation = Lowering(implementation, self.pool, "impl")
+        self.relations: dict[str, str] = {}
+        self.placements: dict[str, Placements] = {}
+
+    def run(self) -> Mismatch | None:
+        outputs = {o.name: o for o in self.implementation.program.outputs}
+        missing = [o for o in self.spec.program.outputs if o.name not in outputs]
+        if missing:
+            return Mismatch("VC107", f"the implementation has no output `{missing[0].name}`", missing[0].name, missing[0].node)
+        mismatch = self._relate_inputs()
+        if mismatch is not None:
+            return mismatch
+        forward = [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
+        backward = [o for o in self.spec.program.outputs if o.kind is OutputKind.GRADIENT]
+        return (
+            self._relate_outputs(forward, outputs)
+            or self._relate_tangents()
+            or self._relate_outputs(backward, outputs)
+        )
+
+    # -- inputs
+
+    def _relate_inputs(self) -> Mismatch | None:
+        spec_inputs = tensor_inputs(self.spec)
+        for key, program_input in tensor_inputs(self.implementation).items():
+            if key[0] == "tangent" or key not in spec_inputs:
+                continue
+            placements = program_input.placements or self._replicated()
+            mismatch = self._relate_input(spec_inputs[key], program_input, placements)
+            if mismatch is not None:
+                return mismatch
+        for key, spec_input in spec_inputs.items():
+            if key[0] != "tangent" and spec_input.node not in self.spec.values:
+                shape = self.spec.shape_of(spec_input.node)
+                assert shape is not None
+                self.spec.provide(spec_input.node, self.pool.leaf(":".join(key), shape))
+        return None
+
+    def _relate_input(
+        self, spec_input: ProgramInput, program_input: ProgramInput, placements: Sequence[Placement]
+    ) -> Mismatch | None:
+        try:
+            relate(self.pool, self.spec, self.implementation, spec_input, program_input, placements)
+        except UnsupportedError as error:
+            return Mismatch(error.code, error.message, program_input.name, spec_input.node, program_input.node)
+        return None
+
+    def _replicated(self) -> Placements:
+        mesh = self.implementation.program.mesh
+        return tuple(Replicate() for _ in mesh.axes) if mesh is not None else ()
+
+    def _relate_tangents(self) -> Mismatch | None:
+        """Give the cotangents their layout: declared, or that of the output they belong to."""
+        spec_inputs = tensor_inputs(self.spec)
+        for key, program_input in tensor_inputs(self.implementation).items():
+            if key[0] != "tangent":
+                continue
+            if key not in spec_inputs:
+                return Mismatch("VC107", f"the spec has no gradient for `{program_input.name}`", program_input.name)
+            placements = program_input.placements
+            if placements is None:
+                found = self.placements.get(program_input.name, self._replicated())
+                placements = tuple(Replicate() if isinstance(p, Partial) else p for p in found)
+            mismatch = self._relate_input(spec_inputs[key], program_input, placements)
+            if mismatch is not None:
+                return mismatch
+        return None
+
+    # -- outputs
+
+    def _relate_outputs(self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]) -> Mismatch | None:
+        self.spec.lower(o.node for o in outputs)
+        self.implementation.lower(implementations[o.name].node for o in outputs)
+        failed: list[tuple[ProgramOutput, ProgramOutput]] = []
+        for output in outputs:
+            if not self._relate_output(output, implementations[output.name]):
+                failed.append((output, implementations[output.name]))
+        if not failed:
+            return None
+        return diagnose(Diagnosis(self.pool, self.spec, self.implementation, failed))
+
+    def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
+        left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)
+        if left is None or right is None:
+            return left is None and right is None and spec.node.meta.get("val") == implementation.node.meta.get("val")
+        mesh = self.implementation.program.mesh
+        if mesh is None:
+            if not same_value(left, right):
+                return False
+            self.relations[spec.name] = spec.name
+            return True
+        placements = self._find_placements(left, right, implementation)
+        if placements is None:
+            return False
+        self.placements[spec.name] = placements
+        self.relations[spec.name] = describe(spec.name, placements, mesh)
+        return True
+
+    def _find_placements(self, left: View, right: View, output: ProgramOutput) -> Placements | None:
+        mesh = self.implementation.program.mesh
+        assert mesh is not None
+        if output.placements is None:
+            # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
+            return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)
+        try:
+            return output.placements if holds(self.pool, left, right, output.placements, mesh) else None
+        except (UnsupportedError, ValueError):
+            return None
+
+    # -- assumptions
+
+    def assumptions(self) -> list[str]:
+        program = self.implementation.program
+        listed = list(dict.fromkeys((*self.spec.program.assumptions, *program.assumptions)))
+        for program_input in program.inputs:
+            if program_input.assumed and program_input.role is not Role.TANGENT:
+                placements = ", ".join(str(p) for p in program_input.placements or self._replicated())
+                listed.append(f"`{program_input.name}` is placed ({placements}) by default")
+        for output in program.outputs:
+            if output.placements is not None and output.kind is OutputKind.GRADIENT:
+                axes = [a.name for a, p in zip(program.mesh.axes, output.placements) if isinstance(p, Partial)] if program.mesh else []
+                if axes:
+                    listed.append(f"`{output.name}` leaves as a partial sum over {', '.join(axes)} and is reduced by its consumer")
+        casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
+        listed.extend(f"cast treated as identity: {cast}" for cast in casts)
+        listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))
+        return listed
+
+
+def blocked_nodes(lowering: Lowering) -> dict[torch.fx.Node, Blocker]:
+    """Nodes of a lowered program that no declaration covers."""
+    return dict(lowering.blockers)
+
+
+__all__ = ["check_refinement", "input_key"]

@@ -1,0 +1,118 @@
+"""The input relation: every input of the implementation as a view of the spec's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.distributed.tensor.placement_types import Partial, Placement, Shard
+
+from verifycompile.ir import algebra
+from verifycompile.ir.scalar import ONE, as_scalar, divide
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import TermPool, View
+from verifycompile.lowering.lower import Lowering
+from verifycompile.program import Mesh, ProgramInput, Role
+from verifycompile.refinement.placement import shard
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+
+_TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
+
+
+def tensor_inputs(lowering: Lowering) -> dict[tuple[str, str], ProgramInput]:
+    """Tensor placeholders by (space, name); tangents live in a name space of their own."""
+    return {input_key(p): p for p in lowering.program.inputs if p.role in _TENSORS and lowering.shape_of(p.node) is not None}
+
+
+def input_key(program_input: ProgramInput) -> tuple[str, str]:
+    space = "tangent" if program_input.role is Role.TANGENT else "input"
+    return space, program_input.name
+
+
+def relate(
+    pool: TermPool,
+    spec: Lowering,
+    implementation: Lowering,
+    spec_input: ProgramInput,
+    program_input: ProgramInput,
+    placements: Sequence[Placement],
+) -> None:
+    """Give both placeholders their values: the spec's a leaf, the implementation's the leaf as placed.
+
+    Where the implementation holds a partial value the leaf is the stack of summands and the spec's value their sum.
+    Raises UnsupportedError where shapes do not fit (VC204, VC206).
+    """
+    mesh = implementation.program.mesh
+    shape = spec.shape_of(spec_input.node)
+    local = implementation.shape_of(program_input.node)
+    if shape is None or local is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"the input `{program_input.name}` is no tensor")
+    name = ":".join(input_key(spec_input))
+    if mesh is None:
+        leaf = pool.leaf(name, shape)
+        spec.values.setdefault(spec_input.node, leaf)
+        implementation.provide(program_input.node, spec.values[spec_input.node])
+        return
+    partial = [axis for axis, p in enumerate(placements) if isinstance(p, Partial)]
+    known = spec.values.get(spec_input.node)
+    if partial:
+        if known is not None:
+            raise UnsupportedError(UNREPRESENTABLE, f"two inputs are `{program_input.name}`, one of them partial")
+        value = _partial_leaf(pool, spec, spec_input, name, shape, placements, partial, mesh)
+    else:
+        if known is None:
+            known = pool.leaf(name, shape)
+            spec.provide(spec_input.node, known)
+        value = shard(known, placements, mesh)
+    if value.shape[len(mesh.axes) :] != local:
+        expected = value.shape[len(mesh.axes) :]
+        raise UnsupportedError(
+            "VC303",
+            f"the input `{program_input.name}` has shape {list(local)} on a rank; "
+            f"its placements {list(placements)} of {list(shape)} give {list(expected)}",
+        )
+    implementation.provide(program_input.node, value)
+
+
+def _partial_leaf(
+    pool: TermPool,
+    spec: Lowering,
+    spec_input: ProgramInput,
+    name: str,
+    shape: tuple[Size, ...],
+    placements: Sequence[Placement],
+    partial: list[int],
+    mesh: Mesh,
+) -> View:
+    stacked = pool.leaf(name, (*(mesh.axes[a].size for a in partial), *shape), "partial")
+    total = algebra.sum_over(pool, stacked, range(len(partial)))
+    count = 1
+    for axis in partial:
+        placement = placements[axis]
+        assert isinstance(placement, Partial)
+        if placement.reduce_op not in ("sum", "avg"):
+            raise UnsupportedError(UNREPRESENTABLE, f"an input with the placement {placement}")
+        if placement.reduce_op == "avg":
+            count *= mesh.axes[axis].size
+    spec.provide(spec_input.node, total.scaled(divide(ONE, as_scalar(count))))
+    # Shard the summands like any tensor, then let the leading dimensions be the partial mesh axes.
+    return shard_summands(stacked, placements, partial, mesh)
+
+
+def shard_summands(stacked: View, placements: Sequence[Placement], partial: Sequence[int], mesh: Mesh) -> View:
+    """``stacked`` has one leading dimension per partial axis; return the stacked tensor over the whole mesh."""
+    lead, extra = len(mesh.axes), len(partial)
+    shifted = tuple(_shift(p, extra) for p in placements)
+    wide = shard(stacked, shifted, mesh)
+    axes = tuple(
+        tuple((partial[d[0] - lead], d[1], d[2]) if lead <= d[0] < lead + extra else _lower(d, lead + extra, extra) for d in axis)
+        for axis in wide.axes
+    )
+    return View(wide.coefficient, wide.term, (*mesh.shape, *wide.shape[lead + extra :]), axes)
+
+
+def _shift(placement: Placement, extra: int) -> Placement:
+    return Shard(placement.dim + extra) if type(placement) is Shard else placement
+
+
+def _lower(digit: tuple[int, Size, Size], start: int, by: int) -> tuple[int, Size, Size]:
+    return (digit[0] - by, digit[1], digit[2]) if digit[0] >= start else digit

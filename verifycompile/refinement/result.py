@@ -1,0 +1,60 @@
+"""What relation inference returns: relations, or the first mismatch, with everything a report needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch.fx
+
+
+@dataclasses.dataclass(frozen=True)
+class Mismatch:
+    """The first root cause. ``code`` is a diagnostic code; texts are ready to print.
+
+    ``spec_node``/``impl_node``: the FX nodes to locate in the user's source (either may be None).
+    ``origin_node``: an earlier implementation node worth a secondary label (where a value became partial,
+    sharded or scaled) with its text ``origin_label``.
+    ``output``: name of the program output that fails because of it. ``proved_wrong`` is always False here:
+    only a numeric witness turns a mismatch into REFUTED.
+    """
+
+    code: str
+    message: str
+    output: str
+    spec_node: torch.fx.Node | None = None
+    impl_node: torch.fx.Node | None = None
+    relation_found: str = ""
+    relation_expected: str = ""
+    impl_label: str = ""
+    origin_node: torch.fx.Node | None = None
+    origin_label: str = ""
+    notes: tuple[str, ...] = ()
+    followers: int = 0
+    """Number of further outputs and spec nodes without a relation that follow from this one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeCounts:
+    """How many spec nodes were related by which means."""
+
+    memo: int = 0
+    normal_form: int = 0
+    egraph: int = 0
+    solver: int = 0
+    unrelated: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class RefinementResult:
+    """``mismatch`` is None exactly when every output of the spec has a relation that meets its requirement."""
+
+    relations: Mapping[str, str]
+    mismatch: Mismatch | None
+    assumptions: tuple[str, ...] = ()
+    counts: NodeCounts = NodeCounts()
+    spec_nodes: int = 0
+    impl_nodes: int = 0
+    seconds: float = 0.0
+    steps: tuple[object, ...] = ()
+    """Proof steps, the material of the certificate: see ``verifycompile.refinement.proof``."""

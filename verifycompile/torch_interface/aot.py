@@ -1,0 +1,184 @@
+"""AOTAutograd: a joint forward-backward ATen graph of a Dynamo graph, with what each input and output is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed.config
+import torch.fx
+from torch._functorch._aot_autograd import descriptors
+from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
+
+from verifycompile.torch_interface.mesh import real_mesh
+
+
+class Origin(enum.Enum):
+    """What a flat input or output of the joint graph stands for."""
+
+    ARGUMENT = "argument"
+    TANGENT = "tangent"
+    RESULT = "result"
+    MUTATION = "mutation"
+    GRADIENT = "gradient"
+    OTHER = "other"
+    """Something without a counterpart in the Dynamo graph (synthetic bases, random seeds, effect tokens)."""
+
+
+class Part(enum.Enum):
+    """Which part of a tensor subclass a flat value is; ``WHOLE`` for a plain tensor."""
+
+    WHOLE = "whole"
+    LOCAL = "local"
+    MESH = "mesh"
+    SIZE = "size"
+    OTHER = "other"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A DTensor's record: placements on ``mesh``, shape of the whole tensor.
+
+    ``shard_order_is_default``: where several mesh axes shard one dimension, the outer mesh axis is the outer digit.
+    """
+
+    mesh: Any
+    placements: tuple[Placement, ...]
+    global_shape: tuple[Any, ...]
+    shard_order_is_default: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """One placeholder or one returned value of the joint graph.
+
+    ``index``: position of the argument or result in the Dynamo graph that ``origin`` speaks of; -1 for OTHER.
+    ``node`` is None for a returned None. ``layout``: for the local part of a DTensor. ``text``: torch's description.
+    """
+
+    node: torch.fx.Node | None
+    origin: Origin
+    part: Part
+    index: int
+    layout: Layout | None = None
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class JointGraph:
+    """The exported graph; ``inputs`` in placeholder order, ``outputs`` in the order of the returned list."""
+
+    graph: torch.fx.GraphModule
+    inputs: tuple[Flat, ...]
+    outputs: tuple[Flat, ...]
+
+
+def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> JointGraph:
+    """Joint graph of a Dynamo graph, without decompositions, the same on every rank where torch can make it so.
+
+    Forward only where nothing requires grad. Call it where Dynamo calls its backend: it reads the tracing
+    context. ``graph`` is left as it was.
+    """
+    with torch.distributed.config.patch(compile_on_one_rank=True), contextlib.ExitStack() as stack:
+        exported = aot_export_joint_with_descriptors(stack, graph, tuple(example_inputs))
+    joint = exported.graph_module
+    metadata = exported._aot_state.fw_metadata
+    subclasses = exported._aot_graph_capture.maybe_subclass_meta
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    output = next(iter(joint.graph.find_nodes(op="output")))
+    returned: list[torch.fx.Node | None] = list(output.args[0])
+    returned_descriptors: list[Any] = list(output.meta["desc"])
+    tangents = [node for node in placeholders if node.meta["desc"].is_tangent()]
+    first_tangent = placeholders.index(tangents[0]) if tangents else len(placeholders)
+    input_layouts = _layouts(metadata.subclass_inp_meta, 0)
+    input_layouts.update(_layouts(metadata.subclass_tangent_meta, first_tangent))
+    output_layouts = _layouts(metadata.subclass_fw_graph_out_meta, 0)
+    gradient_metas: list[Any] = list((subclasses.grad_input_metas if subclasses is not None else None) or [])
+    gradient_slots = sum(meta.arg_count if isinstance(meta, SubclassCreationMeta) else 1 for meta in gradient_metas)
+    output_layouts.update(_layouts(gradient_metas, len(returned) - gradient_slots))
+    return JointGraph(
+        graph=joint,
+        inputs=tuple(
+            _input(node, node.meta["desc"], input_layouts.get(position)) for position, node in enumerate(placeholders)
+        ),
+        outputs=tuple(
+            _output(node, descriptor, output_layouts.get(position))
+            for position, (node, descriptor) in enumerate(zip(returned, returned_descriptors, strict=True))
+        ),
+    )
+
+
+def _layouts(metas: Sequence[Any], offset: int) -> dict[int, Layout]:
+    """Flat position of each DTensor's local tensor -> its layout."""
+    layouts: dict[int, Layout] = {}
+    for meta in metas:
+        if not isinstance(meta, SubclassCreationMeta) or not isinstance(meta.original_subclass, DTensor):
+            continue
+        attributes = list(meta.attrs)
+        position = offset + meta.flat_tensor_start_idx + attributes.index("_local_tensor")
+        placements, _, shard_order, *_ = meta.meta
+        layouts[position] = Layout(
+            mesh=real_mesh(meta.original_subclass.device_mesh),
+            placements=tuple(placements),
+            global_shape=tuple(meta.outer_size),
+            shard_order_is_default=all(
+                tuple(entry.mesh_dims) == tuple(sorted(entry.mesh_dims)) for entry in shard_order
+            ),
+        )
+    return layouts
+
+
+def _input(node: torch.fx.Node, descriptor: Any, layout: Layout | None) -> Flat:
+    base, part = _part(descriptor)
+    if isinstance(base, descriptors.TangentAOTInput):
+        origin, index = _result(base.output)
+        if origin is Origin.RESULT:
+            return Flat(node, Origin.TANGENT, part, index, layout, descriptor.expr())
+    if isinstance(base, descriptors.PlainAOTInput):
+        return Flat(node, Origin.ARGUMENT, part, base.idx, layout, descriptor.expr())
+    return Flat(node, Origin.OTHER, part, -1, layout, descriptor.expr())
+
+
+def _output(node: torch.fx.Node | None, descriptor: Any, layout: Layout | None) -> Flat:
+    if node is None or descriptor is None:
+        return Flat(None, Origin.OTHER, Part.OTHER, -1)
+    base, part = _part(descriptor)
+    origin, index = _result(base)
+    return Flat(node, origin, part, index, layout, descriptor.expr())
+
+
+def _result(descriptor: Any) -> tuple[Origin, int]:
+    if isinstance(descriptor, descriptors.PlainAOTOutput):
+        return Origin.RESULT, descriptor.idx
+    if isinstance(descriptor, descriptors.InputMutationAOTOutput):
+        if isinstance(descriptor.mutated_input, descriptors.PlainAOTInput):
+            return Origin.MUTATION, descriptor.mutated_input.idx
+    if isinstance(descriptor, descriptors.GradAOTOutput) and isinstance(descriptor.grad_of, descriptors.PlainAOTInput):
+        return Origin.GRADIENT, descriptor.grad_of.idx
+    return Origin.OTHER, -1
+
+
+def _part(descriptor: Any) -> tuple[Any, Part]:
+    """The described tensor and which part of it; an asynchronous collective's result counts as a plain tensor."""
+    if isinstance(descriptor, descriptors.SubclassGetAttrAOTInput | descriptors.SubclassGetAttrAOTOutput):
+        base, outer = _part(descriptor.base)
+        if outer is not Part.WHOLE:
+            return base, outer if descriptor.attr == "elem" else Part.OTHER
+        named = {"_local_tensor": Part.LOCAL, "device_mesh": Part.MESH, "elem": Part.WHOLE}
+        return base, named.get(descriptor.attr, Part.OTHER)
+    sizes = (
+        descriptors.SubclassSizeAOTInput
+        | descriptors.SubclassStrideAOTInput
+        | descriptors.SubclassSizeAOTOutput
+        | descriptors.SubclassStrideAOTOutput
+    )
+    if isinstance(descriptor, sizes):
+        return _part(descriptor.base)[0], Part.SIZE
+    return descriptor, Part.WHOLE

@@ -1,0 +1,194 @@
+"""Dynamo: the Python frame under compilation, its return value, and tracing of a frame without running it."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch._dynamo.convert_frame
+import torch.fx
+from torch._dynamo.exc import BackendCompilerFailed, Unsupported, UserError
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.utils import get_metrics_context
+from torch._dynamo.variables.base import VariableTracker
+from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
+
+
+Result = TypeVar("Result")
+
+
+class GraphBreak(Exception):
+    """A function does not trace to one graph; the message is Dynamo's explanation with the user's line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A call of a Python function before its first instruction."""
+
+    code: types.CodeType
+    globals: dict[str, Any]
+    locals: dict[str, Any]
+    closure: tuple[types.CellType, ...]
+
+    @property
+    def is_resumption(self) -> bool:
+        """True for the rest of a function after a graph break."""
+        return self.code.co_name.startswith("torch_dynamo_resume_in")
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedFrame:
+    """A frame's Dynamo graph.
+
+    ``example_inputs`` follow the placeholders. ``returned``: for each tensor of the frame's flattened return
+    value, in order, its node in ``graph``; None where the graph does not hold the frame's return value
+    (a graph break, or a container that Dynamo models in a way we do not read).
+    """
+
+    frame: Frame
+    graph: torch.fx.GraphModule
+    example_inputs: tuple[Any, ...]
+    returned: tuple[torch.fx.Node, ...] | None
+    context: TracingContext
+
+
+def is_inside_dynamo() -> bool:
+    """True while Dynamo compiles a frame in this thread."""
+    return TracingContext.try_get() is not None and _current_translator() is not None
+
+
+def frame_under_compilation() -> Frame:
+    """The user's frame that Dynamo compiles right now. Only inside a Dynamo backend."""
+    root = _root_translator()
+    return Frame(
+        code=root.f_code,
+        globals=root.f_globals,
+        locals=dict(root.f_locals),
+        closure=tuple(root.closure or ()),
+    )
+
+
+def traced_frame_under_compilation(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> TracedFrame:
+    """What a Dynamo backend was called with, together with the frame it belongs to."""
+    return TracedFrame(
+        frame=frame_under_compilation(),
+        graph=graph,
+        example_inputs=tuple(example_inputs),
+        returned=_returned_nodes(_root_translator(), graph),
+        context=TracingContext.get(),
+    )
+
+
+def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
+    """The frame that ``function(*args, **kwargs)`` enters; for a module with hooks, its ``__call__``."""
+    code_owner, self_object = torch._dynamo.convert_frame.get_traced_fn(function)
+    positional = args if self_object is None else (self_object, *args)
+    bound = inspect.signature(code_owner, follow_wrapped=False).bind(*positional, **kwargs)
+    bound.apply_defaults()
+    closure = code_owner.__closure__ or ()
+    local_values = dict(bound.arguments)
+    local_values.update(zip(code_owner.__code__.co_freevars, (cell.cell_contents for cell in closure), strict=True))
+    return Frame(code=code_owner.__code__, globals=code_owner.__globals__, locals=local_values, closure=closure)
+
+
+def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
+    """Trace ``frame`` to one Dynamo graph and return ``use`` of it, called while the tracing context lives.
+
+    Nothing of the frame is executed and an outer compilation is not disturbed.
+    Raises ``GraphBreak`` where it does not trace to exactly one graph, and what ``use`` raises.
+    """
+    results: list[Result] = []
+
+    def keep(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> torch.fx.GraphModule:
+        returned = _returned_nodes(_root_translator(), graph)
+        results.append(use(TracedFrame(frame, graph, tuple(example_inputs), returned, TracingContext.get())))
+        return graph
+
+    identifier = CompileContext.current_compile_id() or CompileId(frame_id=0, frame_compile_id=0)
+    with (
+        tracing(None),
+        compile_context(CompileContext(identifier)),
+        torch._dynamo.config.patch(
+            replay_side_effects=False, side_effect_replay_policy="silent", automatic_dynamic_shapes=False
+        ),
+        get_metrics_context(),
+        torch._dynamo.utils.preserve_rng_state(),
+    ):
+        try:
+            torch._dynamo.convert_frame.compile_frame(
+                frame.code,
+                frame.globals,
+                frame.locals,
+                builtins.__dict__,
+                frame.closure,  # type: ignore[arg-type]  # torch annotates a one-tuple
+                compiler_fn=keep,
+                one_graph=True,
+                restart_reasons=set(),
+            )
+        except BackendCompilerFailed as failure:
+            raise failure.inner_exception from failure
+        except (Unsupported, UserError) as failure:
+            raise GraphBreak(_explanation(failure)) from failure
+    if not results:
+        raise GraphBreak(f"`{frame.code.co_name}` holds no tensor operation.")
+    return results[-1]
+
+
+def _explanation(failure: Exception) -> str:
+    from torch._dynamo.exc import augment_exc_message
+
+    augment_exc_message(failure)
+    return str(failure).strip()
+
+
+def source_name(placeholder: torch.fx.Node) -> str:
+    """Dynamo's expression for where a graph input comes from, as ``L['self']._modules['up']._parameters['weight']``."""
+    source = getattr(placeholder, "_dynamo_source", None)
+    return "" if source is None else str(source.name)
+
+
+def _current_translator() -> Any:
+    try:
+        return InstructionTranslator.current_tx()
+    except AttributeError:
+        return None
+
+
+def _root_translator() -> Any:
+    return InstructionTranslator.current_tx().output.root_tx
+
+
+def _returned_nodes(root: Any, graph: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...] | None:
+    # At RETURN_VALUE the instruction pointer is cleared before the backend is called; at a graph break it is not.
+    if root.instruction_pointer is not None or len(root.stack) != 1:
+        return None
+    found: list[torch.fx.Node] = []
+    if not _collect_tensors(root.stack[0], found):
+        return None
+    nodes = {node.name: node for node in graph.graph.nodes}
+    # The graph handed to a backend may be a copy of the one that the variables point into.
+    return tuple(nodes.get(node.name, node) for node in found)
+
+
+def _collect_tensors(variable: VariableTracker, found: list[torch.fx.Node]) -> bool:
+    """Append the nodes of the tensors in ``variable``, depth first; False where its structure is unknown."""
+    name = type(variable).__name__
+    variable = variable.realize()
+    if variable.is_tensor():
+        found.append(variable.as_proxy().node)
+        return True
+    if variable.is_python_constant():
+        return True
+    if name in ("SymNodeVariable", "ConstantVariable"):
+        return True
+    items = getattr(variable, "items", None)
+    if isinstance(items, list):
+        return all(_collect_tensors(item, found) for item in items)
+    if isinstance(items, dict):
+        return all(_collect_tensors(item, found) for item in items.values())
+    return False

@@ -1,0 +1,92 @@
+"""What numeric evaluation of a captured graph needs from torch's private parts.
+
+A backend runs under fake tensor modes, functionalization and a tracing context; :func:`real_tensors` leaves
+all of them, so that operators called inside compute real CPU values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import sympy
+import torch
+from torch._decomp import decomposition_table
+from torch._guards import tracing
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import (
+    _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
+)
+
+
+@contextlib.contextmanager
+def real_tensors() -> Iterator[None]:
+    """Operators called inside compute on real tensors, without gradients or autocast, in float64 by default."""
+    default = torch.get_default_dtype()
+    with (
+        tracing(None),
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),  # pyright: ignore[reportPrivateUsage]
+        torch._C._DisableAutocast(),  # pyright: ignore[reportPrivateUsage]
+        torch.no_grad(),
+    ):
+        torch.set_default_dtype(torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
+
+
+def constant_value(constant: torch.Tensor) -> torch.Tensor | None:
+    """The real values of a tensor held by a captured graph; None for a fake tensor that carries none."""
+    if not isinstance(constant, FakeTensor):
+        return constant
+    return constant.constant
+
+
+def operator_name(target: object) -> str | None:
+    """``aten.mm.default`` for an operator overload, None for any other call target."""
+    return str(target) if isinstance(target, OpOverload) else None
+
+
+def is_random(target: object) -> bool:
+    """Whether an operator draws from a random number generator."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def mutated_arguments(target: object) -> tuple[str, ...]:
+    """Names of the arguments that an operator writes to."""
+    if not isinstance(target, OpOverload):
+        return ()
+    arguments = target._schema.arguments  # pyright: ignore[reportPrivateUsage]
+    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def argument_names(target: object) -> tuple[str, ...]:
+    """Names of an operator's arguments in the order of its schema."""
+    if not isinstance(target, OpOverload):
+        return ()
+    return tuple(a.name for a in target._schema.arguments)  # pyright: ignore[reportPrivateUsage]
+
+
+def decomposition(target: object) -> object | None:
+    """torch's own reference decomposition of an operator, or None."""
+    return decomposition_table.get(target) if isinstance(target, OpOverload) else None
+
+
+def symbolic_expression(size: object) -> sympy.Expr | None:
+    """The sympy expression of a symbolic integer, None for anything else."""
+    return size.node.expr if isinstance(size, torch.SymInt) else None
+
+
+def size_hint(size: int | torch.SymInt, values: Mapping[sympy.Symbol, int]) -> int | None:
+    """The integer that ``size`` stands for: its expression under ``values``, else what it was traced with."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    expression = size.node.expr
+    missing = expression.free_symbols - values.keys()
+    if not missing:
+        return int(expression.subs(values))
+    hint = size.node.hint
+    return None if hint is None else int(hint)

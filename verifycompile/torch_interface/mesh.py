@@ -1,0 +1,151 @@
+"""Device meshes and process groups: which axes of the root mesh a submesh, a group or a coordinate speaks of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
+
+from verifycompile.program import Mesh, MeshAxis
+
+
+def real_mesh(value: Any) -> DeviceMesh:
+    """The mesh itself, where tracing shows a stand-in for it."""
+    return value if isinstance(value, DeviceMesh) else value.real_obj
+
+
+def real_object(value: Any) -> Any:
+    """The Python object behind an opaque graph input's example value."""
+    return getattr(value, "real_obj", value)
+
+
+def root_of(mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh that ``mesh`` was cut out of, or itself."""
+    return mesh._get_root_mesh()
+
+
+def describe_mesh(mesh: DeviceMesh) -> Mesh:
+    """The root mesh as plain data. Axes without a name are called ``dim_0``, ``dim_1``, ..."""
+    names = mesh.mesh_dim_names or tuple(f"dim_{index}" for index in range(mesh.ndim))
+    ranks = tuple(int(rank) for rank in mesh.mesh.flatten().tolist())
+    return Mesh(tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True)), ranks)
+
+
+def axes_of_submesh(submesh: DeviceMesh, root: DeviceMesh) -> tuple[tuple[int, ...], ...] | None:
+    """For each dimension of ``submesh`` the root axes it spans, outermost first; None where it is no product of axes.
+
+    A flattened dimension spans several axes.
+    """
+    if submesh is root:
+        return tuple((index,) for index in range(root.ndim))
+    described = describe_mesh(root)
+    root_names = tuple(axis.name for axis in described.axes)
+    found: list[tuple[int, ...]] = []
+    ranks = submesh.mesh
+    names = submesh.mesh_dim_names or (None,) * submesh.ndim
+    for dimension, name in enumerate(names):
+        line = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0]
+        by_ranks = axes_of_line(tuple(int(rank) for rank in line.tolist()), described)
+        if by_ranks == () and name in root_names:
+            by_ranks = (root_names.index(name),)
+        if by_ranks is None:
+            return None
+        found.append(by_ranks)
+    return tuple(found)
+
+
+def axes_of_line(ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, ...] | None:
+    """Axes of ``mesh`` whose slice through ``ranks[0]`` is exactly ``ranks`` in this order; () for a single rank.
+
+    None where the ranks are no product of axes. Axes of size 1 never occur in the result.
+    """
+    if ranks[0] not in mesh.ranks:
+        return None
+    if len(ranks) == 1:
+        return ()
+    candidates = [index for index, axis in enumerate(mesh.axes) if axis.size > 1]
+    position = mesh.ranks.index(ranks[0])
+    start = _unravel(position, mesh.shape)
+    for count in range(1, len(candidates) + 1):
+        for axes in itertools.permutations(candidates, count):
+            if math.prod(mesh.axes[axis].size for axis in axes) == len(ranks) and _line(start, axes, mesh) == ranks:
+                return axes
+    return None
+
+
+def _line(start: tuple[int, ...], axes: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
+    line: list[int] = []
+    for steps in itertools.product(*(range(mesh.axes[axis].size) for axis in axes)):
+        place = list(start)
+        for axis, step in zip(axes, steps, strict=True):
+            place[axis] = step
+        line.append(mesh.ranks[_ravel(place, mesh.shape)])
+    return tuple(line)
+
+
+def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    place: list[int] = []
+    for size in reversed(shape):
+        position, digit = divmod(position, size)
+        place.append(digit)
+    return tuple(reversed(place))
+
+
+def _ravel(place: list[int], shape: tuple[int, ...]) -> int:
+    position = 0
+    for digit, size in zip(place, shape, strict=True):
+        position = position * size + digit
+    return position
+
+
+def axes_of_coordinate(full_mesh: torch.Tensor, dimension: int, mesh: Mesh) -> tuple[int, ...] | None:
+    """Root axes that a coordinate read is the (mixed-radix, outermost first) coordinate on, () for a size of 1.
+
+    ``full_mesh``: rank map ``i32[number of submeshes, *submesh shape]`` as it occurs in rank-agnostic graphs.
+    The axes must be right for every rank of the mesh, or the result is None.
+    """
+    if full_mesh.shape[dimension + 1] == 1:
+        return ()
+    lines = full_mesh.movedim(dimension + 1, -1).reshape(-1, full_mesh.shape[dimension + 1]).tolist()
+    lines = [tuple(int(rank) for rank in line) for line in lines]
+    inside = [line for line in lines if line[0] in mesh.ranks]
+    if not inside:
+        return None
+    axes = axes_of_line(inside[0], mesh)
+    if axes is None or sum(len(line) for line in inside) != len(mesh.ranks):
+        return None
+    for line in inside:
+        start = _unravel(mesh.ranks.index(line[0]), mesh.shape) if line[0] in mesh.ranks else None
+        if start is None or any(start[axis] != 0 for axis in axes) or _line(start, axes, mesh) != line:
+            return None
+    return axes
+
+
+def group_ranks(group: Any) -> tuple[int, ...]:
+    """Global ranks of a process group, given as the object or by its name, in the group's own order."""
+    if isinstance(group, str):
+        group = dist.distributed_c10d._resolve_process_group(group)
+    return tuple(dist.get_process_group_ranks(real_object(group)))
+
+
+def is_process_group(value: Any) -> bool:
+    """True for a process group, or a tracing stand-in for one."""
+    return isinstance(real_object(value), dist.ProcessGroup)
+
+
+def own_rank() -> int:
+    """The rank that this process traces."""
+    return dist.get_rank()
+
+
+def mesh_group_ranks(mesh: DeviceMesh) -> set[tuple[int, ...]]:
+    """Rank lists of the groups that the mesh itself made for this rank: one an axis, and those of flattened axes."""
+    lists = {tuple(dist.get_process_group_ranks(mesh.get_group(dimension))) for dimension in range(mesh.ndim)}
+    for flattened in getattr(root_of(mesh), "_flatten_mapping", {}).values():
+        lists.add(tuple(dist.get_process_group_ranks(flattened.get_group())))
+    return lists

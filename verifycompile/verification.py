@@ -1,0 +1,156 @@
+"""From two captured programs to a report: relation inference first, a numeric witness where it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.fx
+
+from verifycompile.capture import capture_model
+from verifycompile.certificate import Certificate
+from verifycompile.diagnostics.finding import Counterexample, Finding, Label
+from verifycompile.diagnostics.locate import nearest_location
+from verifycompile.diagnostics.report import Report, Stats
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Program, SourceLocation
+from verifycompile.refinement.check import check_refinement
+from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.torch_interface.source import location_of
+from verifycompile.witness import find_witness
+
+NOT_REFUTED = "no concrete input was found on which the programs differ, so this is unproved, not refuted"
+CAUSE_UNCERTAIN = (
+    "that the programs differ is certain; that this line is the cause is not, because the proof stopped here"
+)
+
+_RANK_DEPENDENT = frozenset({"VC203", "VC204"})
+"""Blockers under which the captured graph is that of one rank: to run it for all ranks would be meaningless."""
+
+
+def verify(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Report:
+    """Whether ``model``, as one rank runs it on ``args`` and ``kwargs``, computes what its spec computes.
+
+    Nothing is executed and a mismatch raises nothing: it is in the report. ``options`` are those of the backend.
+    Raises ``UsageError`` where the question is incomplete or contradictory.
+    """
+    checked = Options.from_mapping(options)
+    spec, implementation = capture_model(model, tuple(args), dict(kwargs or {}), checked)
+    return verify_programs(spec, implementation, checked)
+
+
+def verify_programs(spec: Program, implementation: Program, options: Options) -> Report:
+    """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are."""
+    blockers = _distinct((*implementation.blockers, *spec.blockers))
+    fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _RANK_DEPENDENT]
+    started = time.perf_counter()
+    result = RefinementResult(relations={}, mismatch=None) if fatal else check_refinement(spec, implementation)
+    seconds = time.perf_counter() - started
+
+    findings = [_finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
+    reported = {(finding.code, finding.message) for finding in findings}
+    findings += [
+        _finding_of_blocker(blocker) for blocker in blockers if (blocker.code, blocker.message) not in reported
+    ]
+    verdict = Verdict.UNPROVED if findings else Verdict.VERIFIED
+    if findings and not any(blocker.code in _RANK_DEPENDENT for blocker in blockers):
+        findings[0] = _with_witness(findings[0], spec, implementation)
+        verdict = findings[0].verdict
+    if verdict is Verdict.UNPROVED and options.on_unproved == "warn":
+        findings = [dataclasses.replace(finding, severity=Severity.WARNING) for finding in findings]
+
+    assumptions = tuple(dict.fromkeys((*spec.assumptions, *implementation.assumptions, *result.assumptions)))
+    return Report(
+        verdict=verdict,
+        relations=dict(result.relations),
+        findings=tuple(findings),
+        assumptions=assumptions,
+        stats=Stats(
+            spec_nodes=result.spec_nodes or len(spec.graph.graph.nodes),
+            implementation_nodes=result.impl_nodes or len(implementation.graph.graph.nodes),
+            spec_capture_seconds=spec.seconds,
+            implementation_capture_seconds=implementation.seconds,
+            verification_seconds=seconds,
+            peak_memory=_peak_memory(),
+            counts=result.counts,
+        ),
+        certificate=Certificate.of(result, assumptions) if verdict is Verdict.VERIFIED else None,
+    )
+
+
+def _distinct(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
+    """The first blocker of each code and text: one cause is reported once, however many nodes it has."""
+    return tuple({(blocker.code, blocker.message): blocker for blocker in reversed(blockers)}.values())[::-1]
+
+
+def _location(node: torch.fx.Node | None) -> SourceLocation | None:
+    return nearest_location(node, location_of)
+
+
+def _finding_of_mismatch(mismatch: Mismatch) -> Finding:
+    labels: tuple[Label, ...] = ()
+    origin = None if mismatch.origin_node is None else location_of(mismatch.origin_node)
+    if origin is not None:
+        labels = (Label(origin, mismatch.origin_label),)
+    return Finding(
+        code=mismatch.code,
+        severity=Severity.ERROR,
+        message=mismatch.message,
+        spec_location=_location(mismatch.spec_node),
+        impl_location=_location(mismatch.impl_node),
+        relation_found=mismatch.relation_found,
+        relation_expected=mismatch.relation_expected,
+        label=mismatch.impl_label,
+        labels=labels,
+        notes=mismatch.notes,
+        output=mismatch.output,
+        followers=mismatch.followers,
+    )
+
+
+def _finding_of_blocker(blocker: Blocker) -> Finding:
+    return Finding(
+        code=blocker.code,
+        severity=Severity.ERROR,
+        message=blocker.message,
+        impl_location=_location(blocker.node),
+    )
+
+
+def _with_witness(finding: Finding, spec: Program, implementation: Program) -> Finding:
+    """The finding as refuted with a counterexample where there is one, else with a note that there is none."""
+    try:
+        witness = find_witness(spec, implementation)
+    except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
+        note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
+        return dataclasses.replace(finding, notes=(*finding.notes, note))
+    if witness is None:
+        return dataclasses.replace(finding, notes=(*finding.notes, NOT_REFUTED))
+    counterexample = Counterexample(
+        inputs=witness.inputs,
+        spec_value=witness.spec_value,
+        implementation_value=witness.impl_value,
+        rank=witness.rank,
+        output=witness.output,
+        index=witness.index,
+        seed=witness.seed,
+    )
+    notes = (*finding.notes, CAUSE_UNCERTAIN) if finding.code.startswith("VC2") else finding.notes
+    return dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)
+
+
+def _peak_memory() -> int:
+    """Peak resident memory of this process in bytes: Linux counts it in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

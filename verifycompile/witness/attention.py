@@ -1,0 +1,99 @@
+"""Fused attention operators of any device, computed from their definition in the precision of their operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from verifycompile.witness.error import EvaluationError
+
+_FORWARD = frozenset(
+    f"aten._scaled_dot_product_{kind}_attention{suffix}.default"
+    for kind, suffix in (("flash", "_for_cpu"), ("flash", ""), ("efficient", ""), ("cudnn", ""))
+)
+_BACKWARD = frozenset(name.replace(".default", "_backward.default") for name in _FORWARD)
+
+
+def is_attention(name: str) -> bool:
+    """Whether :func:`evaluate` computes this operator."""
+    return name in _FORWARD or name in _BACKWARD
+
+
+def evaluate(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
+    """The operator's results. Those that carry no value of the computation (seeds, debug masks) are None."""
+    if arguments.get("dropout_p", 0.0) != 0.0:
+        raise EvaluationError(f"{name} draws random numbers")
+    if name in _FORWARD:
+        return _forward(name, arguments)
+    return _backward(name, arguments)
+
+
+def _forward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
+    query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
+    scores = _scores(query, key, arguments)
+    output = scores.softmax(-1) @ _repeat_heads(value, query)
+    results = (output, scores.logsumexp(-1))
+    if "_for_cpu" in name:
+        return results
+    if "_efficient_" in name:
+        return (*results, None, None)
+    return (*results, None, None, query.shape[-2], key.shape[-2], None, None, None)
+
+
+def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
+    query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
+    gradient = _tensor(arguments, "grad_out_" if "grad_out_" in arguments else "grad_out")
+    scale = _scale(query, arguments)
+    weights = _scores(query, key, arguments).softmax(-1)
+    keys, values = _repeat_heads(key, query), _repeat_heads(value, query)
+    through_weights = gradient @ values.transpose(-2, -1)
+    through_scores = weights * (through_weights - (through_weights * weights).sum(-1, keepdim=True))
+    results = (
+        scale * (through_scores @ keys),
+        _sum_heads(scale * (through_scores.transpose(-2, -1) @ query), key),
+        _sum_heads(weights.transpose(-2, -1) @ gradient, value),
+    )
+    if "_efficient_" not in name:
+        return results
+    mask = arguments["grad_input_mask"]
+    if isinstance(mask, (list, tuple)) and len(mask) == 4 and mask[3]:
+        raise EvaluationError(f"{name}: gradient of the attention bias")
+    return (*results, None)
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, arguments: Mapping[str, object]) -> torch.Tensor:
+    scores = _scale(query, arguments) * (query @ _repeat_heads(key, query).transpose(-2, -1))
+    bias = arguments.get("attn_mask", arguments.get("attn_bias"))
+    if isinstance(bias, torch.Tensor) and bias.numel() > 0:
+        scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
+    if arguments.get("is_causal", False):
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    return scores
+
+
+def _scale(query: torch.Tensor, arguments: Mapping[str, object]) -> float:
+    scale = arguments.get("scale")
+    return scale if isinstance(scale, float) else 1.0 / math.sqrt(query.shape[-1])
+
+
+def _repeat_heads(tensor: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    if tensor.shape[-3] == query.shape[-3]:
+        return tensor
+    return tensor.repeat_interleave(query.shape[-3] // tensor.shape[-3], -3)
+
+
+def _sum_heads(gradient: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
+    if gradient.shape == operand.shape:
+        return gradient
+    heads = operand.shape[-3]
+    return gradient.unflatten(-3, (heads, gradient.shape[-3] // heads)).sum(-3)
+
+
+def _tensor(arguments: Mapping[str, object], name: str) -> torch.Tensor:
+    value = arguments.get(name)
+    if not isinstance(value, torch.Tensor):
+        raise EvaluationError(f"attention without the operand {name}")
+    return value

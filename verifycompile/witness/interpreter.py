@@ -1,0 +1,228 @@
+"""Evaluation of a captured graph on all ranks at once.
+
+The value of a node is one object a rank. Ranks whose operands are the same objects share one evaluation, so
+replicated computation costs what it costs on one device. Collectives are evaluated across the ranks of each
+group; no process group is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+import torch.fx
+
+from verifycompile.program import Program
+from verifycompile.torch_interface.evaluation import (
+    argument_names,
+    constant_value,
+    mutated_arguments,
+    operator_name,
+    symbolic_expression,
+)
+from verifycompile.witness import collectives, operators
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.layout import coordinates
+
+RankValues = Sequence[object]
+_COORDINATE = "device_mesh._runtime_compute_coordinate_on_dim.default"
+_GROUP = "_dtensor.mesh_get_process_group.default"
+_OPAQUE = object()
+
+
+class Interpreter:
+    """Values of one program's nodes, computed on demand and kept until a later evaluation cannot need them.
+
+    ``inputs`` gives one value a rank for placeholders; a placeholder without a value fails what depends on it.
+    """
+
+    def __init__(self, program: Program, inputs: Mapping[torch.fx.Node, RankValues]) -> None:
+        self._program = program
+        self._mesh_shape = program.mesh.shape if program.mesh is not None else ()
+        self._coordinates = coordinates(self._mesh_shape)
+        self._values: dict[torch.fx.Node, RankValues] = dict(inputs)
+        self.uninitialised = False
+        """Whether an evaluated operator returned uninitialised memory (set to NaN here)."""
+
+    @property
+    def ranks(self) -> int:
+        return len(self._coordinates)
+
+    def provide(self, node: torch.fx.Node, values: RankValues) -> None:
+        """Gives a placeholder its values, one a rank."""
+        self._values[node] = values
+
+    def evaluate(self, nodes: Iterable[torch.fx.Node], keep: Iterable[torch.fx.Node] = ()) -> dict[torch.fx.Node, RankValues]:
+        """The values of ``nodes``, one a rank. Values of ``keep``'s ancestors stay available for a later call."""
+        wanted = list(nodes)
+        needed = _ancestors(wanted, self._values)
+        last_use = _last_uses(needed, set(wanted) | _ancestors(keep, {}))
+        for node in self._program.graph.graph.nodes:
+            if node not in needed:
+                continue
+            if node not in self._values:
+                self._values[node] = self._evaluate(node)
+            for dead in last_use.get(node, ()):
+                self._values.pop(dead, None)
+        return {node: self._values[node] for node in wanted}
+
+    def _evaluate(self, node: torch.fx.Node) -> RankValues:
+        if node.op == "get_attr":
+            return [self._constant(node)] * self.ranks
+        if node.op != "call_function":
+            raise EvaluationError(f"no value for the {node.op} {node.name}")
+        name = operator_name(node.target) or ""
+        if name == _COORDINATE:
+            return self._coordinate(node)
+        if name == _GROUP:
+            return [_OPAQUE] * self.ranks
+        arguments = [self._arguments(node, rank) for rank in range(self.ranks)]
+        if collectives.is_wait(name):
+            return [args[0] for args, _ in arguments]
+        if collectives.is_collective(name):
+            return self._collective(node, name, arguments)
+        if mutated_arguments(node.target):
+            # A write through storage that ranks share would reach the other ranks and, for inputs, the other program.
+            raise EvaluationError(f"{node.name} writes to its operand")
+        return self._local(node, name, arguments)
+
+    def _constant(self, node: torch.fx.Node) -> object:
+        value: object = self._program.graph
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return _OPAQUE
+        constant = constant_value(value)
+        if constant is None:
+            raise EvaluationError(f"the constant {node.target} has no values")
+        return operators.precise(constant.detach().clone())
+
+    def _coordinate(self, node: torch.fx.Node) -> RankValues:
+        symbol = symbolic_expression(node.meta.get("val"))
+        axis = self._program.coordinates.get(symbol) if symbol is not None and symbol.is_Symbol else None  # pyright: ignore[reportArgumentType]
+        if axis is None:
+            raise EvaluationError(f"{node.name} is the coordinate of an unknown mesh axis")
+        return [coordinate[axis] for coordinate in self._coordinates]
+
+    def _arguments(self, node: torch.fx.Node, rank: int) -> tuple[tuple[object, ...], dict[str, object]]:
+        def value_of(argument: torch.fx.Node) -> object:
+            return self._values[argument][rank]
+
+        args = tuple(_resolve(argument, value_of) for argument in node.args)
+        return args, {name: _resolve(argument, value_of) for name, argument in node.kwargs.items()}
+
+    def _local(
+        self, node: torch.fx.Node, name: str, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]
+    ) -> RankValues:
+        if name == "aten.as_strided.default":
+            _check_strides(node, arguments)
+        shared: dict[object, object] = {}
+        results: list[object] = []
+        for args, kwargs in arguments:
+            key = (_identity(args), _identity(tuple(kwargs.items())))
+            if key not in shared:
+                shared[key] = self._call(node, name, args, kwargs)
+            results.append(shared[key])
+        return results
+
+    def _call(self, node: torch.fx.Node, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        result = operators.evaluate(node.target, args, kwargs)
+        if name and operators.is_uninitialised(name):
+            self.uninitialised = True
+            return operators.poison(result)
+        return result
+
+    def _collective(
+        self, node: torch.fx.Node, name: str, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]
+    ) -> RankValues:
+        names = argument_names(node.target)
+        named = [dict(zip(names, args, strict=False)) | kwargs for args, kwargs in arguments]
+        position = next((i for i, argument in enumerate(names) if argument == "group_name"), None)
+        if position is None:
+            raise EvaluationError(f"{name} has no group")
+        group = node.args[position] if position < len(node.args) else node.kwargs.get("group_name")
+        axes = self._program.groups.get(group.name if isinstance(group, torch.fx.Node) else str(group))
+        if axes is None:
+            raise EvaluationError(f"the group of {node.name} spans no known mesh axes")
+        results: list[object] = [None] * self.ranks
+        for members in self._groups(axes):
+            values = collectives.evaluate(name, [named[rank] for rank in members])
+            for rank, value in zip(members, values, strict=True):
+                results[rank] = value
+        return results
+
+    def _groups(self, axes: Sequence[int]) -> list[list[int]]:
+        groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+        for rank, coordinate in enumerate(self._coordinates):
+            others = tuple(index for axis, index in enumerate(coordinate) if axis not in axes)
+            groups.setdefault(others, []).append((tuple(coordinate[axis] for axis in axes), rank))
+        size = math.prod(self._mesh_shape[axis] for axis in axes)
+        members = [[rank for _, rank in sorted(group)] for group in groups.values()]
+        if any(len(group) != size for group in members):
+            raise EvaluationError(f"the mesh axes {tuple(axes)} form no groups of {size} ranks")
+        return members
+
+
+def _dependencies(node: torch.fx.Node) -> list[torch.fx.Node]:
+    # A coordinate is known from the mesh, a group from the capture: their operands need no value.
+    if operator_name(node.target) in (_COORDINATE, _GROUP):
+        return []
+    return node.all_input_nodes
+
+
+def _ancestors(nodes: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, object]) -> set[torch.fx.Node]:
+    found: set[torch.fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node not in known:
+            stack.extend(_dependencies(node))
+    return found
+
+
+def _last_uses(
+    needed: set[torch.fx.Node], kept: set[torch.fx.Node]
+) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    last: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node in needed:
+        users = [user for user in node.users if user in needed]
+        if users and node not in kept and node.op != "placeholder":
+            last.setdefault(max(users), []).append(node)
+    return last
+
+
+def _resolve(argument: object, value_of: Callable[[torch.fx.Node], object]) -> object:
+    if isinstance(argument, torch.fx.Node):
+        return value_of(argument)
+    if isinstance(argument, (list, tuple)):
+        return [_resolve(item, value_of) for item in argument]
+    if isinstance(argument, slice):
+        return slice(*(_resolve(part, value_of) for part in (argument.start, argument.stop, argument.step)))
+    if isinstance(argument, torch.SymInt):
+        raise EvaluationError(f"the size {argument} is no node of the graph")
+    return argument
+
+
+def _identity(value: object) -> object:
+    if isinstance(value, (list, tuple)):
+        return tuple(_identity(item) for item in value)
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return (type(value), repr(value))
+    return id(value)
+
+
+def _check_strides(
+    node: torch.fx.Node, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]
+) -> None:
+    source = node.args[0]
+    traced = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    for args, _ in arguments:
+        actual = args[0]
+        if not isinstance(actual, torch.Tensor) or not isinstance(traced, torch.Tensor):
+            raise EvaluationError(f"{node.name}: unknown strides")
+        if tuple(traced.stride()) != actual.stride():
+            raise EvaluationError(f"{node.name}: the operand's strides differ from the traced ones")

@@ -1,0 +1,131 @@
+"""Tensors laid out over a mesh: from the whole tensor to each rank's part, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+
+from verifycompile.witness.error import EvaluationError
+
+
+def coordinates(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """The coordinate of every rank, in row-major order of the mesh."""
+    result: list[tuple[int, ...]] = [()]
+    for size in mesh_shape:
+        result = [(*prefix, index) for prefix in result for index in range(size)]
+    return result
+
+
+def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.Tensor]:
+    """The ``parts`` shards of ``tensor`` under one sharding placement; raises where they would be uneven."""
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    pieces: int = getattr(placement, "split_factor", 1)
+    if not isinstance(dim, int) or dim >= tensor.dim() or tensor.shape[dim] % (parts * pieces) != 0:
+        raise EvaluationError(f"shape {tuple(tensor.shape)} cannot be divided by {placement} over {parts} ranks")
+    grid = [piece.chunk(parts, dim) for piece in tensor.chunk(pieces, dim)]
+    return [torch.cat([row[part] for row in grid], dim) for part in range(parts)]
+
+
+def join(shards: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor:
+    """The inverse of :func:`split`."""
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    pieces: int = getattr(placement, "split_factor", 1)
+    shapes = {tuple(shard.shape) for shard in shards}
+    if not isinstance(dim, int) or len(shapes) != 1 or dim >= shards[0].dim() or shards[0].shape[dim] % pieces != 0:
+        raise EvaluationError(f"shards of shapes {sorted(shapes)} cannot be joined by {placement}")
+    grid = [shard.chunk(pieces, dim) for shard in shards]
+    return torch.cat([column[piece] for piece in range(pieces) for column in grid], dim)
+
+
+def is_shard(placement: Placement) -> bool:
+    """Whether a placement divides a dimension, with or without a stride."""
+    return hasattr(placement, "dim")
+
+
+def distribute(
+    tensor: torch.Tensor, mesh_shape: Sequence[int], placements: Sequence[Placement], generator: torch.Generator
+) -> list[torch.Tensor]:
+    """Each rank's part, in row-major order of the mesh.
+
+    Parts of a ``Partial`` placement are random values that reduce to ``tensor``. Ranks that hold equal values share
+    one tensor object.
+    """
+    parts = [tensor]
+    for placement, size in zip(placements, mesh_shape, strict=True):
+        parts = [piece for part in parts for piece in _divide(part, placement, size, generator)]
+    return parts
+
+
+def _divide(
+    tensor: torch.Tensor, placement: Placement, size: int, generator: torch.Generator
+) -> list[torch.Tensor]:
+    if isinstance(placement, Replicate):
+        return [tensor] * size
+    if is_shard(placement):
+        return [shard.clone() for shard in split(tensor, placement, size)]
+    if isinstance(placement, Partial):
+        return _summands(tensor, placement.reduce_op, size, generator)
+    raise EvaluationError(f"no values for placement {placement}")
+
+
+def _summands(tensor: torch.Tensor, reduce_op: str, size: int, generator: torch.Generator) -> list[torch.Tensor]:
+    if reduce_op in ("min", "max"):
+        return [tensor] * size
+    if reduce_op not in ("sum", "avg") or not tensor.is_floating_point():
+        raise EvaluationError(f"no values of {tensor.dtype} for placement Partial({reduce_op!r})")
+    whole = tensor * size if reduce_op == "avg" else tensor
+    noise = [torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) for _ in range(size - 1)]
+    return [*noise, whole - torch.stack(noise).sum(0)] if noise else [whole]
+
+
+def reduce(values: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:
+    """The reduction of the values that the ranks of a group hold."""
+    stacked = torch.stack(tuple(values))
+    if reduce_op == "sum":
+        return stacked.sum(0, dtype=stacked.dtype)
+    if reduce_op == "avg" and stacked.is_floating_point():
+        return stacked.mean(0)
+    if reduce_op in ("product", "prod"):
+        return stacked.prod(0, dtype=stacked.dtype)
+    if reduce_op == "max":
+        return stacked.amax(0)
+    if reduce_op == "min":
+        return stacked.amin(0)
+    raise EvaluationError(f"no values for the reduction {reduce_op!r} of {stacked.dtype}")
+
+
+def assemble(
+    parts: Sequence[torch.Tensor],
+    mesh_shape: Sequence[int],
+    placements: Sequence[Placement],
+    same: Callable[[torch.Tensor, torch.Tensor], bool],
+) -> torch.Tensor | None:
+    """The whole tensor that ``parts`` are under ``placements``; None where replicated parts are not all the same."""
+    level = list(parts)
+    if len(level) != math.prod(mesh_shape):
+        raise EvaluationError(f"{len(level)} values for a mesh of shape {tuple(mesh_shape)}")
+    for placement, size in reversed(list(zip(placements, mesh_shape, strict=True))):
+        groups = [level[start : start + size] for start in range(0, len(level), size)]
+        merged = [_merge(group, placement, same) for group in groups]
+        level = [value for value in merged if value is not None]
+        if len(level) != len(merged):
+            return None
+    return level[0]
+
+
+def _merge(
+    group: Sequence[torch.Tensor], placement: Placement, same: Callable[[torch.Tensor, torch.Tensor], bool]
+) -> torch.Tensor | None:
+    if is_shard(placement):
+        return join(group, placement)
+    first = group[0]
+    if any(value.shape != first.shape for value in group):
+        raise EvaluationError(f"ranks hold different shapes under placement {placement}")
+    if isinstance(placement, Replicate):
+        return first if all(value is first or same(value, first) for value in group) else None
+    if isinstance(placement, Partial):
+        return reduce(group, placement.reduce_op)
+    raise EvaluationError(f"no values for placement {placement}")
