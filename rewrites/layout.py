@@ -175,27 +175,17 @@ def unbind(b: Builder, self: View, dim: int) -> tuple[View, ...]:
 
 
 @operator(aten.cat.default)
-def cat(b: Builder, tensors: Sequence[View | Piece], dim: int) -> View:
-    whole = _whole_split(b, tensors)
-    if whole is not None:
-        return _swap_split(b, whole, dim)
+def cat(b: Builder, tensors: Sequence[View | Piece] | Pieces, dim: int) -> View:
+    """``tensors`` may be a whole split: all of its pieces in order."""
+    if isinstance(tensors, Pieces):
+        if len(set(tensors.lengths)) == 1:
+            return _swap_split(b, tensors, dim)
+        tensors = [Piece(tensors, i) for i in range(len(tensors))]
     views = [t.view(b) if isinstance(t, Piece) else t for t in tensors]
     # torch drops empty one-dimensional tensors from a concatenation.
     rank = max(b.rank(v) for v in views)
     kept = [v for v in views if not (rank > 1 and b.rank(v) == 1 and b.shape(v) == (0,))]
     return kept[0] if len(kept) == 1 else b.concatenate(kept, dim)
-
-
-def _whole_split(b: Builder, tensors: Sequence[View | Piece]) -> Pieces | None:
-    """The split of which ``tensors`` are all the equal pieces, in order."""
-    first = tensors[0]
-    if not isinstance(first, Piece):
-        return None
-    pieces = first.pieces
-    if len(pieces) != len(tensors) or len(set(pieces.lengths)) != 1:
-        return None
-    in_order = all(isinstance(t, Piece) and t.pieces is pieces and t.index == i for i, t in enumerate(tensors))
-    return pieces if in_order else None
 
 
 def _swap_split(b: Builder, pieces: Pieces, dim: int) -> View:

@@ -26,7 +26,8 @@ REPORT = Report(
     findings=(Finding("VC201", Severity.ERROR, "operator `my_library.rotate` has no declaration"),),
 )
 TEXT = """\
-unproved[VC201]: operator `my_library.rotate` has no declaration
+unproved[VC201]: operator without declaration
+  = note: operator `my_library.rotate` has no declaration
   = see: verifycompile explain VC201
 
 unproved: the parallel program is neither verified nor refuted; what blocked the proof is listed above"""
@@ -57,13 +58,13 @@ def caught_from_compile(fail: Callable[[], NoReturn]) -> Exception:
         except Exception as error:
             raise as_compile_error(error) from None
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     try:
         torch.compile(program, backend=backend)(torch.ones(2))
     except Exception as error:
         return error
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
     pytest.fail("the compiled program ran although its backend raised")
 
 
@@ -122,12 +123,12 @@ def test_a_failed_compilation_is_not_cached() -> None:
         calls.append(1)
         raise RefinementError(REPORT)
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(program, backend=backend)
     for _ in range(2):
         with pytest.raises(RefinementError):
             compiled(torch.ones(2))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     assert len(calls) == 2
 
 
@@ -137,13 +138,13 @@ def test_plain_exceptions_are_wrapped_and_suppressed_by_torch() -> None:
     def backend(gm: torch.fx.GraphModule, example_inputs: list[torch.Tensor]) -> NoReturn:
         raise RuntimeError("plain")
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
         torch.compile(program, backend=backend)(torch.ones(2))
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with torch._dynamo.config.patch(suppress_errors=True):
         assert torch.compile(program, backend=backend)(torch.ones(2)).shape == (2,)
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_as_compile_error_keeps_what_is_one() -> None:

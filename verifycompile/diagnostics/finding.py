@@ -41,8 +41,10 @@ class Label:
 class Finding:
     """One root cause.
 
+    ``code`` is one of ``verifycompile.diagnostics.codes.CODES``; ``message`` says in one line what is wrong here.
     ``verdict``: what this finding makes of the program: ``REFUTED`` where a counterexample shows it, else ``UNPROVED``.
-    ``label``: what to say at ``impl_location``; ``labels``: further places that explain it, in order of importance.
+    ``label``: what to say at the source line where that is not the message itself; ``labels``: further places that
+    explain it, in order of importance.
     ``hint``: a fix that was verified before it is offered, else None. ``output``: the program output that fails
     because of this; ``followers``: how many more outputs and spec nodes lack a relation only because of this one.
     """

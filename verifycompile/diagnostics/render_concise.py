@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from verifycompile.diagnostics.report import Report
 
 
-def heading(finding: Finding) -> str:
-    """``error[VC101]: message``; ``unproved[...]`` where nothing shows that the program is wrong."""
+def tag(finding: Finding) -> str:
+    """``error[VC101]``; ``unproved[VC101]`` where nothing shows that the program is wrong."""
     word = "error" if finding.verdict is Verdict.REFUTED else "unproved"
-    return f"{word}[{finding.code}]: {finding.message}"
+    return f"{word}[{finding.code}]"
+
+
+def heading(finding: Finding) -> str:
+    """``error[VC101]: message``."""
+    return f"{tag(finding)}: {finding.message}"
 
 
 def render_finding(finding: Finding) -> str:

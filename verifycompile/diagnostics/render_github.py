@@ -30,7 +30,7 @@ def render_finding(finding: Finding) -> str:
             f"col={location.column}",
             *properties,
         ]
-    message = heading(finding) if not finding.label else f"{heading(finding)}\n{finding.label}"
+    message = heading(finding) if finding.label in {"", finding.message} else f"{heading(finding)}\n{finding.label}"
     return f"::{finding.severity.value} {','.join(properties)}::{_escape(message)}"
 
 

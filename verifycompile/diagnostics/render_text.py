@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from verifycompile.diagnostics.codes import CODES
 from verifycompile.diagnostics.describe import assumption_lines, counterexample_lines, finding_notes, statistics_lines
 from verifycompile.diagnostics.finding import Finding, Label
-from verifycompile.diagnostics.render_concise import heading
+from verifycompile.diagnostics.render_concise import tag
 from verifycompile.diagnostics.source_text import display_path, excerpt
 from verifycompile.diagnostics.style import Style, paint
 from verifycompile.diagnostics.verdict import Verdict
@@ -42,6 +43,8 @@ def render_finding(finding: Finding, *, color: bool = False) -> str:
     margin = " " * max((len(str(label.location.line)) for label in labels), default=1)
     lines = [_heading(finding, color)]
     lines += _snippets(labels, margin, color)
+    if not _message_is_shown(finding, labels):
+        lines.append(_sub_item("= note:", finding.message, margin, color))
     lines += [_sub_item("= note:", note, margin, color) for note in finding_notes(finding)]
     if finding.counterexample is not None:
         note = "\n".join(counterexample_lines(finding.counterexample))
@@ -52,10 +55,17 @@ def render_finding(finding: Finding, *, color: bool = False) -> str:
     return "\n".join(lines)
 
 
+def _message_is_shown(finding: Finding, labels: tuple[Label, ...]) -> bool:
+    """Whether the heading or the label of the primary place says what the message says."""
+    if finding.message == CODES[finding.code].title:
+        return True
+    return bool(labels) and finding.label in {"", finding.message}
+
+
 def _heading(finding: Finding, color: bool) -> str:
-    head, separator, message = heading(finding).partition(": ")
+    """The code's title, which is the same for every finding of this code: the particulars stand at the source line."""
     style = Style.ERROR if finding.verdict is Verdict.REFUTED else Style.UNPROVED
-    return paint(head, style, color) + separator + paint(message, Style.EMPHASIS, color)
+    return f"{paint(tag(finding), style, color)}: {paint(CODES[finding.code].title, Style.EMPHASIS, color)}"
 
 
 def _sub_item(marker: str, text: str, margin: str, color: bool) -> str:
@@ -69,11 +79,17 @@ def _labels(finding: Finding) -> tuple[Label, ...]:
     """The primary place first, then the others; the spec's place where it is another line."""
     if (primary := finding.location) is None:
         return finding.labels
-    labels = [Label(primary, finding.label), *finding.labels]
+    labels = [Label(primary, _primary_text(finding)), *finding.labels]
     spec = finding.spec_location
     if spec is not None and all(_place(spec) != _place(label.location) for label in labels):
         labels.append(Label(spec, "the spec computes it here"))
     return tuple(labels)
+
+
+def _primary_text(finding: Finding) -> str:
+    if finding.label or finding.message == CODES[finding.code].title:
+        return finding.label
+    return finding.message
 
 
 def _place(location: SourceLocation) -> tuple[str, int]:

@@ -14,7 +14,7 @@ summing over that digit yields the very term of the specification.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
 from verifycompile.ir.relabel import merge_digits, substitute
@@ -246,12 +246,34 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
         pool.lemma_trace.append(("sum-merge", repr(term)))
         opened = open_view(view)
         return _contract_aligned(pool, list(opened.operands), opened.shape, free)
-    if term.operation is COMBINE:
+    if term.operation is COMBINE and any(_is_partial(view, d) for d in bound):
         pool.lemma_trace.append(("sum-of-combination", repr(term)))
         opened = open_view(view)
         return combine(pool, [sum_over(pool, operand, bound) for operand in opened.operands])
     pushed = _push_linear(pool, view, free)
     return _apply_contract(pool, [view], free) if pushed is None else pushed
+
+
+def _is_partial(view: View, dim: int) -> bool:
+    """Whether ``view`` holds summands along ``dim``: a contraction or sum that lacks just this index.
+
+    Only then is a sum distributed over a linear combination. A sum over an ordinary index stays outside, so that the
+    mean of a residual stream costs the same at every depth.
+    """
+    if not view.uses(dim):
+        return False
+    term = view.term
+    if term.operation is CONTRACT:
+        users = [operand for operand in open_view(view).operands if operand.uses(dim)]
+        if term.summed and (len(users) > 1 or len(term.operands) == 1):
+            return True
+        return len(users) == 1 and _is_partial(users[0], dim)
+    if term.operation is COMBINE or term.operation.jointly_linear:
+        return any(_is_partial(operand, dim) for operand in open_view(view).operands)
+    if term.operation.linear:
+        operands = open_view(view).operands
+        return any(_is_partial(operands[i], dim) for i in term.operation.linear if i < len(operands))
+    return False
 
 
 def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
@@ -331,7 +353,7 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
     rank = operands[0].rank
     shape = tuple(_common_size([v.shape[d] for v in operands]) for d in range(rank))
     collected: dict[tuple[Term, tuple[Axis, ...]], Scalar] = {}
-    for operand in operands:
+    for operand in _flatten_combinations(operands):
         key = (operand.term, operand.axes)
         collected[key] = add(collected[key], operand.coefficient) if key in collected else operand.coefficient
     live = [View(c, term, shape, axes) for (term, axes), c in collected.items() if c != 0]
@@ -345,6 +367,16 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
     labels = tuple(range(rank))
     result = apply(pool, COMBINE, (), scaled, Signature(tuple(labels for _ in scaled), labels))
     return View(leading, result.term, shape, result.axes)
+
+
+def _flatten_combinations(operands: Sequence[View]) -> Iterator[View]:
+    """Operands with nested combinations laid open: addition is associative."""
+    for operand in operands:
+        if operand.term.operation is not COMBINE:
+            yield operand
+            continue
+        for inner in operand.term.operands:
+            yield compose(inner, operand.axes, operand.shape).scaled(operand.coefficient)
 
 
 def _common_size(sizes: Sequence[Size]) -> Size:

@@ -7,7 +7,7 @@ nothing else, so that everything computed from it stays unproved, with the node 
 from __future__ import annotations
 
 import operator as python_operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -19,7 +19,7 @@ from verifycompile.ir.relabel import UnalignedError, insert_dim
 from verifycompile.ir.scalar import NonFiniteScalar
 from verifycompile.ir.size import Size, normalize_size
 from verifycompile.ir.term import Operation, TermPool, View, identity_view
-from verifycompile.program import Blocker, Program
+from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.layout import piece_of
@@ -67,6 +67,9 @@ class Lowering:
         self.lemmas: dict[torch.fx.Node, tuple[tuple[str, str], ...]] = {}
         self.casts: dict[str, torch.fx.Node] = {}
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
+        for program_input in program.inputs:
+            if program_input.role is Role.OPAQUE:
+                self.values[program_input.node] = None
 
     # -- sizes
 
@@ -97,12 +100,18 @@ class Lowering:
             if node in self.values:
                 stack.pop()
                 continue
-            pending = [] if _is_size(node) else [n for n in node.all_input_nodes if n not in self.values]
+            pending = [n for n in self._operands(node) if n not in self.values]
             if pending:
                 stack.extend(reversed(pending))
                 continue
             stack.pop()
             self._lower_node(node)
+
+    def _operands(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+        if _is_size(node) or node.name in self.program.groups:
+            return ()
+        split = whole_split(node)
+        return node.all_input_nodes if split is None else (split,)
 
     def _lower_node(self, node: torch.fx.Node) -> None:
         before = len(self.pool.lemma_trace)
@@ -134,7 +143,11 @@ class Lowering:
         if declaration is None:
             return self._unknown(node, UNDECLARED, f"operator `{node.target}` has no declaration")
         keep_pieces = node.target in _TAKES_PIECES
-        args = [self._argument(a, keep_pieces) for a in node.args]
+        split = whole_split(node)
+        if split is not None and isinstance(self.values[split], Pieces):
+            args = [self.values[split], *node.args[1:]]
+        else:
+            args = [self._argument(a, keep_pieces) for a in node.args]
         kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
         self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node))
         try:
@@ -198,7 +211,9 @@ class Lowering:
 
     def _check_dtype(self, node: torch.fx.Node) -> None:
         values = node.meta.get("val")
-        for value in values if isinstance(values, (list, tuple)) else (values,):
+        if isinstance(values, list):  # pieces of one tensor, all of its dtype
+            values = values[0] if values else None
+        for value in values if isinstance(values, tuple) else (values,):
             if isinstance(value, torch.Tensor) and value.dtype not in PROVABLE_DTYPES:
                 raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
 
@@ -263,6 +278,31 @@ class Lowering:
         for size in reversed(self.builder.mesh):
             view = insert_dim(view, 0, size)
         return view
+
+
+def whole_split(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The split whose pieces, all of them and in order, a concatenation puts together.
+
+    An all-gather along an inner dimension is written so, with one piece a rank; reading the pieces one by one
+    would make the cost grow with the degree of parallelism.
+    """
+    if node.target not in _TAKES_PIECES:
+        return None
+    pieces = node.args[0]
+    if not isinstance(pieces, (list, tuple)) or len(pieces) < 2:
+        return None
+    first = pieces[0]
+    if not isinstance(first, torch.fx.Node) or first.target is not python_operator.getitem:
+        return None
+    split = first.args[0]
+    if not isinstance(split, torch.fx.Node) or len(split.meta.get("val", ())) != len(pieces):
+        return None
+    for index, piece in enumerate(pieces):
+        if not isinstance(piece, torch.fx.Node) or piece.target is not python_operator.getitem:
+            return None
+        if piece.args != (split, index):
+            return None
+    return split
 
 
 def constant_content(value: torch.Tensor) -> tuple[Any, ...] | None:

@@ -73,7 +73,7 @@ CompileUsageError.__qualname__ = UsageError.__qualname__
 
 
 def as_compile_error(error: Exception) -> CompileError:
-    """What a backend is to raise in place of ``error``: ``raise as_compile_error(error) from None``."""
+    """The exception that a backend is to raise (``from None``) in place of ``error``."""
     if isinstance(error, CompileError):
         return error
     if isinstance(error, UsageError):

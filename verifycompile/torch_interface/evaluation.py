@@ -7,7 +7,7 @@ all of them, so that operators called inside compute real CPU values.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
 import sympy
 import torch
@@ -16,19 +16,19 @@ from torch._guards import tracing
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
-    _disable_current_modes,  # pyright: ignore[reportPrivateUsage]
+    _disable_current_modes,
 )
 
 
 @contextlib.contextmanager
-def real_tensors() -> Iterator[None]:
+def real_tensors() -> Generator[None]:
     """Operators called inside compute on real tensors, without gradients or autocast, in float64 by default."""
     default = torch.get_default_dtype()
     with (
         tracing(None),
         _disable_current_modes(),
-        torch._C.DisableTorchFunction(),  # pyright: ignore[reportPrivateUsage]
-        torch._C._DisableAutocast(),  # pyright: ignore[reportPrivateUsage]
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableAutocast(),
         torch.no_grad(),
     ):
         torch.set_default_dtype(torch.float64)
@@ -59,19 +59,27 @@ def mutated_arguments(target: object) -> tuple[str, ...]:
     """Names of the arguments that an operator writes to."""
     if not isinstance(target, OpOverload):
         return ()
-    arguments = target._schema.arguments  # pyright: ignore[reportPrivateUsage]
+    arguments = target._schema.arguments
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def returns_fresh_memory(target: object) -> bool:
+    """Whether no result of an operator can be a view of an argument."""
+    if not isinstance(target, OpOverload):
+        return False
+    returns = target._schema.returns
+    return all(result.alias_info is None for result in returns) and "reshape" not in str(target)
 
 
 def argument_names(target: object) -> tuple[str, ...]:
     """Names of an operator's arguments in the order of its schema."""
     if not isinstance(target, OpOverload):
         return ()
-    return tuple(a.name for a in target._schema.arguments)  # pyright: ignore[reportPrivateUsage]
+    return tuple(a.name for a in target._schema.arguments)
 
 
 def decomposition(target: object) -> object | None:
-    """torch's own reference decomposition of an operator, or None."""
+    """Torch's own reference decomposition of an operator, or None."""
     return decomposition_table.get(target) if isinstance(target, OpOverload) else None
 
 

@@ -41,9 +41,9 @@ def axes_of_submesh(submesh: DeviceMesh, root: DeviceMesh) -> tuple[tuple[int, .
 
     A flattened dimension spans several axes.
     """
-    if submesh is root:
-        return tuple((index,) for index in range(root.ndim))
     described = describe_mesh(root)
+    if describe_mesh(submesh) == described:
+        return tuple((index,) for index in range(root.ndim))
     root_names = tuple(axis.name for axis in described.axes)
     found: list[tuple[int, ...]] = []
     ranks = submesh.mesh
@@ -109,20 +109,22 @@ def axes_of_coordinate(full_mesh: torch.Tensor, dimension: int, mesh: Mesh) -> t
     ``full_mesh``: rank map ``i32[number of submeshes, *submesh shape]`` as it occurs in rank-agnostic graphs.
     The axes must be right for every rank of the mesh, or the result is None.
     """
-    if full_mesh.shape[dimension + 1] == 1:
+    size = full_mesh.shape[dimension + 1]
+    if size == 1:
         return ()
-    lines = full_mesh.movedim(dimension + 1, -1).reshape(-1, full_mesh.shape[dimension + 1]).tolist()
-    lines = [tuple(int(rank) for rank in line) for line in lines]
-    inside = [line for line in lines if line[0] in mesh.ranks]
-    if not inside:
+    positions = {rank: position for position, rank in enumerate(mesh.ranks)}
+    lines: list[list[int]] = full_mesh.movedim(dimension + 1, -1).reshape(-1, size).tolist()
+    inside = [tuple(line) for line in lines if line[0] in positions]
+    if not inside or {rank for line in inside for rank in line} != set(mesh.ranks):
         return None
     axes = axes_of_line(inside[0], mesh)
-    if axes is None or sum(len(line) for line in inside) != len(mesh.ranks):
+    if axes is None:
         return None
     for line in inside:
-        start = _unravel(mesh.ranks.index(line[0]), mesh.shape) if line[0] in mesh.ranks else None
-        if start is None or any(start[axis] != 0 for axis in axes) or _line(start, axes, mesh) != line:
-            return None
+        for coordinate, rank in enumerate(line):
+            place = _unravel(positions[rank], mesh.shape)
+            if _ravel([place[axis] for axis in axes], tuple(mesh.axes[axis].size for axis in axes)) != coordinate:
+                return None
     return axes
 
 

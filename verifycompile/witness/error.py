@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class EvaluationError(Exception):
-    """A captured graph, or a value at its boundary, that cannot be evaluated numerically. No witness follows from it."""
+    """A captured graph, or a value at its boundary, cannot be evaluated numerically. No witness follows."""

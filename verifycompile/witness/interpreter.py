@@ -8,8 +8,9 @@ group; no process group is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+import sympy
 import torch
 import torch.fx
 
@@ -19,6 +20,7 @@ from verifycompile.torch_interface.evaluation import (
     constant_value,
     mutated_arguments,
     operator_name,
+    returns_fresh_memory,
     symbolic_expression,
 )
 from verifycompile.witness import collectives, operators
@@ -32,7 +34,7 @@ _OPAQUE = object()
 
 
 class Interpreter:
-    """Values of one program's nodes, computed on demand and kept until a later evaluation cannot need them.
+    """Values of one program's nodes, computed on demand and kept.
 
     ``inputs`` gives one value a rank for placeholders; a placeholder without a value fails what depends on it.
     """
@@ -53,19 +55,13 @@ class Interpreter:
         """Gives a placeholder its values, one a rank."""
         self._values[node] = values
 
-    def evaluate(self, nodes: Iterable[torch.fx.Node], keep: Iterable[torch.fx.Node] = ()) -> dict[torch.fx.Node, RankValues]:
-        """The values of ``nodes``, one a rank. Values of ``keep``'s ancestors stay available for a later call."""
-        wanted = list(nodes)
-        needed = _ancestors(wanted, self._values)
-        last_use = _last_uses(needed, set(wanted) | _ancestors(keep, {}))
+    def value(self, wanted: torch.fx.Node) -> RankValues:
+        """The value of a node, one object a rank. Raises :class:`EvaluationError` where it has none."""
+        needed = ancestors([wanted], self._values)
         for node in self._program.graph.graph.nodes:
-            if node not in needed:
-                continue
-            if node not in self._values:
+            if node in needed and node not in self._values:
                 self._values[node] = self._evaluate(node)
-            for dead in last_use.get(node, ()):
-                self._values.pop(dead, None)
-        return {node: self._values[node] for node in wanted}
+        return self._values[wanted]
 
     def _evaluate(self, node: torch.fx.Node) -> RankValues:
         if node.op == "get_attr":
@@ -80,11 +76,11 @@ class Interpreter:
         arguments = [self._arguments(node, rank) for rank in range(self.ranks)]
         if collectives.is_wait(name):
             return [args[0] for args, _ in arguments]
+        if mutated_arguments(node.target) and not _overwrites_its_own(node):
+            # Other readers of the memory, on this rank or on one that shares the value, would see the old value.
+            raise EvaluationError(f"{node.name} writes to a value that is read elsewhere")
         if collectives.is_collective(name):
             return self._collective(node, name, arguments)
-        if mutated_arguments(node.target):
-            # A write through storage that ranks share would reach the other ranks and, for inputs, the other program.
-            raise EvaluationError(f"{node.name} writes to its operand")
         return self._local(node, name, arguments)
 
     def _constant(self, node: torch.fx.Node) -> object:
@@ -100,7 +96,7 @@ class Interpreter:
 
     def _coordinate(self, node: torch.fx.Node) -> RankValues:
         symbol = symbolic_expression(node.meta.get("val"))
-        axis = self._program.coordinates.get(symbol) if symbol is not None and symbol.is_Symbol else None  # pyright: ignore[reportArgumentType]
+        axis = self._program.coordinates.get(symbol) if isinstance(symbol, sympy.Symbol) else None
         if axis is None:
             raise EvaluationError(f"{node.name} is the coordinate of an unknown mesh axis")
         return [coordinate[axis] for coordinate in self._coordinates]
@@ -171,7 +167,8 @@ def _dependencies(node: torch.fx.Node) -> list[torch.fx.Node]:
     return node.all_input_nodes
 
 
-def _ancestors(nodes: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, object]) -> set[torch.fx.Node]:
+def ancestors(nodes: Iterable[torch.fx.Node], known: Container[torch.fx.Node] = ()) -> set[torch.fx.Node]:
+    """``nodes`` and everything that their values depend on, not looking behind ``known`` nodes."""
     found: set[torch.fx.Node] = set()
     stack = list(nodes)
     while stack:
@@ -182,17 +179,6 @@ def _ancestors(nodes: Iterable[torch.fx.Node], known: Mapping[torch.fx.Node, obj
         if node not in known:
             stack.extend(_dependencies(node))
     return found
-
-
-def _last_uses(
-    needed: set[torch.fx.Node], kept: set[torch.fx.Node]
-) -> dict[torch.fx.Node, list[torch.fx.Node]]:
-    last: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-    for node in needed:
-        users = [user for user in node.users if user in needed]
-        if users and node not in kept and node.op != "placeholder":
-            last.setdefault(max(users), []).append(node)
-    return last
 
 
 def _resolve(argument: object, value_of: Callable[[torch.fx.Node], object]) -> object:
@@ -215,9 +201,16 @@ def _identity(value: object) -> object:
     return id(value)
 
 
-def _check_strides(
-    node: torch.fx.Node, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]
-) -> None:
+def _overwrites_its_own(node: torch.fx.Node) -> bool:
+    name = operator_name(node.target) or ""
+    sources = node.all_input_nodes[:1]
+    return collectives.is_collective(name) and all(
+        source.op == "call_function" and len(source.users) == 1 and returns_fresh_memory(source.target)
+        for source in sources
+    )
+
+
+def _check_strides(node: torch.fx.Node, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]) -> None:
     source = node.args[0]
     traced = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
     for args, _ in arguments:

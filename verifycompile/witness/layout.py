@@ -21,7 +21,7 @@ def coordinates(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.Tensor]:
     """The ``parts`` shards of ``tensor`` under one sharding placement; raises where they would be uneven."""
-    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
     pieces: int = getattr(placement, "split_factor", 1)
     if not isinstance(dim, int) or dim >= tensor.dim() or tensor.shape[dim] % (parts * pieces) != 0:
         raise EvaluationError(f"shape {tuple(tensor.shape)} cannot be divided by {placement} over {parts} ranks")
@@ -31,7 +31,7 @@ def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.
 
 def join(shards: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor:
     """The inverse of :func:`split`."""
-    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
     pieces: int = getattr(placement, "split_factor", 1)
     shapes = {tuple(shard.shape) for shard in shards}
     if not isinstance(dim, int) or len(shapes) != 1 or dim >= shards[0].dim() or shards[0].shape[dim] % pieces != 0:
@@ -59,9 +59,7 @@ def distribute(
     return parts
 
 
-def _divide(
-    tensor: torch.Tensor, placement: Placement, size: int, generator: torch.Generator
-) -> list[torch.Tensor]:
+def _divide(tensor: torch.Tensor, placement: Placement, size: int, generator: torch.Generator) -> list[torch.Tensor]:
     if isinstance(placement, Replicate):
         return [tensor] * size
     if is_shard(placement):
@@ -101,31 +99,30 @@ def assemble(
     parts: Sequence[torch.Tensor],
     mesh_shape: Sequence[int],
     placements: Sequence[Placement],
-    same: Callable[[torch.Tensor, torch.Tensor], bool],
-) -> torch.Tensor | None:
-    """The whole tensor that ``parts`` are under ``placements``; None where replicated parts are not all the same."""
-    level = list(parts)
-    if len(level) != math.prod(mesh_shape):
-        raise EvaluationError(f"{len(level)} values for a mesh of shape {tuple(mesh_shape)}")
+    reduction: Callable[[Sequence[torch.Tensor], str], torch.Tensor] = reduce,
+) -> list[torch.Tensor]:
+    """The whole tensors that ``parts`` are under ``placements``: one for each coordinate of the replicated axes."""
+    if len(parts) != math.prod(mesh_shape):
+        raise EvaluationError(f"{len(parts)} values for a mesh of shape {tuple(mesh_shape)}")
+    level = [[part] for part in parts]
     for placement, size in reversed(list(zip(placements, mesh_shape, strict=True))):
         groups = [level[start : start + size] for start in range(0, len(level), size)]
-        merged = [_merge(group, placement, same) for group in groups]
-        level = [value for value in merged if value is not None]
-        if len(level) != len(merged):
-            return None
+        level = [_merge(group, placement, reduction) for group in groups]
     return level[0]
 
 
 def _merge(
-    group: Sequence[torch.Tensor], placement: Placement, same: Callable[[torch.Tensor, torch.Tensor], bool]
-) -> torch.Tensor | None:
-    if is_shard(placement):
-        return join(group, placement)
-    first = group[0]
-    if any(value.shape != first.shape for value in group):
-        raise EvaluationError(f"ranks hold different shapes under placement {placement}")
+    group: Sequence[list[torch.Tensor]],
+    placement: Placement,
+    reduction: Callable[[Sequence[torch.Tensor], str], torch.Tensor],
+) -> list[torch.Tensor]:
     if isinstance(placement, Replicate):
-        return first if all(value is first or same(value, first) for value in group) else None
-    if isinstance(placement, Partial):
-        return reduce(group, placement.reduce_op)
-    raise EvaluationError(f"no values for placement {placement}")
+        return [value for values in group for value in values]
+    columns = list(zip(*group, strict=True))
+    if is_shard(placement):
+        return [join(column, placement) for column in columns]
+    if not isinstance(placement, Partial):
+        raise EvaluationError(f"no values for placement {placement}")
+    if any(value.shape != column[0].shape for column in columns for value in column):
+        raise EvaluationError(f"ranks hold different shapes under placement {placement}")
+    return [reduction(column, placement.reduce_op) for column in columns]

@@ -11,7 +11,7 @@ from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
 
 _NAMESPACES = ("aten.", "prims.")
-_PYTHON_MODULES = ("_operator", "math", "torch")
+_PYTHON_MODULES = ("_operator", "math")
 _EXACT_FAILURES = (RuntimeError, IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError)
 
 
@@ -24,7 +24,9 @@ def precise(value: object) -> object:
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, (list, tuple)):
-        return type(value)(precise(item) for item in value) if type(value) in (list, tuple) else tuple(map(precise, value))
+        return (
+            type(value)(precise(item) for item in value) if type(value) in (list, tuple) else tuple(map(precise, value))
+        )
     return value
 
 
@@ -82,7 +84,7 @@ def _cpu_keywords(kwargs: Mapping[str, object]) -> dict[str, object]:
 
 def _python_call(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     module = getattr(target, "__module__", None)
-    known = module in _PYTHON_MODULES or getattr(target, "__name__", "") == "sym_ite"
+    known = module in _PYTHON_MODULES or str(getattr(target, "__name__", "")).startswith("sym_")
     if not callable(target) or not known:
         raise EvaluationError(f"no interpretation of the function {target}")
     try:
@@ -142,4 +144,9 @@ def poison(value: object) -> object:
 
 def is_uninitialised(name: str) -> bool:
     """Whether the operator returns memory that nothing has written yet."""
-    return name.split(".")[1] in ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+    return name.split(".")[1] in _UNINITIALISED
+
+
+_UNINITIALISED = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"},
+)

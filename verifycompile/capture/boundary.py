@@ -1,0 +1,119 @@
+"""What spec and implementation have in common: a traced frame exported to a joint graph, its outputs named."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch.fx
+
+from verifycompile.capture.names import InputName, name_inputs
+from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
+from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
+from verifycompile.torch_interface.dynamo import TracedFrame, source_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """A traced frame and its joint graph.
+
+    ``names``: one per Dynamo graph input. ``results``: for each result of the Dynamo graph the names of the user's
+    outputs that it is (``output.N``, N counts the tensors of the flattened return value).
+    ``passed_through``: ``output.N`` -> input name, for outputs that are an input itself.
+    """
+
+    traced: TracedFrame
+    joint: JointGraph
+    names: tuple[InputName, ...]
+    results: tuple[tuple[str, ...], ...]
+    passed_through: dict[str, str]
+
+
+def export(traced: TracedFrame, known_names: dict[int, InputName] | None = None) -> Export:
+    """Export ``traced`` (inside its backend call) and name its boundary.
+
+    ``known_names``: identity of a real input -> its name, where the caller made the input itself.
+    """
+    placeholders = traced.graph.graph.find_nodes(op="placeholder")
+    sources = [source_name(placeholder) for placeholder in placeholders]
+    names = list(name_inputs(sources, traced.example_inputs, traced.frame))
+    for position, value in enumerate(traced.example_inputs):
+        if known_names is not None and id(value) in known_names:
+            names[position] = known_names[id(value)]
+    results, passed_through = _name_results(traced, placeholders, names)
+    joint = export_joint(traced.graph, traced.example_inputs)
+    return Export(traced, joint, tuple(names), results, passed_through)
+
+
+def _name_results(
+    traced: TracedFrame, placeholders: list[torch.fx.Node], names: list[InputName]
+) -> tuple[tuple[tuple[str, ...], ...], dict[str, str]]:
+    output = next(iter(traced.graph.graph.find_nodes(op="output")))
+    returned_by_graph: list[Any] = list(output.args[0])
+    if traced.returned is None:
+        return tuple((f"output.{index}",) for index in range(len(returned_by_graph))), {}
+    results: list[list[str]] = [[] for _ in returned_by_graph]
+    passed_through: dict[str, str] = {}
+    for number, node in enumerate(traced.returned):
+        name = f"output.{number}"
+        if node in returned_by_graph:
+            results[returned_by_graph.index(node)].append(name)
+        elif node.op == "placeholder":
+            position = next((i for i, item in enumerate(placeholders) if item.name == node.name), None)
+            passed_through[name] = names[position].name if position is not None else node.name
+    number = len(traced.returned)
+    for result in results:
+        if not result:
+            # A value that leaves the frame by a side effect (`self.cache = y`), after what the frame returns.
+            result.append(f"output.{number}")
+            number += 1
+    return tuple(tuple(result) for result in results), passed_through
+
+
+def boundary_blockers(exported: Export) -> tuple[Blocker, ...]:
+    """Inputs and outputs of the joint graph that have no counterpart in the user's program."""
+    blockers: list[Blocker] = []
+    for flat in (*exported.joint.inputs, *exported.joint.outputs):
+        if flat.node is None or flat.part in (Part.MESH, Part.SIZE):
+            continue
+        if flat.origin is Origin.OTHER or flat.part is Part.OTHER:
+            blockers.append(Blocker(flat.node, "VC206", f"the graph passes `{flat.text}`, which the proof cannot name."))
+    return tuple(blockers)
+
+
+def output_names(exported: Export, flat: Flat) -> tuple[tuple[OutputKind, str], ...]:
+    """Kind and names of a returned value; none for meshes, sizes and what ``boundary_blockers`` reports."""
+    if flat.node is None or flat.part not in (Part.WHOLE, Part.LOCAL):
+        return ()
+    if flat.origin is Origin.RESULT:
+        return tuple((OutputKind.VALUE, name) for name in exported.results[flat.index])
+    if flat.origin is Origin.GRADIENT:
+        return ((OutputKind.GRADIENT, f"grad.{exported.names[flat.index].name}"),)
+    if flat.origin is Origin.MUTATION:
+        return ((OutputKind.MUTATION, f"mutation.{exported.names[flat.index].name}"),)
+    return ()
+
+
+def passed_through_outputs(exported: Export) -> tuple[ProgramOutput, ...]:
+    """Outputs that are an input itself, where the joint graph has that input; their index is -1."""
+    nodes = {
+        exported.names[flat.index].name: flat.node
+        for flat in exported.joint.inputs
+        if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL) and flat.node is not None
+    }
+    return tuple(
+        ProgramOutput(nodes[source], OutputKind.VALUE, name, -1)
+        for name, source in exported.passed_through.items()
+        if source in nodes
+    )
+
+
+def role_of(exported: Export, flat: Flat) -> Role:
+    """Role of a placeholder."""
+    if flat.part is Part.SIZE:
+        return Role.SIZE
+    if flat.part is Part.MESH:
+        return Role.OPAQUE
+    if flat.origin is Origin.TANGENT:
+        return Role.TANGENT
+    return exported.names[flat.index].role if flat.origin is Origin.ARGUMENT else Role.INPUT

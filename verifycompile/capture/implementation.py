@@ -1,0 +1,89 @@
+"""The parallel program: the graph that one rank compiles, with the layout of everything that enters and leaves it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from verifycompile.capture.boundary import Export, boundary_blockers, export
+from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, root_mesh
+from verifycompile.capture.placed import PlacedBoundary
+from verifycompile.capture.sizes import remaining_guards, solve_divisibility
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Program
+from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
+from verifycompile.torch_interface.mesh import describe_mesh, is_process_group, real_object
+from verifycompile.torch_interface.ranks import has_rank_operators
+from verifycompile.torch_interface.shapes import trace_guards
+
+EXPORT = "verifycompile.export"
+"""Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
+
+
+def has_parallelism(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """True where a Dynamo graph takes a DTensor, a mesh or a process group, or holds a collective."""
+    for value in example_inputs:
+        held = real_object(value)
+        if isinstance(held, DTensor | DeviceMesh) or is_process_group(held):
+            return True
+    return has_rank_operators(graph)
+
+
+def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Program:
+    """The parallel program behind a Dynamo graph. Call it inside a Dynamo backend; ``graph`` stays usable.
+
+    Raises ``UsageError``: VC301 without a device mesh, VC302 with several, VC303 for placements that do not fit,
+    VC306 for names that do not exist.
+    """
+    return capture_traced(traced_frame_under_compilation(graph, example_inputs), options)
+
+
+def capture_traced(traced: TracedFrame, options: Options) -> Program:
+    """``capture_implementation`` for a frame that was traced here."""
+    start = time.perf_counter()
+    root = root_mesh(traced, options.mesh)
+    exported = _with_spec_names(export(traced), options)
+    mesh = describe_mesh(root)
+    guards = trace_guards(traced.context)
+    size_values = solve_divisibility(guards)
+    boundary = PlacedBoundary(exported, root, mesh, options, size_values)
+    inputs = boundary.inputs()
+    outputs = boundary.outputs(inputs)
+    graph = exported.joint.graph
+    coordinates = resolve_coordinates(graph, mesh)
+    groups = resolve_groups(graph, root, mesh)
+    blockers: list[Blocker] = [
+        *boundary_blockers(exported),
+        *boundary.blockers,
+        *coordinates.blockers,
+        *groups.blockers,
+    ]
+    graph.meta[EXPORT] = exported
+    return Program(
+        graph=graph,
+        inputs=inputs,
+        outputs=outputs,
+        mesh=mesh,
+        coordinates=coordinates.axes,
+        groups=groups.axes,
+        size_values={**size_values, **coordinates.size_values},
+        guards=remaining_guards(guards, size_values),
+        blockers=tuple(blockers),
+        assumptions=groups.assumptions,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _with_spec_names(exported: Export, options: Options) -> Export:
+    if not options.param_names:
+        return exported
+    names = tuple(
+        dataclasses.replace(name, name=options.param_names.get(name.name, name.name)) for name in exported.names
+    )
+    return dataclasses.replace(exported, names=names)

@@ -1,0 +1,130 @@
+"""Placements over the root mesh: lifted from submeshes, checked for what the proof can represent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import sympy
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+
+from verifycompile.program import Blocker, Mesh, Size
+from verifycompile.torch_interface.mesh import axes_of_submesh
+
+Placements = tuple[Placement, ...]
+
+
+class LayoutBlocked(Exception):
+    """A layout that the proof cannot represent; ``code`` is a diagnostic code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def blocker(self) -> Blocker:
+        return Blocker(None, self.code, self.message)
+
+
+def lift_placements(
+    name: str, placements: Sequence[Placement], mesh: DeviceMesh, root: DeviceMesh, ndim: int | None
+) -> Placements:
+    """Placements over ``root`` of a tensor laid out over ``mesh``; axes that ``mesh`` lacks hold it replicated.
+
+    ``ndim``: the tensor's number of dimensions, to make negative shard dimensions positive; None leaves them.
+    Raises ``LayoutBlocked`` naming ``name``.
+    """
+    check_kinds(name, placements)
+    spans = axes_of_submesh(mesh, root)
+    if spans is None or len(spans) != len(placements):
+        raise LayoutBlocked("VC206", f"`{name}` lies on a mesh that is no product of axes of the root mesh: {mesh}.")
+    lifted: list[Placement] = [Replicate()] * root.ndim
+    order: dict[int, list[int]] = {}
+    for placement, axes in zip(placements, spans, strict=True):
+        if isinstance(placement, Shard):
+            placement = normalize_shard(placement, ndim)
+            order.setdefault(placement.dim, []).extend(axes)
+        for axis in axes:
+            lifted[axis] = placement
+    for dimension, axes in order.items():
+        if axes != sorted(axes):
+            raise LayoutBlocked(
+                "VC206", f"`{name}` is sharded on dimension {dimension} with an inner mesh axis outermost: {placements}."
+            )
+    return tuple(lifted)
+
+
+def normalize_shard(placement: Shard, ndim: int | None) -> Shard:
+    """The same placement with a dimension that counts from the front."""
+    return Shard(placement.dim + ndim) if placement.dim < 0 and ndim is not None else placement
+
+
+def normalize(placements: Sequence[Placement], ndim: int) -> Placements:
+    """``placements`` with shard dimensions that count from the front."""
+    return tuple(normalize_shard(item, ndim) if type(item) is Shard else item for item in placements)
+
+
+def check_kinds(name: str, placements: Sequence[Placement]) -> None:
+    """Raise ``LayoutBlocked`` for a placement other than ``Shard``, ``Replicate`` and ``Partial``."""
+    for placement in placements:
+        if type(placement) not in (Shard, Replicate, Partial):
+            raise LayoutBlocked(
+                "VC206", f"`{name}` has placement {placement!r}; only Shard, Replicate and Partial can be represented."
+            )
+
+
+def shard_degrees(placements: Placements, mesh: Mesh, ndim: int) -> tuple[int, ...]:
+    """For each tensor dimension the product of the mesh axes that shard it."""
+    degrees = [1] * ndim
+    for placement, axis in zip(placements, mesh.axes, strict=True):
+        if isinstance(placement, Shard):
+            degrees[placement.dim] *= axis.size
+    return tuple(degrees)
+
+
+def global_shape(name: str, local_shape: Sequence[Size], placements: Placements, mesh: Mesh) -> tuple[Size, ...]:
+    """Shape of the whole tensor of which every rank holds ``local_shape``."""
+    check_dimensions(name, placements, len(local_shape))
+    degrees = shard_degrees(placements, mesh, len(local_shape))
+    return tuple(size * degree for size, degree in zip(local_shape, degrees, strict=True))
+
+
+def check_dimensions(name: str, placements: Placements, ndim: int) -> None:
+    """Raise ``LayoutBlocked`` VC303 where a shard dimension does not exist."""
+    for placement in placements:
+        if isinstance(placement, Shard) and not 0 <= placement.dim < ndim:
+            raise LayoutBlocked(
+                "VC303", f"`{name}` has {ndim} dimensions, but its placement is {placement!r}: {placements}."
+            )
+
+
+def check_even(
+    name: str,
+    whole_shape: Sequence[Size],
+    placements: Placements,
+    mesh: Mesh,
+    simplify: Callable[[Size], Size],
+) -> None:
+    """Raise ``LayoutBlocked`` VC204 where a sharded dimension is not known to be a multiple of its mesh axes."""
+    check_dimensions(name, placements, len(whole_shape))
+    for dimension, degree in enumerate(shard_degrees(placements, mesh, len(whole_shape))):
+        size = simplify(whole_shape[dimension])
+        if degree > 1 and not _divides(degree, size):
+            axes = [axis.name for axis, item in zip(mesh.axes, placements, strict=True) if item == Shard(dimension)]
+            raise LayoutBlocked(
+                "VC204",
+                f"dimension {dimension} of `{name}` has size {size}, which mesh axes {', '.join(axes)} "
+                f"({degree} ranks) do not divide evenly.",
+            )
+
+
+def _divides(degree: int, size: Size) -> bool:
+    if isinstance(size, int):
+        return size % degree == 0
+    return (sympy.expand(size) / degree).is_integer is True
+
+
+def mesh_ranks(mesh: Mesh) -> int:
+    """Number of ranks on the mesh."""
+    return math.prod(mesh.shape)

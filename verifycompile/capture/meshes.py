@@ -1,0 +1,144 @@
+"""The root mesh of a program, and which of its axes coordinates and process groups speak of."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import sympy
+import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from verifycompile.errors import UsageError
+from verifycompile.program import Blocker, Mesh
+from verifycompile.torch_interface.dynamo import TracedFrame
+from verifycompile.torch_interface.mesh import (
+    axes_of_coordinate,
+    axes_of_line,
+    axes_of_submesh,
+    describe_mesh,
+    group_ranks,
+    mesh_group_ranks,
+    real_object,
+    root_of,
+)
+from verifycompile.torch_interface.ranks import GroupUse, coordinate_reads, group_uses
+
+
+def root_mesh(traced: TracedFrame, named: DeviceMesh | None) -> DeviceMesh:
+    """The mesh that placements speak of: ``named``, else the root of the meshes that enter the graph.
+
+    Raises ``UsageError`` VC301 where there is none and VC302 where there are several.
+    """
+    if named is not None:
+        return named
+    roots: dict[Mesh, DeviceMesh] = {}
+    for value in traced.example_inputs:
+        held = value.device_mesh if isinstance(value, DTensor) else real_object(value)
+        if isinstance(held, DeviceMesh):
+            root = root_of(held)
+            roots.setdefault(describe_mesh(root), root)
+    if not roots:
+        raise UsageError(
+            "VC301",
+            "no device mesh: no parameter or input of this graph is a DTensor. "
+            "Name the mesh of your process groups with the option `mesh`.",
+        )
+    if len(roots) > 1:
+        shapes = "; ".join(_text(mesh) for mesh in roots)
+        raise UsageError(
+            "VC302",
+            f"the DTensors of this graph lie on {len(roots)} meshes that are not parts of one: {shapes}. "
+            "Make them slices of one mesh, or name the one to use with the option `mesh`.",
+        )
+    return next(iter(roots.values()))
+
+
+def _text(mesh: Mesh) -> str:
+    axes = ", ".join(f"{axis.name}={axis.size}" for axis in mesh.axes)
+    return f"({axes}) on ranks {mesh.ranks[0]} to {mesh.ranks[-1]}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Coordinates:
+    """``axes``: symbol -> mesh axis. ``size_values``: a coordinate on a flattened axis in terms of those, 0 on size 1."""
+
+    axes: dict[sympy.Symbol, int]
+    size_values: dict[sympy.Symbol, sympy.Expr]
+    blockers: tuple[Blocker, ...]
+
+
+def resolve_coordinates(graph: torch.fx.GraphModule, mesh: Mesh) -> Coordinates:
+    """The mesh axis behind every coordinate that the graph reads."""
+    axes: dict[sympy.Symbol, int] = {}
+    values: dict[sympy.Symbol, sympy.Expr] = {}
+    blockers: list[Blocker] = []
+    known: dict[tuple[object, ...], tuple[int, ...] | None] = {}
+    for read in coordinate_reads(graph):
+        spans: tuple[int, ...] | None = None
+        if read.rank_map is not None:
+            key = (tuple(read.rank_map.flatten().tolist()), tuple(read.rank_map.shape), read.dimension)
+            if key not in known:
+                known[key] = axes_of_coordinate(read.rank_map, read.dimension, mesh)
+            spans = known[key]
+        if read.symbol is None or spans is None:
+            blockers.append(
+                Blocker(read.node, "VC206", "a rank coordinate is read on a mesh that is no part of the root mesh.")
+            )
+        elif len(spans) == 1:
+            axes[read.symbol] = spans[0]
+        else:
+            values[read.symbol] = _mixed_radix(spans, mesh, axes)
+    return Coordinates(axes, values, tuple(blockers))
+
+
+def _mixed_radix(spans: tuple[int, ...], mesh: Mesh, axes: dict[sympy.Symbol, int]) -> sympy.Expr:
+    value: sympy.Expr = sympy.Integer(0)
+    for axis in spans:
+        symbol = sympy.Symbol(f"coordinate_{axis}", integer=True, nonnegative=True)
+        axes[symbol] = axis
+        value = value * mesh.axes[axis].size + symbol
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """``axes``: see ``Program.groups``; () for a group of one rank."""
+
+    axes: dict[str, tuple[int, ...]]
+    blockers: tuple[Blocker, ...]
+    assumptions: tuple[str, ...]
+
+
+def resolve_groups(graph: torch.fx.GraphModule, root: DeviceMesh, mesh: Mesh) -> Groups:
+    """The mesh axes that every process group of the graph spans."""
+    axes: dict[str, tuple[int, ...]] = {}
+    blockers: list[Blocker] = []
+    assumptions: dict[str, None] = {}
+    own_groups: set[tuple[int, ...]] | None = None
+    for use in group_uses(graph):
+        spans = axes.get(use.key) or _spans(use, root, mesh)
+        if spans is None:
+            ranks = group_ranks(use.group)
+            blockers.append(
+                Blocker(use.node, "VC206", f"the process group of ranks {list(ranks)} is no product of mesh axes.")
+            )
+            continue
+        axes[use.key] = spans
+        if use.mesh is not None or len(spans) == 0:
+            continue
+        if own_groups is None:
+            own_groups = mesh_group_ranks(root)
+        ranks = group_ranks(use.group)
+        if ranks not in own_groups and len(ranks) != len(mesh.ranks):
+            names = ", ".join(mesh.axes[axis].name for axis in spans)
+            assumptions[f"on every rank, the group that is ranks {list(ranks)} here is that rank's slice of {names}"] = None
+    return Groups(axes, tuple(blockers), tuple(assumptions))
+
+
+def _spans(use: GroupUse, root: DeviceMesh, mesh: Mesh) -> tuple[int, ...] | None:
+    if use.mesh is not None:
+        spans = axes_of_submesh(use.mesh, root)
+        if spans is not None:
+            return spans[use.dimension]
+    return axes_of_line(group_ranks(use.group), mesh)

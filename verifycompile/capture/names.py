@@ -1,0 +1,211 @@
+"""Names of graph inputs: from Dynamo's source expressions to argument names and fully qualified parameter names."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from verifycompile.program import Role
+from verifycompile.torch_interface.dynamo import Frame
+
+_STEP = re.compile(r"\.(?P<attribute>[A-Za-z_]\w*)|\['(?P<key>[^']*)'\]|\[(?P<index>-?\d+)\]")
+_ROOT = re.compile(r"(?P<scope>[LG])\['(?P<name>[^']*)'\]")
+_SIZE = re.compile(r"(?P<base>.*)\.(?P<what>size|stride)\(\)\[(?P<dimension>\d+)\]$")
+_WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
+_REGISTRIES = {"_parameters": Role.PARAMETER, "_buffers": Role.BUFFER}
+
+
+@dataclasses.dataclass(frozen=True)
+class SourcePath:
+    """A parsed source expression: a root variable (``L`` local, ``G`` global) and the steps from it.
+
+    A step is ``(".", attribute)`` or ``("[]", key or index)``.
+    """
+
+    scope: str
+    variable: str
+    steps: tuple[tuple[str, str | int], ...]
+
+    @staticmethod
+    def parse(expression: str) -> SourcePath | None:
+        """The path, or None where the expression is more than attribute and item accesses."""
+        root = _ROOT.match(expression)
+        if root is None:
+            return None
+        steps: list[tuple[str, str | int]] = []
+        position = root.end()
+        while position < len(expression):
+            step = _STEP.match(expression, position)
+            if step is None:
+                return None
+            if step["attribute"] is not None:
+                steps.append((".", step["attribute"]))
+            elif step["key"] is not None:
+                steps.append(("[]", step["key"]))
+            else:
+                steps.append(("[]", int(step["index"])))
+            position = step.end()
+        return SourcePath(root["scope"], root["name"], tuple(steps))
+
+    def module_prefix(self) -> int | None:
+        """Number of steps before the first access into a module's registries, None for other values."""
+        for position, step in enumerate(self.steps):
+            if step[0] == "." and (step[1] == "_modules" or step[1] in _REGISTRIES):
+                return position
+        return None
+
+    def root(self, length: int) -> SourcePath:
+        """The path of the first ``length`` steps."""
+        return SourcePath(self.scope, self.variable, self.steps[:length])
+
+    def value(self, frame: Frame) -> Any:
+        """The object that the path leads to in ``frame``, None where it leads nowhere."""
+        try:
+            found: Any = (frame.locals if self.scope == "L" else frame.globals)[self.variable]
+            for kind, step in self.steps:
+                found = getattr(found, str(step)) if kind == "." else found[step]
+        except (AttributeError, KeyError, IndexError, TypeError):
+            return None
+        return found
+
+    def dotted(self) -> str:
+        """``batch.tokens`` for ``L['batch']['tokens']``."""
+        return ".".join((self.variable, *(str(step) for _, step in self.steps)))
+
+
+def clean_module_name(parts: Sequence[str]) -> str:
+    """Fully qualified name without wrappers: ``layers.0.weight`` for ``_orig_mod.layers.0.parametrizations.weight.original``."""
+    kept = [part for part in parts if part not in _WRAPPERS]
+    if len(kept) >= 3 and kept[-3] == "parametrizations" and kept[-1] == "original":
+        kept = [*kept[:-3], kept[-2]]
+    return ".".join(kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class InputName:
+    """What a graph input is called. ``root``: the module that ``name`` is relative to, for parameters and buffers."""
+
+    name: str
+    role: Role
+    root: SourcePath | None = None
+
+
+def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> tuple[InputName, ...]:
+    """Name each graph input. ``sources``: Dynamo's expressions; ``values``: the real inputs, to name tied parameters once.
+
+    Names are relative to the module where there is one root module, else prefixed by the root's own name. They are unique.
+    """
+    paths = [SourcePath.parse(source) for source in sources]
+    roots = {path.root(length) for path in paths if path is not None and (length := path.module_prefix()) is not None}
+    first_names = _names_by_identity(roots, frame)
+    arguments = _argument_names(frame)
+    named: list[InputName] = []
+    taken: set[str] = set()
+    for source, path, value in zip(sources, paths, values, strict=True):
+        entry = _name(source, path, value, arguments, first_names, prefix_roots=len(roots) > 1)
+        if entry.name in taken:
+            entry = dataclasses.replace(entry, name=source)
+        taken.add(entry.name)
+        named.append(entry)
+    return tuple(named)
+
+
+def _name(
+    source: str,
+    path: SourcePath | None,
+    value: Any,
+    arguments: Mapping[tuple[str, str | int], str],
+    first_names: Mapping[tuple[SourcePath, int], str],
+    *,
+    prefix_roots: bool,
+) -> InputName:
+    size = _SIZE.match(source)
+    if size is not None:
+        base = SourcePath.parse(size["base"])
+        owner = _name(size["base"], base, None, arguments, first_names, prefix_roots=prefix_roots)
+        return InputName(f"{owner.name}.{size['what']}({size['dimension']})", Role.SIZE)
+    if path is None:
+        return InputName(source, Role.INPUT)
+    length = path.module_prefix()
+    if length is None:
+        return InputName(_argument_name(path, arguments), Role.INPUT)
+    root = path.root(length)
+    role = Role.BUFFER
+    parts: list[str] = []
+    for kind, step in path.steps[length:]:
+        if kind == "." and str(step) in _REGISTRIES:
+            role = _REGISTRIES[str(step)]
+        elif not (kind == "." and step == "_modules"):
+            parts.append(str(step))
+    name = first_names.get((root, id(value))) or clean_module_name(parts)
+    return InputName(f"{root.dotted()}.{name}" if prefix_roots else name, role, root)
+
+
+def _names_by_identity(roots: set[SourcePath], frame: Frame) -> dict[tuple[SourcePath, int], str]:
+    """The first name of every parameter, so that a tied parameter has the same name however it was reached."""
+    names: dict[tuple[SourcePath, int], str] = {}
+    for root in roots:
+        module = root.value(frame)
+        if not isinstance(module, nn.Module):
+            continue
+        for name, parameter in module.named_parameters():
+            names[(root, id(parameter))] = clean_module_name(name.split("."))
+    return names
+
+
+def _argument_name(path: SourcePath, arguments: Mapping[tuple[str, str | int], str]) -> str:
+    if path.scope == "L" and path.steps:
+        known = arguments.get((path.variable, path.steps[0][1]))
+        if known is not None:
+            return ".".join((known, *(str(step) for _, step in path.steps[1:])))
+    return path.dotted()
+
+
+def called_through(frame: Frame) -> Callable[..., Any] | None:
+    """The module or function that a wrapper frame ``wrapper(*args, **kwargs)`` calls, None for other frames."""
+    has_varargs = bool(frame.code.co_flags & inspect.CO_VARARGS)
+    has_keywords = bool(frame.code.co_flags & inspect.CO_VARKEYWORDS)
+    if not (has_varargs and has_keywords):
+        return None
+    if isinstance(frame.locals.get("self"), nn.Module) and frame.code.co_argcount == 1:
+        return frame.locals["self"]
+    callee = frame.locals.get("fn")
+    return callee if callable(callee) and frame.code.co_argcount == 0 else None
+
+
+def wrapper_arguments(frame: Frame) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``(args, kwargs)`` of a wrapper frame."""
+    varargs, keywords = _variadic_names(frame)
+    return tuple(frame.locals.get(varargs, ())), dict(frame.locals.get(keywords, {}))
+
+
+def _variadic_names(frame: Frame) -> tuple[str, str]:
+    first = frame.code.co_argcount + frame.code.co_kwonlyargcount
+    return frame.code.co_varnames[first], frame.code.co_varnames[first + 1]
+
+
+def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
+    """``("args", 0) -> "x"`` where the frame is a wrapper around the model's ``forward``."""
+    callee = called_through(frame)
+    if callee is None:
+        return {}
+    function = callee.forward if isinstance(callee, nn.Module) else callee
+    varargs, keywords = _variadic_names(frame)
+    args, kwargs = wrapper_arguments(frame)
+    names: dict[tuple[str, str | int], str] = {(keywords, key): key for key in kwargs}
+    position = 0
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            for index in range(position, len(args)):
+                names[(varargs, index)] = f"{parameter.name}.{index - position}"
+            break
+        if position >= len(args) or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            break
+        names[(varargs, position)] = parameter.name
+        position += 1
+    return names

@@ -1,0 +1,264 @@
+"""Layouts of an implementation's inputs and outputs: from DTensor metadata, from options, else by default."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
+from verifycompile.capture.layouts import (
+    LayoutBlocked,
+    Placements,
+    check_even,
+    check_kinds,
+    global_shape,
+    lift_placements,
+    normalize,
+)
+from verifycompile.capture.sizes import substitute
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Mesh, OutputKind, ProgramInput, ProgramOutput, Role, Size
+from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
+from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.shapes import shape_of, size_of
+
+_TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
+_TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Placed:
+    placements: Placements | None
+    shape: tuple[Size, ...]
+    assumed: bool = False
+
+
+class PlacedBoundary:
+    """Builds ``ProgramInput`` and ``ProgramOutput`` values; what cannot be represented goes to ``blockers``."""
+
+    def __init__(
+        self,
+        exported: Export,
+        root: DeviceMesh,
+        mesh: Mesh,
+        options: Options,
+        size_values: Mapping[sympy.Symbol, sympy.Expr],
+    ) -> None:
+        self.blockers: list[Blocker] = []
+        self._exported = exported
+        self._root = root
+        self._mesh = mesh
+        self._options = options
+        self._size_values = size_values
+        self._fed_layouts = _layouts_of_from_local(exported, root)
+
+    def inputs(self) -> tuple[ProgramInput, ...]:
+        """Every placeholder of the joint graph, in order. Raises ``UsageError`` VC303 and VC306."""
+        inputs = tuple(self._input(flat) for flat in self._exported.joint.inputs)
+        self._check_option_names(inputs)
+        return inputs
+
+    def outputs(self, inputs: Sequence[ProgramInput]) -> tuple[ProgramOutput, ...]:
+        """Every tensor that the joint graph returns, in order, then outputs that are an input itself."""
+        by_name = {item.name: item for item in inputs if item.role in _TENSOR_ROLES}
+        outputs: list[ProgramOutput] = []
+        for position, flat in enumerate(self._exported.joint.outputs):
+            for kind, name in output_names(self._exported, flat):
+                placements, declared = self._requirement(flat, kind, name, by_name)
+                assert flat.node is not None
+                outputs.append(ProgramOutput(flat.node, kind, name, position, placements, declared))
+        outputs.extend(passed_through_outputs(self._exported))
+        known = {output.name for output in outputs if output.kind is OutputKind.VALUE}
+        unknown = sorted(set(self._options.out_placements) - known)
+        if unknown:
+            raise UsageError(
+                "VC306",
+                f"option `out_placements` names `{unknown[0]}`; the outputs are {_listed(sorted(known))}.",
+            )
+        return tuple(outputs)
+
+    def _input(self, flat: Flat) -> ProgramInput:
+        assert flat.node is not None
+        role = role_of(self._exported, flat)
+        if role is Role.TANGENT:
+            return self._tangent(flat)
+        name = self._exported.names[flat.index].name if flat.origin is Origin.ARGUMENT else flat.text
+        value = flat.node.meta.get("val")
+        if flat.part not in _TENSOR_PARTS or not isinstance(value, torch.Tensor):
+            opaque = not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+            return ProgramInput(flat.node, Role.OPAQUE if opaque else Role.SIZE, name)
+        example = self._exported.traced.example_inputs[flat.index] if flat.origin is Origin.ARGUMENT else None
+        requires_grad = isinstance(example, torch.Tensor) and example.requires_grad
+        try:
+            placed = self._place_input(flat, role, name, shape_of(value))
+        except LayoutBlocked as blocked:
+            self._block(flat.node, blocked)
+            placed = _Placed(None, shape_of(value))
+        return ProgramInput(flat.node, role, name, placed.placements, placed.shape, requires_grad, placed.assumed)
+
+    def _place_input(self, flat: Flat, role: Role, name: str, shape: tuple[Size, ...]) -> _Placed:
+        if flat.layout is not None:
+            return self._place_dtensor(flat.layout, name)
+        if role is Role.INPUT:
+            declared = self._options.in_placements.get(name)
+            fed = self._fed_layouts.get(flat.index)
+        else:
+            declared = _by_pattern(self._options.param_placements, name)
+            fed = None
+        chosen = declared or fed or (Replicate(),) * len(self._mesh.axes)
+        placements = self._checked(name, chosen, len(shape))
+        return _Placed(placements, global_shape(name, shape, placements, self._mesh), assumed=declared is None)
+
+    def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
+        whole = tuple(size_of(size) for size in layout.global_shape)
+        if not layout.shard_order_is_default:
+            raise LayoutBlocked("VC206", f"`{name}` is sharded with an inner mesh axis outermost.")
+        placements = lift_placements(name, layout.placements, layout.mesh, self._root, len(whole))
+        check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
+        return _Placed(placements, whole)
+
+    def _tangent(self, flat: Flat) -> ProgramInput:
+        assert flat.node is not None
+        name = self._exported.results[flat.index][0]
+        shape = shape_of(flat.node.meta["val"]) if isinstance(flat.node.meta.get("val"), torch.Tensor) else ()
+        try:
+            if flat.layout is not None:
+                placed = self._place_dtensor(flat.layout, f"the tangent of {name}")
+                return ProgramInput(flat.node, Role.TANGENT, name, placed.placements, placed.shape)
+            if name not in self._options.out_placements:
+                return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
+            declared = self._checked(name, self._options.out_placements[name], len(shape))
+            placements = tuple(item if isinstance(item, Shard) else Replicate() for item in declared)
+            return ProgramInput(
+                flat.node, Role.TANGENT, name, placements, global_shape(name, shape, placements, self._mesh)
+            )
+        except LayoutBlocked as blocked:
+            self._block(flat.node, blocked)
+            return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
+
+    def _requirement(
+        self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput]
+    ) -> tuple[Placements | None, str]:
+        assert flat.node is not None
+        try:
+            if flat.layout is not None:
+                return self._place_dtensor(flat.layout, name).placements, "DTensor metadata"
+            ndim = flat.node.meta["val"].ndim if isinstance(flat.node.meta.get("val"), torch.Tensor) else 0
+            if kind is OutputKind.VALUE:
+                declared = self._options.out_placements.get(name)
+                return (self._checked(name, declared, ndim), "out_placements") if declared else (None, "")
+            owner_name = name.split(".", 1)[1]
+            owner = inputs.get(owner_name)
+            if kind is OutputKind.GRADIENT:
+                declared = _by_pattern(self._options.grad_placements, owner_name)
+                if declared:
+                    return self._checked(name, declared, ndim), "grad_placements"
+            if owner is None or owner.placements is None:
+                return None, ""
+            if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
+                partial = any(not isinstance(item, Shard | Replicate) for item in owner.placements)
+                return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
+            what = "parameter" if owner.role is Role.PARAMETER else "buffer" if owner.role is Role.BUFFER else "input"
+            return owner.placements, f"the {what}'s placements"
+        except LayoutBlocked as blocked:
+            self._block(flat.node, blocked)
+            return None, ""
+
+    def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
+        if len(placements) != len(self._mesh.axes):
+            axes = ", ".join(axis.name for axis in self._mesh.axes)
+            raise UsageError(
+                "VC303",
+                f"`{name}` has {len(placements)} placements, but the mesh has {len(self._mesh.axes)} axes ({axes}).",
+            )
+        check_kinds(name, placements)
+        return normalize(placements, ndim)
+
+    def _block(self, node: torch.fx.Node, blocked: LayoutBlocked) -> None:
+        if blocked.code == "VC303":
+            raise UsageError(blocked.code, blocked.message)
+        self.blockers.append(dataclasses.replace(blocked.blocker(), node=node))
+
+    def _check_option_names(self, inputs: Sequence[ProgramInput]) -> None:
+        if self._exported.traced.frame.is_resumption:
+            return
+        plain = [
+            item.name
+            for item, flat in zip(inputs, self._exported.joint.inputs, strict=True)
+            if item.role in _TENSOR_ROLES and flat.layout is None
+        ]
+        roles = {item.name: item.role for item in inputs}
+        arguments = [name for name in plain if roles[name] is Role.INPUT]
+        parameters = [name for name in plain if roles[name] is not Role.INPUT]
+        unused = set(self._exported.traced.frame.locals)
+        for name in self._options.in_placements:
+            if name not in arguments and name.split(".")[0] not in unused:
+                raise UsageError(
+                    "VC306", f"option `in_placements` names `{name}`; the plain tensor inputs are {_listed(arguments)}."
+                )
+        for option, patterns, candidates in (
+            ("param_placements", self._options.param_placements, parameters),
+            ("grad_placements", self._options.grad_placements, plain),
+        ):
+            for pattern in patterns:
+                if not fnmatch.filter(candidates, pattern):
+                    raise UsageError(
+                        "VC306",
+                        f"option `{option}`: nothing matches `{pattern}`; the plain tensors are {_listed(candidates)}.",
+                    )
+
+
+def _layouts_of_from_local(exported: Export, root: DeviceMesh) -> dict[int, Placements]:
+    """Dynamo graph input -> placements of the ``DTensor.from_local`` calls that it feeds, where all agree."""
+    placeholders = exported.traced.graph.graph.find_nodes(op="placeholder")
+    positions = {node: position for position, node in enumerate(placeholders)}
+    fed: dict[int, set[Placements | None]] = {}
+    for node in exported.traced.graph.graph.find_nodes(op="call_function", target=DTensor.from_local):
+        arguments = dict(zip(("local_tensor", "device_mesh", "placements"), node.args, strict=False)) | dict(node.kwargs)
+        position = positions.get(arguments["local_tensor"])  # type: ignore[arg-type]
+        if position is None:
+            continue
+        value = exported.traced.example_inputs[position]
+        fed.setdefault(position, set()).add(_lifted(exported, arguments, positions, root, value.ndim))
+    return {
+        position: placements
+        for position, layouts in fed.items()
+        if len(layouts) == 1 and (placements := next(iter(layouts))) is not None
+    }
+
+
+def _lifted(
+    exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: DeviceMesh, ndim: int
+) -> Placements | None:
+    mesh_node = arguments.get("device_mesh")
+    if not isinstance(mesh_node, torch.fx.Node) or mesh_node not in positions:
+        return None
+    mesh = real_object(exported.traced.example_inputs[positions[mesh_node]])
+    if not isinstance(mesh, DeviceMesh):
+        return None
+    placements = arguments.get("placements")
+    try:
+        return lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
+    except LayoutBlocked:
+        return None
+
+
+def _by_pattern(values: Mapping[str, Placements], name: str) -> Placements | None:
+    """The value under ``name`` itself, else under the first pattern that matches it."""
+    if name in values:
+        return values[name]
+    return next((value for pattern, value in values.items() if fnmatch.fnmatchcase(name, pattern)), None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) if names else "none"

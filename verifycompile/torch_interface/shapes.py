@@ -1,0 +1,59 @@
+"""Symbolic sizes: sympy expressions behind SymInts, guards of a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch._guards import TracingContext
+from torch.utils._sympy.functions import Mod
+
+from verifycompile.program import Size
+
+
+def size_of(value: Any) -> Size:
+    """A size as an int or a sympy expression."""
+    if isinstance(value, torch.SymInt):
+        expression = value.node.expr
+        return int(expression) if expression.is_Integer else expression
+    return int(value)
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[Size, ...]:
+    """Shape of a fake or real tensor."""
+    return tuple(size_of(dimension) for dimension in tensor.shape)
+
+
+def symbol_of(value: Any) -> sympy.Symbol | None:
+    """The symbol of a SymInt that is a bare symbol."""
+    if isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol):
+        return value.node.expr
+    return None
+
+
+def hint_of(value: Any) -> int:
+    """The concrete number that a size had at the traced call."""
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
+
+
+def trace_guards(context: TracingContext) -> tuple[sympy.Basic, ...]:
+    """What the trace assumed about its size symbols: guards, and their lower bounds."""
+    fake_mode = context.fake_mode
+    if fake_mode is None or fake_mode.shape_env is None:
+        return ()
+    return tuple(guard.expr for guard in fake_mode.shape_env.guards)
+
+
+def divisor_in(guard: sympy.Basic) -> tuple[sympy.Symbol, int] | None:
+    """``(s, k)`` for a guard that says that the symbol ``s`` is a multiple of ``k``, else None."""
+    if not isinstance(guard, sympy.Eq):
+        return None
+    for side, other in ((guard.lhs, guard.rhs), (guard.rhs, guard.lhs)):
+        if other != 0 or not isinstance(side, Mod | sympy.Mod):
+            continue
+        dividend, divisor = side.args
+        coefficient, symbol = dividend.as_coeff_Mul()
+        if isinstance(symbol, sympy.Symbol) and divisor.is_Integer and coefficient.is_Integer:
+            return symbol, int(divisor) // int(sympy.gcd(coefficient, divisor))
+    return None

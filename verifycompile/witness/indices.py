@@ -1,0 +1,127 @@
+"""Valid values of integer inputs, read off from the operators that use them as indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.fx
+
+from verifycompile.torch_interface.evaluation import argument_names, operator_name
+
+DEFAULT_BOUND = 4
+"""Integers without a known use are drawn from ``range(DEFAULT_BOUND)``."""
+
+_KEEPS_VALUES = frozenset(
+    {
+        "_to_copy",
+        "_unsafe_view",
+        "alias",
+        "broadcast_to",
+        "cat",
+        "chunk",
+        "clone",
+        "contiguous",
+        "detach",
+        "expand",
+        "flatten",
+        "index_put",
+        "lift_fresh_copy",
+        "masked_fill",
+        "permute",
+        "repeat",
+        "reshape",
+        "select",
+        "slice",
+        "split",
+        "squeeze",
+        "stack",
+        "t",
+        "transpose",
+        "unsqueeze",
+        "view",
+        "where",
+    }
+)
+
+
+def index_bound(placeholder: torch.fx.Node, size_of: Callable[[object], int | None]) -> int:
+    """The smallest size that an integer placeholder's elements index; :data:`DEFAULT_BOUND` where none does."""
+    bounds: list[int] = []
+    seen: set[torch.fx.Node] = set()
+    stack = [placeholder]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for user in node.users:
+            bound = _bound_of_use(user, node, size_of)
+            if bound is not None:
+                bounds.append(bound)
+            elif _keeps_values(user):
+                stack.append(user)
+    return min(bounds, default=DEFAULT_BOUND)
+
+
+def _keeps_values(node: torch.fx.Node) -> bool:
+    name = operator_name(node.target)
+    if name is None:
+        return getattr(node.target, "__name__", "") == "getitem"
+    return name.startswith("aten.") and name.split(".")[1] in _KEEPS_VALUES
+
+
+def _bound_of_use(user: torch.fx.Node, index: torch.fx.Node, size_of: Callable[[object], int | None]) -> int | None:
+    name = operator_name(user.target)
+    if name is None or not name.startswith("aten."):
+        return None
+    names = argument_names(user.target)
+    arguments: dict[str, object] = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
+    rule = _RULES.get(name.split(".")[1])
+    return rule(arguments, index, size_of) if rule is not None else None
+
+
+_Rule = Callable[[Mapping[str, object], torch.fx.Node, Callable[[object], int | None]], int | None]
+
+
+def _dimension(value: object, dim: object, size_of: Callable[[object], int | None]) -> int | None:
+    traced = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
+    if not isinstance(traced, torch.Tensor) or not isinstance(dim, int) or traced.dim() == 0:
+        return None
+    return size_of(traced.shape[dim])
+
+
+def _along(operand: str, index_name: str, dim: int | str) -> _Rule:
+    def rule(
+        arguments: Mapping[str, object], index: torch.fx.Node, size_of: Callable[[object], int | None]
+    ) -> int | None:
+        if arguments.get(index_name) is not index:
+            return None
+        where = arguments.get(dim) if isinstance(dim, str) else dim
+        return _dimension(arguments.get(operand), where, size_of)
+
+    return rule
+
+
+def _advanced_indexing(
+    arguments: Mapping[str, object], index: torch.fx.Node, size_of: Callable[[object], int | None]
+) -> int | None:
+    indices = arguments.get("indices")
+    if not isinstance(indices, (list, tuple)):
+        return None
+    sizes = [_dimension(arguments.get("self"), dim, size_of) for dim, used in enumerate(indices) if used is index]
+    return min((size for size in sizes if size is not None), default=None)
+
+
+_RULES: Mapping[str, _Rule] = {
+    "embedding": _along("weight", "indices", 0),
+    "gather": _along("self", "index", "dim"),
+    "index_select": _along("self", "index", "dim"),
+    "scatter": _along("self", "index", "dim"),
+    "scatter_add": _along("self", "index", "dim"),
+    "index_add": _along("self", "index", "dim"),
+    "nll_loss_forward": _along("self", "target", -1),
+    "nll_loss2d_forward": _along("self", "target", 1),
+    "index": _advanced_indexing,
+    "index_put": _advanced_indexing,
+}

@@ -1,0 +1,241 @@
+"""Looks for a concrete input on which the implementation's outputs differ from the spec's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+
+from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
+from verifycompile.torch_interface.evaluation import real_tensors, size_hint
+from verifycompile.witness.comparison import (
+    PERTURBATION,
+    Agreement,
+    OutputComparison,
+    Reference,
+    compare,
+    tolerance_of,
+)
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.inputs import (
+    Distribution,
+    Inputs,
+    draw,
+    perturbed,
+    placements_of,
+    rank_values,
+    size_values,
+    tangent_inputs,
+    tensor_inputs,
+    with_traced_strides,
+)
+from verifycompile.witness.interpreter import Interpreter, ancestors
+
+DEFAULT_MAX_ELEMENTS = 50_000_000
+_LARGEST_PRINTED_INPUT = 16
+_ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
+    (Distribution.NORMAL, None),
+    (Distribution.POSITIVE, None),
+    (Distribution.POSITIVE_UNSET, None),
+    (Distribution.NORMAL, 1),
+)
+"""Distribution and largest integer of each attempt; later ones only where the ones before could not be evaluated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Witness:
+    """An input on which the implementation is wrong.
+
+    ``output``: name of the program output. ``rank``: the rank that holds (or, for a partial value, takes part in) the
+    element ``index`` of the spec's output, which should be ``spec_value`` and is ``impl_value``; both are NaN where
+    the shapes differ (see ``detail``). ``inputs``: name -> values as nested lists where there are few, else a summary.
+    ``seed``: reproduces the inputs. ``tolerance``: largest difference that rounding could explain.
+    """
+
+    output: str
+    rank: int
+    index: tuple[int, ...]
+    spec_value: float
+    impl_value: float
+    inputs: Mapping[str, object]
+    seed: int
+    max_abs_difference: float
+    tolerance: float = 0.0
+    detail: str = ""
+
+
+def find_witness(
+    spec: Program, implementation: Program, *, seed: int = 0, max_elements: int = DEFAULT_MAX_ELEMENTS
+) -> Witness | None:
+    """A witness that the implementation does not refine the spec, or None where none was found.
+
+    Both graphs are evaluated in float64 on the CPU, the implementation on all ranks. None does not mean equality:
+    the graphs may be too large (more than ``max_elements`` elements over all ranks), random, or not evaluable.
+    """
+    if max(elements(spec), elements(implementation)) > max_elements:
+        return None
+    with real_tensors():
+        for distribution, index_limit in _ATTEMPTS:
+            try:
+                inputs = draw(spec, implementation, seed, distribution, index_limit)
+                results = _compare(spec, implementation, inputs, seed)
+            except EvaluationError:
+                continue
+            wrong = [result for result in results.values() if result.agreement is Agreement.DIFFERENT]
+            if wrong:
+                return _witness(wrong[0], inputs, implementation, seed)
+            if all(result.agreement is Agreement.EQUAL for result in results.values()):
+                return None
+    return None
+
+
+def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> dict[str, OutputComparison]:
+    """How each output of the spec compares on one random input. Raises :class:`EvaluationError`."""
+    with real_tensors():
+        inputs = draw(spec, implementation, seed, Distribution.NORMAL, None)
+        return _compare(spec, implementation, inputs, seed)
+
+
+def elements(program: Program) -> int:
+    """Number of elements of all of the program's values on all ranks."""
+    ranks = len(program.mesh.ranks) if program.mesh is not None else 1
+    return ranks * sum(_elements_of(node.meta.get("val")) for node in program.graph.graph.nodes)
+
+
+def _elements_of(value: object) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(_elements_of(item) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return 0
+    count = 1
+    for dim in value.shape:
+        count *= size_hint(dim, {}) or 1
+    return count
+
+
+def _compare(spec: Program, implementation: Program, inputs: Inputs, seed: int) -> dict[str, OutputComparison]:
+    reference = _spec_interpreter(spec, inputs)
+    disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION))
+    ranks = _implementation_interpreter(implementation, inputs, seed)
+    comparison = _Comparison(spec, implementation, reference, disturbed, ranks)
+    results: dict[str, OutputComparison] = {}
+    for name in comparison.forward_names:
+        results[name] = comparison.output(name)
+    for name, entry in tangent_inputs(implementation).items():
+        layout = _tangent_placements(entry, results.get(name))
+        if layout is not None and name in inputs.tangents:
+            ranks.provide(entry.node, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
+    for name in comparison.backward_names:
+        results[name] = comparison.output(name)
+    return results
+
+
+class _Comparison:
+    """Outputs of the two programs side by side."""
+
+    def __init__(
+        self, spec: Program, implementation: Program, reference: Interpreter, disturbed: Interpreter, ranks: Interpreter
+    ) -> None:
+        self._spec = {output.name: output for output in spec.outputs}
+        self._implementation = {output.name: output for output in implementation.outputs}
+        self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
+        self._reference, self._disturbed, self._ranks = reference, disturbed, ranks
+        self._scale = 0.0
+        tangents = {entry.node for entry in tangent_inputs(implementation).values()}
+        common = [name for name in self._spec if name in self._implementation]
+        late = {name for name in common if ancestors([self._implementation[name].node]) & tangents}
+        self.forward_names = sorted((name for name in common if name not in late), key=self._order)
+        self.backward_names = sorted(late, key=self._order)
+
+    def _order(self, name: str) -> tuple[bool, int]:
+        output = self._spec[name]
+        return output.kind is not OutputKind.VALUE, output.index
+
+    def output(self, name: str) -> OutputComparison:
+        try:
+            return self._output(name, self._spec[name], self._implementation[name])
+        except EvaluationError as error:
+            return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
+
+    def _output(self, name: str, spec: ProgramOutput, implementation: ProgramOutput) -> OutputComparison:
+        value = _tensor(self._reference.value(spec.node)[0])
+        response = _tensor(self._disturbed.value(spec.node)[0])
+        if self._reference.uninitialised:
+            return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
+        largest = value.abs().max().item() if value.numel() and value.dtype != torch.bool else 1.0
+        self._scale = max(self._scale, float(largest))
+        parts = [_tensor(part) for part in self._ranks.value(implementation.node)]
+        reference = Reference(name, value, tolerance_of(value, response, self._scale))
+        result = compare(reference, parts, self._mesh_shape, implementation.placements)
+        if self._ranks.uninitialised and result.impl_value != result.impl_value:
+            return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
+        return result
+
+
+def _tensor(value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise EvaluationError(f"an output is no tensor but {type(value).__name__}")
+    return value
+
+
+def _spec_interpreter(spec: Program, inputs: Inputs) -> Interpreter:
+    values: dict[torch.fx.Node, Sequence[object]] = {
+        entry.node: [with_traced_strides(inputs.spec[name], entry.node)] for name, entry in tensor_inputs(spec).items()
+    }
+    for name, entry in tangent_inputs(spec).items():
+        values[entry.node] = [with_traced_strides(inputs.tangents[name], entry.node)]
+    for node, size in size_values(spec, inputs.sizes).items():
+        values[node] = [size]
+    return Interpreter(spec, values)
+
+
+def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:
+    mesh_dims = len(implementation.mesh.axes) if implementation.mesh is not None else 0
+    ranks = len(implementation.mesh.ranks) if implementation.mesh is not None else 1
+    values: dict[torch.fx.Node, Sequence[object]] = {}
+    for name, entry in tensor_inputs(implementation).items():
+        if name in inputs.spec:
+            placements = placements_of(entry, mesh_dims)
+            values[entry.node] = rank_values(entry, inputs.spec[name], implementation, placements, seed)
+    for node, size in size_values(implementation, {}).items():
+        values[node] = [size] * ranks
+    return Interpreter(implementation, values)
+
+
+def _tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> tuple[Placement, ...] | None:
+    """The cotangent is sharded as its output is; it is whole where the output is replicated or partial."""
+    if entry.placements is not None:
+        return entry.placements
+    if output is None or output.relation is None:
+        return None
+    return tuple(Replicate() if isinstance(placement, Partial) else placement for placement in output.relation)
+
+
+def _witness(result: OutputComparison, inputs: Inputs, implementation: Program, seed: int) -> Witness:
+    ranks = implementation.mesh.ranks if implementation.mesh is not None else (0,)
+    summaries = {name: _summary(value) for name, value in inputs.spec.items()}
+    summaries |= {f"cotangent of {name}": _summary(value) for name, value in inputs.tangents.items()}
+    return Witness(
+        output=result.name,
+        rank=ranks[result.rank],
+        index=result.index,
+        spec_value=result.spec_value,
+        impl_value=result.impl_value,
+        inputs=summaries,
+        seed=seed,
+        max_abs_difference=result.max_abs_difference,
+        tolerance=result.tolerance,
+        detail=result.detail,
+    )
+
+
+def _summary(value: torch.Tensor) -> object:
+    if value.numel() <= _LARGEST_PRINTED_INPUT:
+        return value.tolist()
+    kind = str(value.dtype).removeprefix("torch.")
+    if value.dtype == torch.bool or value.is_complex():
+        return f"{kind}{list(value.shape)}"
+    return f"{kind}{list(value.shape)}, {value.min().item():.4g} to {value.max().item():.4g}"
