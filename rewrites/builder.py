@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 import torch
 
-from verifycompile.ir import algebra, indicator, relabel
+from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.scalar import ONE, NonFiniteScalar, Scalar, as_scalar, divide
 from verifycompile.ir.size import Size, normalize_size, product
@@ -202,11 +202,28 @@ class Builder:
             return self.mul(*[view] * int(e))  # pyright: ignore[reportArgumentType]
         if view.term is self.pool.unit and view.coefficient == 1:
             return view
+        factors = exponential.positive_factors(view)
+        if factors is not None and (len(factors) > 1 or factors[0].term.operation is exponential.EXPONENTIAL):
+            return self.mul(*(self._power_of_positive(f, e) for f in factors))
         if getattr(e, "denominator", 0) == 1 and not view.is_zero:
             power = algebra.elementwise(self.pool, POWER, (e,), (view.unscaled(),))
             factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
             return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
         return algebra.elementwise(self.pool, POWER, (e,), (view,))
+
+    def _power_of_positive(self, factor: View, exponent: Scalar) -> View:
+        if factor.term.operation is exponential.EXPONENTIAL:
+            (argument,) = algebra.open_view(factor).operands
+            return self.exp(argument.scaled(exponent))
+        return algebra.elementwise(self.pool, POWER, (exponent,), (factor,))
+
+    def exp(self, view: View) -> View:
+        """``e ** view``: a product of exponentials for a sum."""
+        return exponential.exponential(self.pool, view, lambda base, e: self.power(base, e))  # pyright: ignore[reportArgumentType]
+
+    def log(self, view: View) -> View:
+        """Natural logarithm: a sum of logarithms for a product of positive factors."""
+        return exponential.logarithm(self.pool, view)
 
     def divide(self, left: View | Number, right: View | Number) -> View:
         """True division."""

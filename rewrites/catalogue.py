@@ -33,4 +33,4 @@ FAMILIES = (
     reduction,
 )
 
-CONTRACTION_LEMMAS = (one_hot.open_masked_sum, one_hot.merge_shifted_one_hot)
+CONTRACTION_LEMMAS = (one_hot.open_masked_sum, one_hot.merge_shifted_one_hot, one_hot.drop_implied_mask)

@@ -106,10 +106,20 @@ def _function(name: str) -> Handler:
 
 
 for _name in (
-    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor", "lgamma",
-    "log", "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "floor", "lgamma",
+    "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
 ):  # fmt: skip
     operator(getattr(aten, _name).default)(_function(_name))
+
+
+@operator(aten.exp.default)
+def exp(b: Builder, self: View) -> View:
+    return b.exp(self)
+
+
+@operator(aten.log.default)
+def log(b: Builder, self: View) -> View:
+    return b.log(self)
 
 
 MINIMUM = Operation("minimum", commutative=True)

@@ -14,8 +14,6 @@ from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, opera
 
 aten = torch.ops.aten
 
-EXPONENTIAL = Operation("exp")
-LOGARITHM = Operation("log")
 SAFE_SOFTMAX = Operation("safe_softmax")
 
 
@@ -114,14 +112,14 @@ def fused_rms_norm_backward(
 
 def softmax_of(b: Builder, view: View, dim: int) -> View:
     """``exp(x) / sum(exp(x))``. The shift by the maximum that torch computes cancels over the reals."""
-    power = b.pointwise(EXPONENTIAL, view)
+    power = b.exp(view)
     return b.divide(power, b.sum(power, [dim], keepdim=True))
 
 
 def log_softmax_of(b: Builder, view: View, dim: int) -> View:
     """``x - log(sum(exp(x)))``."""
-    total = b.sum(b.pointwise(EXPONENTIAL, view), [dim], keepdim=True)
-    return b.sub(view, b.pointwise(LOGARITHM, total))
+    total = b.sum(b.exp(view), [dim], keepdim=True)
+    return b.sub(view, b.log(total))
 
 
 @operator(aten._softmax.default)
@@ -143,7 +141,7 @@ def softmax_backward(b: Builder, grad_output: View, output: View, dim: int, inpu
 @operator(aten._log_softmax_backward_data.default)
 def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
     total = b.sum(grad_output, [dim], keepdim=True)
-    return b.sub(grad_output, b.mul(b.pointwise(EXPONENTIAL, output), total))
+    return b.sub(grad_output, b.mul(b.exp(output), total))
 
 
 @operator(aten._safe_softmax.default)

@@ -5,7 +5,8 @@ Every match is proved for its own sizes by z3 before it is used; a match that z3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import z3
@@ -35,9 +36,11 @@ def open_masked_sum(pool: TermPool, factors: Sequence[View], free: int) -> Seque
 
 
 def _is_lookup(view: View) -> bool:
-    """A contraction over a one-hot factor. Opening any other would be undone by pushing its sums back."""
+    """A contraction of a one-hot factor with others. Opening any other would be undone by pushing its sums back."""
     term = view.term
-    return term.operation is CONTRACT and term.summed > 0 and any(v.term.operation.indicator for v in term.operands)
+    if term.operation is not CONTRACT or not term.summed or len(term.operands) < 2:
+        return False
+    return any(v.term.operation.indicator for v in term.operands)
 
 
 def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
@@ -53,9 +56,9 @@ def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) ->
         operands = open_view(lookup).operands
         for value, counter in (operands, operands[::-1]):
             position = _whole_dim(counter, shape)
-            if position is None or position < free or value.coefficient != 1:
+            if position is None:
                 continue
-            for shard in range(free, rank):
+            for shard in range(rank):
                 if shard == position or not value.uses(shard):
                     continue
                 for leaf in _integer_leaves(value):
@@ -90,19 +93,50 @@ def _merge(
         return None
     m, n = translator.index(shard), translator.index(position)
     wanted = leaf_value == z3.ToReal(m * length + n)
-    solver = z3.Solver()
-    solver.set("timeout", _TIMEOUT_MILLISECONDS)
-    for dim, variable in translator.indices.items():
-        size = shape[dim]
-        solver.add(variable >= 0)
-        if isinstance(size, int):
-            solver.add(variable < size)
-    solver.add(given != wanted)
-    if solver.check() != z3.unsat:
+    if not _holds(given == wanted, translator.indices, shape):
         return None
     whole = iota(pool, product((count, length)))
     counter = View(whole.coefficient, whole.term, shape, (((shard, 1, count), (position, 1, length)),))
     return equal(pool, leaf, counter)
+
+
+def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """``(x == v) * mask(x)`` is ``x == v`` where z3 proves the mask for every position v of the table."""
+    shape = factors[0].shape
+    indicators = [f for f in factors if f.term.operation.indicator]
+    if len(indicators) < 2:
+        return None
+    for lookup in indicators:
+        if lookup.term.operation is not EQUAL:
+            continue
+        operands = open_view(lookup).operands
+        if all(_whole_dim(operand, shape) is None for operand in operands):
+            continue
+        for mask in indicators:
+            if mask is lookup:
+                continue
+            translator = _Translator()
+            try:
+                claim = z3.Implies(translator.truth(lookup), translator.truth(mask))
+            except _Untranslatable:
+                continue
+            if _holds(claim, translator.indices, shape):
+                pool.lemma_trace.append(("drop-implied-mask", repr(mask.term)))
+                return [f for f in factors if f is not mask]
+    return None
+
+
+def _holds(claim: Any, indices: Mapping[int, Any], shape: tuple[Size, ...]) -> bool:
+    """Whether z3 proves ``claim`` for all values of its variables and all indices within their dimensions."""
+    solver = z3.Solver()
+    solver.set("timeout", _TIMEOUT_MILLISECONDS)
+    for dim, variable in indices.items():
+        size = shape[dim]
+        solver.add(variable >= 0)
+        if isinstance(size, int):
+            solver.add(variable < size)
+    solver.add(z3.Not(claim))
+    return solver.check() == z3.unsat
 
 
 def _integer_leaves(view: View) -> list[View]:
@@ -156,10 +190,10 @@ class _Translator:
 
     def integer(self, view: View) -> Any:
         coefficient = view.coefficient
-        if not getattr(coefficient, "denominator", 0) == 1:
+        if not isinstance(coefficient, Fraction):
             raise _Untranslatable
         value = self._unscaled(view.unscaled())
-        return value if coefficient == 1 else int(coefficient) * value  # pyright: ignore[reportArgumentType]
+        return value if coefficient == 1 else z3.Q(coefficient.numerator, coefficient.denominator) * value
 
     def _unscaled(self, view: View) -> Any:
         term = view.term
@@ -199,6 +233,3 @@ class _Translator:
         # A real variable: what holds for all reals holds for the integers that an index tensor has.
         key = (view.term.id, view.axes)
         return self._opaque.setdefault(key, z3.Real(f"x{len(self._opaque)}"))
-
-
-LEMMAS = (merge_shifted_one_hot, open_masked_sum)

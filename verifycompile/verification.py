@@ -145,6 +145,7 @@ def _with_witness(finding: Finding, spec: Program, implementation: Program) -> F
         output=witness.output,
         index=witness.index,
         seed=witness.seed,
+        detail=witness.detail,
     )
     notes = (*finding.notes, CAUSE_UNCERTAIN) if finding.code.startswith("VC2") else finding.notes
     return dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)

@@ -9,9 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch
 
 from verifycompile.diagnostics import render_concise, render_github, render_text
+from verifycompile.diagnostics.describe import counterexample_lines
 from verifycompile.diagnostics.finding import Counterexample, Finding, Label
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
@@ -31,7 +31,7 @@ class Block(nn.Module):
 CALL = SourceLocation("model.py", 6, 20, 49, "forward", "layers.0")
 ORIGIN = SourceLocation("model.py", 5, 13, 25, "forward", "layers.0.down")
 COUNTEREXAMPLE = Counterexample(
-    inputs={"x": torch.tensor([1.0, 0.0]), "down.weight": torch.tensor([[1.0, 0.5], [0.0, -1.0]])},
+    inputs={"x": [1.0, 0.0], "down.weight": [[1.0, 0.5], [0.0, -1.0]]},
     spec_value=1.0,
     implementation_value=0.0,
     rank=1,
@@ -307,10 +307,8 @@ def test_json_of_a_refuted_report() -> None:
         "spec_value": 1.0,
         "implementation_value": 0.0,
         "seed": 7,
-        "inputs": {
-            "x": {"shape": [2], "dtype": "float32", "values": [1.0, 0.0]},
-            "down.weight": {"shape": [2, 2], "dtype": "float32", "values": [[1.0, 0.5], [0.0, -1.0]]},
-        },
+        "detail": "",
+        "inputs": {"x": [1.0, 0.0], "down.weight": [[1.0, 0.5], [0.0, -1.0]]},
     }
 
 
@@ -331,9 +329,7 @@ def test_json_of_a_verified_report() -> None:
 
 
 def test_json_has_no_infinities() -> None:
-    endless = dataclasses.replace(
-        COUNTEREXAMPLE, implementation_value=float("inf"), inputs={"x": torch.tensor([float("nan")])}
-    )
+    endless = dataclasses.replace(COUNTEREXAMPLE, implementation_value=float("inf"), inputs={"x": [float("nan")]})
     report = Report(Verdict.REFUTED, findings=(dataclasses.replace(FINDING, counterexample=endless),))
 
     def reject(constant: str) -> None:
@@ -341,16 +337,32 @@ def test_json_has_no_infinities() -> None:
 
     counterexample = json.loads(report.to_json(), parse_constant=reject)["findings"][0]["counterexample"]
     assert counterexample["implementation_value"] == "inf"
-    assert counterexample["inputs"]["x"]["values"] == ["nan"]
+    assert counterexample["inputs"]["x"] == ["nan"]
 
 
-def test_large_inputs_are_left_to_the_seed() -> None:
-    large = dataclasses.replace(COUNTEREXAMPLE, inputs={"x": torch.zeros(100)})
+@pytest.mark.parametrize("value", ["float64[100], -2.1 to 1.9", [0.0] * 17])
+def test_large_inputs_are_left_to_the_seed(value: object) -> None:
+    large = dataclasses.replace(COUNTEREXAMPLE, inputs={"x": value})
     report = Report(Verdict.REFUTED, findings=(dataclasses.replace(FINDING, counterexample=large),))
-    assert json.loads(report.to_json())["findings"][0]["counterexample"]["inputs"] == {
-        "x": {"shape": [100], "dtype": "float32", "values": None}
-    }
+    assert json.loads(report.to_json())["findings"][0]["counterexample"]["inputs"] == {"x": value}
     assert "x = " not in str(report)
+
+
+def test_a_counterexample_of_another_shape() -> None:
+    nan = float("nan")
+    shape = dataclasses.replace(
+        COUNTEREXAMPLE, inputs={}, spec_value=nan, implementation_value=nan, detail="shape (4,), the spec's is (8,)"
+    )
+    assert counterexample_lines(shape) == [
+        "counterexample (seed 7): `output.0` has another shape than in the spec: shape (4,), the spec's is (8,)"
+    ]
+
+
+def test_a_counterexample_with_a_detail() -> None:
+    lines = counterexample_lines(dataclasses.replace(COUNTEREXAMPLE, inputs={}, detail="under no clean relation"))
+    assert lines == [
+        "counterexample (seed 7): `output.0` at [0, 1] is 1 in the spec, 0 on rank 1 (under no clean relation)"
+    ]
 
 
 def test_sarif() -> None:

@@ -29,8 +29,9 @@ WITNESS = types.SimpleNamespace(
     index=(0,),
     spec_value=1.0,
     impl_value=2.0,
-    inputs={"x": torch.ones(1, dtype=torch.float64)},
+    inputs={"x": [1.0]},
     seed=3,
+    detail="",
 )
 
 

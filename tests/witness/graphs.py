@@ -28,7 +28,7 @@ def trace(
     layouts: Mapping[str, Layout] = {},
     groups: Mapping[str, tuple[int, ...]] = {},
 ) -> Program:
-    """``function`` of the tensors in ``inputs`` (of one rank's shape); a name starting with ``tangent.`` is a cotangent.
+    """``function`` of the tensors in ``inputs`` (of one rank's shape); a ``tangent.<output>`` is a cotangent.
 
     ``layouts``: placements of inputs and outputs by name (``x``, ``output.0``). Tuples of outputs become
     ``output.0``, ...; a dict gives its own names.

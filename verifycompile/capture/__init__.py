@@ -1,5 +1,7 @@
 """From a call or a Dynamo graph to ``Program`` values: the parallel implementation and its single-device spec."""
 
 from verifycompile.capture.implementation import capture_implementation, has_parallelism
+from verifycompile.capture.model import capture_model
+from verifycompile.capture.spec import recover_spec
 
-__all__ = ["capture_implementation", "has_parallelism"]
+__all__ = ["capture_implementation", "capture_model", "has_parallelism", "recover_spec"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch.fx
@@ -29,7 +30,7 @@ class Export:
     passed_through: dict[str, str]
 
 
-def export(traced: TracedFrame, known_names: dict[int, InputName] | None = None) -> Export:
+def export(traced: TracedFrame, known_names: Mapping[int, InputName] | None = None) -> Export:
     """Export ``traced`` (inside its backend call) and name its boundary.
 
     ``known_names``: identity of a real input -> its name, where the caller made the input itself.

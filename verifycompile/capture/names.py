@@ -52,10 +52,14 @@ class SourcePath:
             position = step.end()
         return SourcePath(root["scope"], root["name"], tuple(steps))
 
-    def module_prefix(self) -> int | None:
-        """Number of steps before the first access into a module's registries, None for other values."""
+    def module_prefix(self, frame: Frame) -> int | None:
+        """Number of steps to the root module, for what a module holds; None for other values."""
         for position, step in enumerate(self.steps):
-            if step[0] == "." and (step[1] == "_modules" or step[1] in _REGISTRIES):
+            if step[0] != ".":
+                continue
+            if step[1] == "_modules" or step[1] in _REGISTRIES:
+                return position
+            if isinstance(self.root(position).value(frame), nn.Module):
                 return position
         return None
 
@@ -101,13 +105,16 @@ def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> 
     Names are relative to the module where there is one root module, else prefixed by the root's own name. They are unique.
     """
     paths = [SourcePath.parse(source) for source in sources]
-    roots = {path.root(length) for path in paths if path is not None and (length := path.module_prefix()) is not None}
+    prefixes = [None if path is None else path.module_prefix(frame) for path in paths]
+    roots = {
+        path.root(length) for path, length in zip(paths, prefixes, strict=True) if path is not None and length is not None
+    }
     first_names = _names_by_identity(roots, frame)
     arguments = _argument_names(frame)
     named: list[InputName] = []
     taken: set[str] = set()
-    for source, path, value in zip(sources, paths, values, strict=True):
-        entry = _name(source, path, value, arguments, first_names, prefix_roots=len(roots) > 1)
+    for source, path, length, value in zip(sources, paths, prefixes, values, strict=True):
+        entry = _name(source, path, length, value, arguments, first_names, prefix_roots=len(roots) > 1)
         if entry.name in taken:
             entry = dataclasses.replace(entry, name=source)
         taken.add(entry.name)
@@ -118,6 +125,7 @@ def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> 
 def _name(
     source: str,
     path: SourcePath | None,
+    length: int | None,
     value: Any,
     arguments: Mapping[tuple[str, str | int], str],
     first_names: Mapping[tuple[SourcePath, int], str],
@@ -127,11 +135,10 @@ def _name(
     size = _SIZE.match(source)
     if size is not None:
         base = SourcePath.parse(size["base"])
-        owner = _name(size["base"], base, None, arguments, first_names, prefix_roots=prefix_roots)
+        owner = _name(size["base"], base, None, None, arguments, first_names, prefix_roots=prefix_roots)
         return InputName(f"{owner.name}.{size['what']}({size['dimension']})", Role.SIZE)
     if path is None:
         return InputName(source, Role.INPUT)
-    length = path.module_prefix()
     if length is None:
         return InputName(_argument_name(path, arguments), Role.INPUT)
     root = path.root(length)

@@ -96,7 +96,8 @@ class PlacedBoundary:
         value = flat.node.meta.get("val")
         if flat.part not in _TENSOR_PARTS or not isinstance(value, torch.Tensor):
             opaque = not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-            return ProgramInput(flat.node, Role.OPAQUE if opaque else Role.SIZE, name)
+            part = {Part.MESH: ".device_mesh", Part.SIZE: f" ({flat.text})"}.get(flat.part, "")
+            return ProgramInput(flat.node, Role.OPAQUE if opaque else Role.SIZE, name + part)
         example = self._exported.traced.example_inputs[flat.index] if flat.origin is Origin.ARGUMENT else None
         requires_grad = isinstance(example, torch.Tensor) and example.requires_grad
         try:

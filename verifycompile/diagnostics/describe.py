@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import torch
+from typing import TYPE_CHECKING, cast
 
 from verifycompile.diagnostics.finding import Counterexample, Finding
 
@@ -48,31 +47,40 @@ def plural(count: int, noun: str) -> str:
 
 def counterexample_lines(counterexample: Counterexample) -> list[str]:
     """What differs, then the inputs where they are few enough to read."""
+    lines = [f"counterexample (seed {counterexample.seed}): {_difference(counterexample)}"]
+    inputs = counterexample.inputs
+    if sum(_count(value) for value in inputs.values()) > MAX_INLINE_ELEMENTS:
+        return lines
+    return [*lines, *(f"{name} = {_nested(value)}" for name, value in inputs.items())]
+
+
+def _difference(counterexample: Counterexample) -> str:
     place = f"`{counterexample.output}`"
+    if math.isnan(counterexample.spec_value):
+        return f"{place} has another shape than in the spec: {counterexample.detail}"
     if counterexample.index:
         place += f" at {list(counterexample.index)}"
-    spec, implementation = number(counterexample.spec_value), number(counterexample.implementation_value)
-    seed, rank = counterexample.seed, counterexample.rank
-    lines = [f"counterexample (seed {seed}): {place} is {spec} in the spec, {implementation} on rank {rank}"]
-    if sum(value.numel() for value in counterexample.inputs.values()) > MAX_INLINE_ELEMENTS:
-        return lines
-    return [*lines, *(f"{name} = {tensor(value)}" for name, value in counterexample.inputs.items())]
+    spec, implementation = _number(counterexample.spec_value), _number(counterexample.implementation_value)
+    detail = f" ({counterexample.detail})" if counterexample.detail else ""
+    return f"{place} is {spec} in the spec, {implementation} on rank {counterexample.rank}{detail}"
 
 
-def number(value: float) -> str:
+def _count(value: object) -> int:
+    """Numbers in nested lists; what is only summarized is never inline."""
+    if isinstance(value, list):
+        return sum(_count(item) for item in cast("list[object]", value))
+    return MAX_INLINE_ELEMENTS + 1 if isinstance(value, str) else 1
+
+
+def _number(value: float) -> str:
     """Six significant digits, no trailing zeros."""
     return f"{value:.6g}"
 
 
-def tensor(value: torch.Tensor) -> str:
-    """A tensor as nested lists."""
-    return _nested(value.tolist())
-
-
 def _nested(value: object) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(_nested(item) for item in value)}]"  # pyright: ignore[reportUnknownVariableType]
-    return number(value) if isinstance(value, float) else str(value)
+        return f"[{', '.join(_nested(item) for item in cast('list[object]', value))}]"
+    return _number(value) if isinstance(value, float) else str(value)
 
 
 def assumption_lines(assumptions: Sequence[str]) -> list[str]:

@@ -5,28 +5,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import torch
-
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class Counterexample:
     """A concrete input on which the two programs differ.
 
-    ``inputs``: the spec's inputs and parameters by name. ``output``: the output that differs, at ``index`` of the
-    tensor that ``rank`` holds. ``seed`` reproduces ``inputs``. Values are computed in float64.
+    ``inputs``: name -> the spec's whole input as nested lists where it is small, else a summary; ``seed`` reproduces
+    them. ``output``: the output that differs. ``rank`` holds the element ``index`` of the spec's output, or takes part
+    in it where it is partial. Values are computed in float64; both are NaN where the shapes differ, which ``detail``
+    then tells.
     """
 
-    inputs: Mapping[str, torch.Tensor]
+    inputs: Mapping[str, object]
     spec_value: float
     implementation_value: float
     rank: int
     output: str
     index: tuple[int, ...] = ()
     seed: int = 0
+    detail: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

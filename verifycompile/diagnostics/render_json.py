@@ -6,11 +6,8 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
-
-from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS
 from verifycompile.diagnostics.finding import Counterexample, Finding
 from verifycompile.program import SourceLocation
 
@@ -70,7 +67,8 @@ def _counterexample(counterexample: Counterexample) -> Mapping[str, Any]:
         "spec_value": _number(counterexample.spec_value),
         "implementation_value": _number(counterexample.implementation_value),
         "seed": counterexample.seed,
-        "inputs": {name: _tensor(value) for name, value in counterexample.inputs.items()},
+        "detail": counterexample.detail,
+        "inputs": {name: _finite(value) for name, value in counterexample.inputs.items()},
     }
 
 
@@ -79,16 +77,9 @@ def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _tensor(value: torch.Tensor) -> Mapping[str, Any]:
-    """Shape and dtype; the values as well where they are few (``seed`` reproduces the others)."""
-    small = value.numel() <= MAX_INLINE_ELEMENTS
-    values: object = _finite(value.tolist()) if small else None
-    return {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch."), "values": values}
-
-
 def _finite(value: object) -> object:
     if isinstance(value, list):
-        return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_finite(item) for item in cast("list[object]", value)]
     return _number(value) if isinstance(value, float) else value
 
 

@@ -152,7 +152,7 @@ def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ..
     for rule in pool.contraction_rules:
         rewritten = rule(pool, final, free)
         if rewritten is not None:
-            return _contract_aligned(pool, rewritten, rewritten[0].shape, free).scaled(coefficient)
+            return _contract_aligned(pool, list(rewritten), rewritten[0].shape, free).scaled(coefficient)
     return _apply_contract(pool, final, free).scaled(coefficient)
 
 
@@ -181,6 +181,10 @@ def _product(pool: TermPool, factors: list[View], shape: tuple[Size, ...]) -> Vi
         return pool.constant(ONE, shape)
     if len(factors) == 1:
         return dataclasses.replace(factors[0], shape=shape)
+    for rule in pool.contraction_rules:
+        rewritten = rule(pool, factors, len(shape))
+        if rewritten is not None:
+            return _contract_aligned(pool, list(rewritten), rewritten[0].shape, len(shape))
     result = _apply_contract(pool, factors, len(shape))
     return dataclasses.replace(result, shape=shape)
 

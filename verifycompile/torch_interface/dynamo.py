@@ -113,9 +113,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
     with (
         tracing(None),
         compile_context(CompileContext(identifier)),
-        torch._dynamo.config.patch(
-            replay_side_effects=False, side_effect_replay_policy="silent", automatic_dynamic_shapes=False
-        ),
+        torch._dynamo.config.patch(automatic_dynamic_shapes=False),
         get_metrics_context(),
         torch._dynamo.utils.preserve_rng_state(),
     ):

@@ -6,6 +6,7 @@ from typing import Any
 
 import sympy
 import torch
+import torch._dynamo
 from torch._guards import TracingContext
 from torch.utils._sympy.functions import Mod
 
@@ -57,3 +58,8 @@ def divisor_in(guard: sympy.Basic) -> tuple[sympy.Symbol, int] | None:
         if isinstance(symbol, sympy.Symbol) and divisor.is_Integer and coefficient.is_Integer:
             return symbol, int(divisor) // int(sympy.gcd(coefficient, divisor))
     return None
+
+
+def mark_dynamic(tensor: torch.Tensor, dimension: int) -> None:
+    """Ask Dynamo to keep a dimension symbolic where it can. Leaves a mark on ``tensor``."""
+    torch._dynamo.maybe_mark_dynamic(tensor, dimension)

@@ -1,0 +1,78 @@
+"""Mistakes that a user makes: in the plan, in a module's code, in a hook around a module."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.parallel import ParallelStyle
+from torch.distributed.tensor.placement_types import Placement
+
+from tests.programs.case import Case, Plan, tensor_parallel
+
+Hook = Callable[[torch.Tensor, DeviceMesh], torch.Tensor]
+
+
+def with_style(case: Case, plan: Plan, ties: tuple[tuple[str, str], ...] = (), **styles: ParallelStyle) -> Case:
+    """The case with other styles for some modules; ``__`` stands for ``.`` in their names, ``each`` for ``*``."""
+    named = {name.replace("__", ".").replace("each", "*"): style for name, style in styles.items()}
+    assert named.keys() <= plan.keys(), named.keys() - plan.keys()
+    return _changed(case, parallelize=tensor_parallel({**plan, **named}, *ties))
+
+
+def with_output_hook(case: Case, module: str, hook: Hook) -> Case:
+    """The case with a function of the output of one module, applied on every rank."""
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        model = case.parallelize(model, mesh)
+        model.get_submodule(module).register_forward_hook(lambda _module, _inputs, output: hook(output, mesh))
+        return model
+
+    return _changed(case, parallelize=parallelize)
+
+
+def with_model(case: Case, change: Callable[[nn.Module], None]) -> Case:
+    """The case with a model whose code is wrong, parallelized by the right plan."""
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        change(model)
+        return case.parallelize(model, mesh)
+
+    return _changed(case, parallelize=parallelize)
+
+
+def _changed(case: Case, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> Case:
+    return dataclasses.replace(case, parallelize=parallelize)
+
+
+def redistributed(axis: str, found: Placement, wanted: Placement) -> Hook:
+    """Treats each rank's output as laid out like ``found`` over a mesh axis and changes that to ``wanted``."""
+
+    def hook(output: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        return DTensor.from_local(output, mesh[axis], [found], run_check=False).redistribute(placements=[wanted]).to_local()
+
+    return hook
+
+
+def reduced_again(axis: str = "tp") -> Hook:
+    """Sums over the ranks what has been summed already."""
+    return redistributed(axis, Partial(), Replicate())
+
+
+def scaled(factor: float) -> Hook:
+    """Multiplies the output."""
+    return lambda output, mesh: output * factor
+
+
+def without_gradient_reduction(axis: str = "tp") -> Hook:
+    """Says of the cotangent of a replicated value that it is replicated, where the ranks hold partial sums."""
+
+    def hook(output: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        replicated = DTensor.from_local(output, mesh[axis], [Replicate()], run_check=False)
+        return replicated.to_local(grad_placements=[Replicate()])
+
+    return hook

@@ -1,0 +1,80 @@
+"""One program of the corpus: a single-device model and the plan that parallelizes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+
+Plan = Mapping[str, ParallelStyle]
+"""Module path (``*`` matches one part) -> style, as torch's ``parallelize_module`` takes it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """``model`` builds the single-device program, ``parallelize`` turns it into the parallel one on a whole mesh.
+
+    ``mesh``: axes as (name, size), outermost first. ``inputs``: the whole tensors that the spec's ``forward`` takes.
+    ``sharded``: for each input the dimension that is sharded over ``tp``, None where every rank passes all of it.
+    """
+
+    name: str
+    mesh: tuple[tuple[str, int], ...]
+    model: Callable[[], nn.Module]
+    parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]
+    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    sharded: tuple[int | None, ...] = ()
+
+    @property
+    def mesh_shape(self) -> tuple[int, ...]:
+        return tuple(size for _, size in self.mesh)
+
+    @property
+    def mesh_names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.mesh)
+
+    @property
+    def world_size(self) -> int:
+        return math.prod(self.mesh_shape)
+
+    def spec(self) -> nn.Module:
+        """The single-device model, the same weights on every call."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return self.model()
+
+    def rank_inputs(self, rank: int) -> tuple[torch.Tensor, ...]:
+        """What one rank passes to ``forward``."""
+        degree = dict(self.mesh)["tp"]
+        dims = self.sharded or (None,) * len(self.inputs())
+        return tuple(
+            value if dim is None else value.chunk(degree, dim)[rank % degree].contiguous()
+            for value, dim in zip(self.inputs(), dims, strict=True)
+        )
+
+    def build(self, mesh: DeviceMesh) -> nn.Module:
+        """The parallel model, with the weights of :meth:`spec`."""
+        return self.parallelize(self.spec(), mesh)
+
+
+def tensor_parallel(plan: Plan, *ties: tuple[str, str]) -> Callable[[nn.Module, DeviceMesh], nn.Module]:
+    """Applies a plan on the mesh axis ``tp``; ``ties`` are pairs of modules whose weights are one parameter."""
+
+    def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        model = parallelize_module(model, mesh["tp"], dict(plan))
+        for kept, tied in ties:
+            model.get_submodule(tied).weight = model.get_submodule(kept).weight
+        return model
+
+    return parallelize
+
+
+def tensor_parallel_mesh(degree: int, data_parallel: int = 1) -> tuple[tuple[str, int], ...]:
+    """The axis ``tp``, inside of an axis ``dp`` where ``data_parallel`` exceeds 1."""
+    axes = (("tp", degree),)
+    return (("dp", data_parallel), *axes) if data_parallel > 1 else axes

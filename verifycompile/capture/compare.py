@@ -1,0 +1,119 @@
+"""Spec against implementation at the boundary: parameters, shapes, size symbols."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import sympy
+
+from verifycompile.capture.layouts import shard_degrees
+from verifycompile.capture.sizes import remaining_guards, solve_divisibility, substitute
+from verifycompile.errors import UsageError
+from verifycompile.program import Blocker, Program, ProgramInput, Role, Size
+
+_TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
+
+
+def check_against(
+    spec: Program,
+    implementation: Program,
+    spec_passed_through: Mapping[str, str],
+    implementation_passed_through: Mapping[str, str],
+) -> None:
+    """Raise ``UsageError`` where the two programs cannot be one model: VC303, VC304, VC308."""
+    spec_inputs = _tensors(spec)
+    implementation_inputs = _tensors(implementation)
+    spec_parameters = {name for name, item in spec_inputs.items() if item.role is Role.PARAMETER}
+    parameters = {name for name, item in implementation_inputs.items() if item.role is Role.PARAMETER}
+    missing = sorted(parameters - set(spec_inputs))
+    extra = sorted(spec_parameters - set(implementation_inputs))
+    if missing or extra:
+        lines = ["the spec and the model have different parameters."]
+        if missing:
+            lines.append(f"Only in the model: {_listed(missing)}.")
+        if extra:
+            lines.append(f"Only in the spec: {_listed(extra)}.")
+        lines.append("Map names that differ with the option `param_names`.")
+        raise UsageError("VC304", " ".join(lines))
+    for name, item in implementation_inputs.items():
+        if name in spec_inputs:
+            _check_shape(item, spec_inputs[name], implementation)
+    for name in sorted(set(spec_passed_through) | set(implementation_passed_through)):
+        ours, theirs = implementation_passed_through.get(name), spec_passed_through.get(name)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise UsageError("VC304", f"`{name}` is the input `{ours}` in the model and the input `{theirs}` in the spec.")
+
+
+def _check_shape(item: ProgramInput, spec_item: ProgramInput, implementation: Program) -> None:
+    ours, theirs = item.global_shape, spec_item.global_shape
+    if ours is None or theirs is None or _same_shape(ours, theirs):
+        return
+    if item.assumed and item.role is not Role.INPUT:
+        raise UsageError(
+            "VC308",
+            f"{item.role.value} `{item.name}` is a plain tensor of shape {_shape(ours)}, but the spec's has shape "
+            f"{_shape(theirs)}. Say how it is laid out with the option `param_placements`.",
+        )
+    option = "in_placements" if item.role is Role.INPUT else "param_placements"
+    raise UsageError(
+        "VC303",
+        f"{item.role.value} `{item.name}` has shape {_shape(ours)} over the mesh ({_placed(item)}), but the spec's "
+        f"has shape {_shape(theirs)}. Check the option `{option}` or the model's shapes.",
+    )
+
+
+def _placed(item: ProgramInput) -> str:
+    return f"placements {item.placements}" if item.placements is not None else "no placements"
+
+
+def _same_shape(ours: tuple[Size, ...], theirs: tuple[Size, ...]) -> bool:
+    if len(ours) != len(theirs):
+        return False
+    return all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def unify_symbols(spec: Program, implementation: Program) -> Program:
+    """``spec`` with its size symbols expressed by the implementation's, through the dimensions of equal inputs."""
+    values: dict[sympy.Symbol, sympy.Expr] = {}
+    blockers: list[Blocker] = []
+    implementation_inputs = _tensors(implementation)
+    for name, item in _tensors(spec).items():
+        other = implementation_inputs.get(name)
+        if other is None or other.global_shape is None or item.global_shape is None:
+            continue
+        for dimension, (size, whole) in enumerate(zip(item.global_shape, other.global_shape, strict=True)):
+            expected = substitute(whole, implementation.size_values)
+            if isinstance(size, sympy.Symbol) and size not in values:
+                values[size] = sympy.sympify(expected)
+            elif substitute(size, values) != expected:
+                blockers.append(
+                    Blocker(
+                        item.node,
+                        "VC206",
+                        f"dimension {dimension} of `{name}` is {substitute(size, values)} in the spec "
+                        f"and {expected} in the model.",
+                    )
+                )
+    divisible = solve_divisibility(spec.guards)
+    for symbol, value in divisible.items():
+        if symbol not in values:
+            values[symbol] = value
+    return dataclasses.replace(
+        spec,
+        size_values=values,
+        guards=remaining_guards(spec.guards, values),
+        blockers=(*spec.blockers, *blockers),
+    )
+
+
+def _tensors(program: Program) -> dict[str, ProgramInput]:
+    return {item.name: item for item in program.inputs if item.role in _TENSOR_ROLES}
+
+
+def _shape(shape: tuple[Size, ...]) -> str:
+    return "[" + ", ".join(str(size) for size in shape) + "]"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

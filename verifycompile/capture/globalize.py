@@ -1,0 +1,240 @@
+"""Copies of Python objects in which every DTensor is a whole tensor and nothing of torch.distributed is left.
+
+The objects themselves are never modified. Copies are made only where something inside them changes, so that
+everything else stays shared with the user's program.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+_HOOK_TABLES = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+_HOOK_FLAGS = (
+    ("_forward_hooks", "_forward_hooks_with_kwargs"),
+    ("_forward_hooks", "_forward_hooks_always_called"),
+    ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+)
+_TORCH_PARAMETRIZATIONS = ("torch.nn.utils.parametrizations",)
+_SHARED = (
+    type,
+    types.ModuleType,
+    types.CodeType,
+    types.BuiltinFunctionType,
+    DeviceMesh,
+    torch.device,
+    torch.dtype,
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+)
+
+
+def is_of_torch_distributed(function: object) -> bool:
+    """True for a function (bound, partial or wrapped) whose code is part of torch.distributed."""
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
+    if code is None:
+        return type(function).__module__.startswith("torch.distributed")
+    return "/torch/distributed/" in code.co_filename.replace("\\", "/")
+
+
+class Globalizer:
+    """Makes the copies. ``whole_tensor`` gives the replacement of a tensor, or the tensor itself where it is whole.
+
+    One instance copies a shared object once, so tied parameters stay tied. ``assumptions`` collects what was
+    left out and has no proof of its own.
+    """
+
+    def __init__(self, whole_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.assumptions: list[str] = []
+        self._whole_tensor = whole_tensor
+        self._copies: dict[int, Any] = {}
+        self._originals: list[Any] = []
+        self._in_progress: set[int] = set()
+
+    def replace(self, original: Any, copy: Any) -> None:
+        """Use ``copy`` wherever ``original`` occurs."""
+        self._originals.append(original)
+        self._copies[id(original)] = copy
+
+    def __call__(self, value: Any) -> Any:
+        """The copy of ``value``, or ``value`` itself where nothing in it changes."""
+        if isinstance(value, _SHARED):
+            return value
+        if id(value) in self._copies:
+            return self._copies[id(value)]
+        if id(value) in self._in_progress:
+            return value
+        if isinstance(value, torch.Tensor):
+            self.replace(value, self._whole_tensor(value))
+            return self._copies[id(value)]
+        if isinstance(value, nn.Module):
+            return self._module(value)
+        self._in_progress.add(id(value))
+        try:
+            copy = self._other(value)
+        finally:
+            self._in_progress.discard(id(value))
+        self.replace(value, copy)
+        return copy
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        kind = _class_without_wrappers(module)
+        copy = kind.__new__(kind)
+        self.replace(module, copy)
+        attributes = dict(module.__dict__)
+        parameters = dict(module._parameters)
+        children = dict(module._modules)
+        children.update(self._strip_parametrizations(module, kind, parameters, children))
+        attributes["_parameters"] = {name: self(value) for name, value in parameters.items()}
+        attributes["_buffers"] = {name: self(value) for name, value in module._buffers.items()}
+        attributes["_modules"] = {name: self(value) for name, value in children.items() if value is not _REMOVED}
+        for table in _HOOK_TABLES:
+            hooks = attributes.get(table) or {}
+            attributes[table] = collections.OrderedDict(
+                (key, self(hook)) for key, hook in hooks.items() if not is_of_torch_distributed(hook)
+            )
+        for table, flags in _HOOK_FLAGS:
+            kept = attributes.get(flags) or {}
+            attributes[flags] = collections.OrderedDict(
+                (key, flag) for key, flag in kept.items() if key in attributes[table]
+            )
+        attributes["_compiled_call_impl"] = None
+        handled = {"_parameters", "_buffers", "_modules", *_HOOK_TABLES, *(flags for _, flags in _HOOK_FLAGS)}
+        for name, value in attributes.items():
+            if name not in handled:
+                attributes[name] = self(value)
+        copy.__dict__.update(attributes)
+        return copy
+
+    def _strip_parametrizations(
+        self,
+        module: nn.Module,
+        kind: type,
+        parameters: dict[str, Any],
+        children: dict[str, Any],
+    ) -> dict[str, Any]:
+        if kind is type(module) or "parametrizations" not in children:
+            return {}
+        lists = cast("dict[str, Any]", children["parametrizations"]._modules)
+        for name, parametrization in lists.items():
+            parameters[name] = parametrization.original
+            kinds = ", ".join(type(step).__name__ for step in parametrization)
+            self.assumptions.append(
+                f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
+            )
+        return {"parametrizations": _REMOVED}
+
+    def _other(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return self._mapping(cast("dict[Any, Any]", value))
+        if isinstance(value, list | tuple | set | frozenset | collections.deque):
+            return self._sequence(cast("list[Any]", value))
+        if isinstance(value, functools.partial):
+            return self._partial(cast("functools.partial[Any]", value))
+        if isinstance(value, types.MethodType):
+            owner = self(value.__self__)
+            return value if owner is value.__self__ else types.MethodType(value.__func__, owner)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if dataclasses.is_dataclass(value) or type(value).__module__.split(".")[0] not in ("torch", "builtins"):
+            return self._object(value)
+        return value
+
+    def _mapping(self, value: dict[Any, Any]) -> Any:
+        items = {key: self(item) for key, item in value.items()}
+        if all(items[key] is item for key, item in value.items()):
+            return value
+        if type(value) is dict:
+            return items
+        copy = value.copy()
+        copy.update(items)
+        return copy
+
+    def _sequence(self, value: Any) -> Any:
+        items = [self(item) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*items)
+        return type(value)(items)
+
+    def _partial(self, value: functools.partial[Any]) -> Any:
+        function, args, keywords = self(value.func), self(value.args), self(value.keywords)
+        if function is value.func and args is value.args and keywords is value.keywords:
+            return value
+        return functools.partial(function, *args, **keywords)
+
+    def _function(self, value: types.FunctionType) -> Any:
+        if value.__closure__ is None:
+            return value
+        cells = [_cell_contents(cell) for cell in value.__closure__]
+        contents = [self(content) for content in cells]
+        if all(new is old for new, old in zip(contents, cells, strict=True)):
+            return value
+        closure = tuple(
+            cell if content is _EMPTY else types.CellType(content)
+            for cell, content in zip(value.__closure__, contents, strict=True)
+        )
+        copy = types.FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, closure)
+        copy.__kwdefaults__ = value.__kwdefaults__
+        copy.__dict__.update(value.__dict__)
+        return copy
+
+    def _object(self, value: Any) -> Any:
+        attributes = getattr(value, "__dict__", None)
+        if not isinstance(attributes, dict):
+            return value
+        attributes = cast("dict[str, Any]", attributes)
+        changed = {name: new for name, item in attributes.items() if (new := self(item)) is not item}
+        if not changed:
+            return value
+        copy = type(value).__new__(type(value))
+        copy.__dict__.update(attributes)
+        copy.__dict__.update(changed)
+        return copy
+
+
+_REMOVED = object()
+_EMPTY = object()
+
+
+def _cell_contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _EMPTY
+
+
+def _class_without_wrappers(module: nn.Module) -> type[nn.Module]:
+    """The class before FSDP or a parametrization that is not torch's own replaced it by a subclass."""
+    kind = type(module)
+    bases = kind.__bases__
+    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
+        return bases[1]
+    children = module._modules
+    if "parametrizations" in children and kind.__name__.startswith("Parametrized") and len(bases) == 1:
+        steps = [step for steps in children["parametrizations"]._modules.values() for step in steps]  # type: ignore[union-attr]
+        if not any(type(step).__module__ in _TORCH_PARAMETRIZATIONS for step in steps):
+            return bases[0]
+    return kind

@@ -1,0 +1,42 @@
+"""Spec and implementation of a model from one call of it, without compiling or running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from verifycompile.capture.implementation import capture_traced
+from verifycompile.capture.spec import recover_spec
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Program
+from verifycompile.torch_interface.dynamo import GraphBreak, TracedFrame, frame_of_call, trace_frame
+
+
+def capture_model(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> tuple[Program, Program]:
+    """``(spec, implementation)`` of the call ``model(*args, **kwargs)`` as one rank makes it; nothing is executed.
+
+    Raises ``UsageError`` as ``capture_implementation`` and ``recover_spec`` do, VC305 for a graph break.
+    """
+
+    def capture(traced: TracedFrame) -> tuple[Program, Program]:
+        implementation = capture_traced(traced, options)
+        return recover_spec(options, implementation), implementation
+
+    frame = frame_of_call(_uncompiled(model), args, kwargs)
+    try:
+        return trace_frame(frame, capture)
+    except GraphBreak as broken:
+        raise UsageError("VC305", f"the model does not trace to one graph.\n{broken}") from broken
+
+
+def _uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
+    """The module or function that was given to ``torch.compile``."""
+    if isinstance(model, nn.Module) and "_orig_mod" in model._modules:
+        original = model._modules["_orig_mod"]
+        return original if original is not None else model
+    return getattr(model, "_torchdynamo_orig_callable", model)

@@ -1,0 +1,192 @@
+"""The single-device spec: given by the user, or recovered from the parallel program's own Python frame."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import time
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+
+from verifycompile.capture.boundary import (
+    Export,
+    boundary_blockers,
+    export,
+    output_names,
+    passed_through_outputs,
+    role_of,
+)
+from verifycompile.capture.compare import check_against, unify_symbols
+from verifycompile.capture.globalize import Globalizer
+from verifycompile.capture.implementation import EXPORT, has_parallelism
+from verifycompile.capture.names import InputName, called_through, wrapper_arguments
+from verifycompile.capture.sizes import remaining_guards
+from verifycompile.capture.whole_tensors import WholeTensors
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Program, ProgramInput, ProgramOutput, Role
+from verifycompile.torch_interface.aot import Origin
+from verifycompile.torch_interface.dynamo import Frame, GraphBreak, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.shapes import shape_of, trace_guards
+
+
+def recover_spec(options: Options, implementation: Program) -> Program:
+    """The spec of ``implementation``, traced at global shapes. Call it right after ``capture_implementation``.
+
+    Its inputs are named as the implementation's, its sizes are expressions of the implementation's symbols.
+    Raises ``UsageError``: VC303 where shapes differ, VC304 where the sets of parameters differ, VC305 for a graph
+    break, VC307 where the spec cannot be recovered, VC308 for a plain parameter of local shape without placement.
+    """
+    start = time.perf_counter()
+    exported: Export = implementation.graph.meta.pop(EXPORT)
+    tensors = WholeTensors(exported, implementation)
+    globalizer = Globalizer(tensors)
+    frame = _spec_frame(exported, options, globalizer)
+    if options.spec is not None:
+        tensors.align_gradients(options.spec, globalizer)
+    try:
+        captured, guards = trace_frame(frame, lambda traced: _export_spec(traced, tensors.names, options))
+    except GraphBreak as broken:
+        raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
+    program = _program(captured, guards, globalizer.assumptions)
+    check_against(program, implementation, captured.passed_through, exported.passed_through)
+    program = unify_symbols(program, implementation)
+    return dataclasses.replace(program, seconds=time.perf_counter() - start)
+
+
+def _export_spec(
+    traced: TracedFrame, names: Mapping[int, InputName], options: Options
+) -> tuple[Export, tuple[sympy.Basic, ...]]:
+    if not has_parallelism(traced.graph, traced.example_inputs):
+        return export(traced, names), trace_guards(traced.context)
+    if options.spec is not None:
+        raise UsageError("VC307", "the option `spec` is no single-device program: it holds DTensors or collectives.")
+    raise UsageError(
+        "VC307",
+        "the single-device program cannot be recovered from this model: without the hooks of torch.distributed "
+        "it still holds DTensors or collectives. Pass the single-device program as the option `spec`.",
+    )
+
+
+def _spec_frame(exported: Export, options: Options, globalizer: Globalizer) -> Frame:
+    frame = exported.traced.frame
+    if options.spec is None:
+        return _globalized(frame, globalizer)
+    roots = {name.root for name in exported.names if name.root is not None}
+    callee = called_through(frame)
+    entered = callee if callee is not None else _entered_module(frame)
+    root = next(iter(roots)).value(frame) if len(roots) == 1 else None
+    if isinstance(options.spec, nn.Module) and root is not None and root is not entered:
+        globalizer.replace(root, globalizer(options.spec))
+        return _globalized(frame, globalizer)
+    args, kwargs = wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=entered is not None)
+    return _frame_of_spec(globalizer(options.spec), globalizer(args), globalizer(kwargs), entered)
+
+
+def _globalized(frame: Frame, globalizer: Globalizer) -> Frame:
+    used = set(frame.code.co_names)
+    changed = {name: new for name, old in frame.globals.items() if name in used and (new := globalizer(old)) is not old}
+    closure = frame.closure
+    if closure:
+        contents = [globalizer(cell.cell_contents) for cell in closure]
+        closure = tuple(types.CellType(content) for content in contents)
+    return Frame(
+        code=frame.code,
+        globals={**frame.globals, **changed} if changed else frame.globals,
+        locals={name: globalizer(value) for name, value in frame.locals.items()},
+        closure=closure,
+    )
+
+
+def _entered_module(frame: Frame) -> nn.Module | None:
+    """The module whose ``forward`` the frame is."""
+    if frame.code.co_argcount == 0:
+        return None
+    first = frame.locals.get(frame.code.co_varnames[0])
+    if not isinstance(first, nn.Module):
+        return None
+    forward = getattr(type(first).forward, "__code__", None)
+    return first if forward is frame.code else None
+
+
+def _call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The frame's arguments as a call would pass them, without the first one where ``skip``."""
+    code = frame.code
+    positional = code.co_varnames[int(skip) : code.co_argcount]
+    position = code.co_argcount + code.co_kwonlyargcount
+    args = [frame.locals[name] for name in positional]
+    kwargs = {name: frame.locals[name] for name in code.co_varnames[code.co_argcount : position]}
+    if code.co_flags & inspect.CO_VARARGS:
+        args.extend(frame.locals[code.co_varnames[position]])
+        position += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        kwargs.update(frame.locals[code.co_varnames[position]])
+    return tuple(args), kwargs
+
+
+def _frame_of_spec(
+    spec: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
+) -> Frame:
+    signature = inspect.signature(spec.forward if isinstance(spec, nn.Module) else spec)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        # The frame holds the model's defaults too; a spec need not have arguments that nobody passed.
+        args, kwargs = _without_defaults(args, kwargs, entered)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as mismatch:
+        raise UsageError("VC306", f"the option `spec` cannot be called as the model is: {mismatch}.") from mismatch
+    return frame_of_call(spec, args, kwargs)
+
+
+def _without_defaults(
+    args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if entered is None:
+        return args, kwargs
+    parameters = inspect.signature(entered.forward if isinstance(entered, nn.Module) else entered).parameters
+    defaults = [parameter.default for parameter in parameters.values()]
+    kept = list(args)
+    while kept and len(kept) <= len(defaults) and kept[-1] is defaults[len(kept) - 1]:
+        kept.pop()
+    named = {name: value for name, value in kwargs.items() if name not in parameters or value is not parameters[name].default}
+    return tuple(kept), named
+
+
+def _program(exported: Export, guards: tuple[sympy.Basic, ...], assumptions: list[str]) -> Program:
+    inputs: list[ProgramInput] = []
+    for flat in exported.joint.inputs:
+        assert flat.node is not None
+        role = role_of(exported, flat)
+        value = flat.node.meta.get("val")
+        if role is Role.TANGENT:
+            name = exported.results[flat.index][0]
+        else:
+            name = exported.names[flat.index].name if flat.origin is Origin.ARGUMENT else flat.text
+        if not isinstance(value, torch.Tensor):
+            role = Role.SIZE if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else Role.OPAQUE
+            inputs.append(ProgramInput(flat.node, role, name))
+            continue
+        example = exported.traced.example_inputs[flat.index] if flat.origin is Origin.ARGUMENT else None
+        requires_grad = isinstance(example, torch.Tensor) and example.requires_grad and role is not Role.TANGENT
+        inputs.append(ProgramInput(flat.node, role, name, None, shape_of(value), requires_grad))
+    outputs = [
+        ProgramOutput(flat.node, kind, name, position)
+        for position, flat in enumerate(exported.joint.outputs)
+        for kind, name in output_names(exported, flat)
+        if flat.node is not None
+    ]
+    return Program(
+        graph=exported.joint.graph,
+        inputs=tuple(inputs),
+        outputs=(*outputs, *passed_through_outputs(exported)),
+        guards=remaining_guards(guards, {}),
+        blockers=boundary_blockers(exported),
+        assumptions=tuple(dict.fromkeys(assumptions)),
+    )

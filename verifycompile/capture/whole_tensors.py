@@ -1,0 +1,94 @@
+"""Whole tensors that stand for the implementation's local ones when the spec is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from verifycompile.capture.boundary import Export
+from verifycompile.capture.globalize import Globalizer
+from verifycompile.capture.layouts import shard_degrees
+from verifycompile.capture.names import InputName, clean_module_name
+from verifycompile.program import Program, ProgramInput, Role
+from verifycompile.torch_interface.aot import Origin, Part
+from verifycompile.torch_interface.shapes import mark_dynamic
+from verifycompile.torch_interface.tensors import without_pending_collective
+
+
+class WholeTensors:
+    """Callable from a tensor of the parallel program to its whole counterpart, uninitialised.
+
+    ``names``: identity of a tensor made here -> the name of the implementation's input that it stands for.
+    """
+
+    def __init__(self, exported: Export, implementation: Program) -> None:
+        self.names: dict[int, InputName] = {}
+        self._made: list[torch.Tensor] = []
+        self._exported = exported
+        self._implementation = implementation
+        self._positions = {
+            id(value): position
+            for position, value in enumerate(exported.traced.example_inputs)
+            if isinstance(value, torch.Tensor)
+        }
+        self._inputs = {
+            flat.index: item
+            for flat, item in zip(exported.joint.inputs, implementation.inputs, strict=True)
+            if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL)
+        }
+        devices = [value.device for value in exported.traced.example_inputs if isinstance(value, torch.Tensor)]
+        self._device = devices[0] if devices else torch.device("cpu")
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        position = self._positions.get(id(tensor))
+        dynamic = () if position is None else self._dynamic_dimensions(position)
+        whole = self._whole(tensor, None if position is None else self._inputs.get(position), copy=bool(dynamic))
+        for dimension in dynamic:
+            mark_dynamic(whole, dimension)
+        if position is not None:
+            self.names[id(whole)] = self._exported.names[position]
+        self._made.append(whole)
+        return whole
+
+    def _whole(self, tensor: torch.Tensor, item: ProgramInput | None, *, copy: bool) -> torch.Tensor:
+        shape = tuple(without_pending_collective(tensor).shape)
+        mesh = self._implementation.mesh
+        if not isinstance(tensor, DTensor) and item is not None and item.placements is not None and mesh is not None:
+            degrees = shard_degrees(item.placements, mesh, len(shape))
+            shape = tuple(size * degree for size, degree in zip(shape, degrees, strict=True))
+        device = self._device if item is None and tensor.is_meta else tensor.device
+        is_whole = type(tensor) in (torch.Tensor, nn.Parameter) and shape == tuple(tensor.shape)
+        if is_whole and device == tensor.device and not copy:
+            return tensor
+        whole = torch.empty(shape, dtype=tensor.dtype, device=device)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(whole, requires_grad=tensor.requires_grad)
+        return whole.requires_grad_(tensor.requires_grad)
+
+    def _dynamic_dimensions(self, position: int) -> tuple[int, ...]:
+        placeholder = self._exported.traced.graph.graph.find_nodes(op="placeholder")[position]
+        example = placeholder.meta.get("example_value")
+        if not isinstance(example, torch.Tensor):
+            return ()
+        return tuple(dimension for dimension, size in enumerate(example.shape) if isinstance(size, torch.SymInt))
+
+    def align_gradients(self, spec: Callable[..., Any], globalizer: Globalizer) -> None:
+        """Let the parameters of the copied spec require grad exactly where the implementation's do."""
+        copy = globalizer(spec)
+        if not isinstance(copy, nn.Module):
+            return
+        wanted = {item.name: item.requires_grad for item in self._inputs.values() if item.role is Role.PARAMETER}
+        for owner_name, owner in copy.named_modules():
+            for attribute, parameter in list(owner.named_parameters(recurse=False)):
+                name = clean_module_name([*filter(None, owner_name.split(".")), attribute])
+                if name in wanted and parameter.requires_grad != wanted[name]:
+                    # A parameter of the copy may still be the user's own: never switch it in place.
+                    replacement = nn.Parameter(parameter.detach(), requires_grad=wanted[name])
+                    for other in copy.modules():
+                        for tied, value in list(other.named_parameters(recurse=False)):
+                            if value is parameter:
+                                setattr(other, tied, replacement)

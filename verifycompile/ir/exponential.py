@@ -1,0 +1,64 @@
+"""Exponentials and logarithms: ``exp`` turns sums into products, ``log`` products of positive factors into sums.
+
+With these, the shift by a maximum that every stable softmax carries cancels: ``exp(x - c)`` is
+``exp(x) * exp(-c)``, the factor leaves the sum, and ``log(exp(-c) * s)`` is ``-c + log(s)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, multiply_views, open_view
+from verifycompile.ir.scalar import ONE, Scalar
+from verifycompile.ir.term import Operation, TermPool, View
+
+EXPONENTIAL = Operation("exp")
+LOGARITHM = Operation("log")
+
+
+def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View:
+    """``exp(view)``; ``exp(c * log(t))`` is ``t ** c``, for which ``power`` is called."""
+    if view.is_zero:
+        return pool.constant(ONE, view.shape)
+    if view.term.operation is COMBINE:
+        summands = [v.scaled(view.coefficient) for v in open_view(view).operands]
+        return multiply_views(pool, *(exponential(pool, v, power) for v in summands))
+    if view.term.operation is LOGARITHM:
+        (base,) = open_view(view).operands
+        return power(base, view.coefficient)
+    return elementwise(pool, EXPONENTIAL, (), (view,))
+
+
+def logarithm(pool: TermPool, view: View) -> View:
+    """``log(view)``; split over the factors where all are known to be positive."""
+    factors = positive_factors(view)
+    if factors is None or (len(factors) == 1 and factors[0].term.operation is not EXPONENTIAL):
+        return elementwise(pool, LOGARITHM, (), (view,))
+    return combine(pool, [_logarithm_of_factor(pool, f) for f in factors])
+
+
+def _logarithm_of_factor(pool: TermPool, factor: View) -> View:
+    if factor.term.operation is EXPONENTIAL:
+        return open_view(factor).operands[0]
+    return elementwise(pool, LOGARITHM, (), (factor,))
+
+
+def positive_factors(view: View) -> list[View] | None:
+    """The factors of a product of positive values, or None where one is not known to be positive."""
+    if view.coefficient != 1:
+        return None
+    if view.term.operation is CONTRACT and not view.term.summed:
+        factors = list(open_view(view).operands)
+    else:
+        factors = [view]
+    return factors if all(is_positive(f) for f in factors) else None
+
+
+def is_positive(view: View) -> bool:
+    """Whether every element is greater than zero by construction: exponentials, and sums of products of them."""
+    if view.coefficient != 1:
+        return False
+    term = view.term
+    if term.operation is CONTRACT:
+        return all(is_positive(v) for v in term.operands)
+    return term.operation is EXPONENTIAL
