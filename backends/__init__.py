@@ -1,0 +1,1 @@
+"""What torch loads: the ``verify`` backend and the hook behind the environment flag."""

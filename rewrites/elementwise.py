@@ -114,12 +114,20 @@ for _name in (
 
 @operator(aten.exp.default)
 def exp(b: Builder, self: View) -> View:
+    _refuse_complex(b, "exp")
     return b.exp(self)
 
 
 @operator(aten.log.default)
 def log(b: Builder, self: View) -> View:
+    _refuse_complex(b, "log")
     return b.log(self)
+
+
+def _refuse_complex(b: Builder, name: str) -> None:
+    """Exponentials are known to be positive, which holds for real ones only."""
+    if b.call.dtype is not None and b.call.dtype.is_complex:
+        raise UnsupportedError(UNSUPPORTED, f"`{name}` of complex numbers")
 
 
 MINIMUM = Operation("minimum", commutative=True)

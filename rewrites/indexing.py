@@ -90,15 +90,43 @@ def _from_front(view: View, position: int, lead: int) -> list[int]:
 
 @operator(aten.index_put.default)
 def index_put(b: Builder, self: View, indices: Sequence[View | None], values: View, accumulate: bool) -> View:
-    """Only the masked form with one value: ``self[mask] = value``."""
-    (mask, *others) = indices
-    single = all(size == 1 for size in b.shape(values))
-    if others or mask is None or accumulate or not is_indicator(mask) or not single:
-        raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar`")
-    missing = b.rank(self) - b.rank(mask)
-    for _ in range(missing):
+    """``self[mask] = scalar``, and ``self[arange, index] = values`` (or ``self[index, arange]``), one element a row."""
+    (first, *others) = indices
+    if not others and first is not None and not accumulate and is_indicator(first):
+        return _put_masked(b, self, first, values)
+    if len(others) == 1 and first is not None and others[0] is not None and b.rank(self) == 2:
+        result = _put_rows(b, self, (first, others[0]), values, accumulate)
+        if result is not None:
+            return result
+    raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar` and `x[arange, index] = values`")
+
+
+def _put_masked(b: Builder, view: View, mask: View, values: View) -> View:
+    if any(size != 1 for size in b.shape(values)):
+        raise UnsupportedError(UNSUPPORTED, "index_put with a mask and more than one value")
+    for _ in range(b.rank(view) - b.rank(mask)):
         mask = b.unsqueeze(mask, b.rank(mask))
     scalar = values
     while b.rank(scalar):
         scalar = relabel.remove_dim(scalar, b.lead)
-    return choose(b, mask, scalar, self)
+    return choose(b, mask, scalar, view)
+
+
+def _put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, accumulate: bool) -> View | None:
+    for rows, dim in ((indices[0], 0), (indices[1], 1)):
+        other = indices[1 - dim]
+        if not _counts(b, rows, b.shape(view)[dim]) or b.rank(other) != 1 or b.rank(values) > 1:
+            continue
+        # Each row occurs once, so no two values meet in one element and their order does not matter.
+        mask = one_hot(b, other, b.shape(view)[1 - dim])
+        spread = b.unsqueeze(values, 1) if b.rank(values) else values
+        if dim == 1:
+            mask = b.transpose(mask, 0, 1)
+            spread = b.transpose(spread, 0, 1) if b.rank(values) else spread
+        return b.add(view, b.mul(mask, spread)) if accumulate else choose(b, mask, spread, view)
+    return None
+
+
+def _counts(b: Builder, index: View, size: Size) -> bool:
+    """Whether ``index`` is ``arange(size)``."""
+    return b.rank(index) == 1 and index == b.iota(size)

@@ -73,6 +73,11 @@ def declarations() -> Mapping[object, Declaration]:
     return dict(_DECLARATIONS)
 
 
+def is_mutable(target: object) -> bool:
+    """Whether a call of ``target`` writes to one of its operands."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments for the handler, by schema name. Raises UnsupportedError for one that the declaration leaves out."""
     target = declaration.target

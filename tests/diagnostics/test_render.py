@@ -116,7 +116,8 @@ def test_refuted(source_files: Path) -> None:
           |                    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ layer_norm is not linear, but `y: f32[4, 8]| P(sum)` on mesh axis `tp`
         5 |         y = self.down(h)
           |             ------------ `y` became partial here: the contracted dimension is sharded over `tp`
-          = note: spec layer_norm(sum of y over tp); implementation layer_norm(y) on each rank
+          = note: relation expected: layer_norm(sum of y over tp)
+          = note: relation found: layer_norm(y) on each rank
           = note: output `output.0`, module `layers.0`
           = note: 12 more outputs or nodes without a relation follow from this
           = note: counterexample (seed 7): `output.0` at [0, 1] is 1 in the spec, 0 on rank 1

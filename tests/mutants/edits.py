@@ -136,7 +136,9 @@ def other_axis(target: object, position: int, backward: bool, axis: int) -> Edit
         copy, _ = copy_program(program)
         node = nodes_of(copy, target, backward=backward)[position]
         (group,) = [argument for argument in node.args if isinstance(argument, torch.fx.Node)][1:]
-        own = insert(group, group.target, *group.args)
+        with copy.graph.graph.inserting_after(group):
+            own = copy.graph.graph.call_function(group.target, group.args)
+        own.meta = dict(group.meta)
         node.replace_input_with(group, own)
         return dataclasses.replace(copy, groups={**copy.groups, own.name: (axis,)})
 
@@ -181,8 +183,17 @@ def other_rank(position: int) -> Edit:
         size = program.mesh.axes[-1].size
         moved = insert(node, operator.add, node, 1)
         replace_uses(node, insert(moved, operator.mod, moved, size))
+        _propagate_sizes(program)
 
     return changed(change)
+
+
+def _propagate_sizes(program: Program) -> None:
+    """Recomputes the symbolic integers of a graph in which one of them was changed."""
+    for node in program.graph.graph.nodes:
+        if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and str(node.target) != COORDINATE:
+            args = torch.fx.map_arg(node.args, lambda argument: argument.meta["val"])
+            node.meta["val"] = node.target(*args)
 
 
 def coordinates(program: Program) -> list[torch.fx.Node]:

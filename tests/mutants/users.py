@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 
@@ -21,7 +21,7 @@ def with_style(case: Case, plan: Plan, ties: tuple[tuple[str, str], ...] = (), *
     """The case with other styles for some modules; ``__`` stands for ``.`` in their names, ``each`` for ``*``."""
     named = {name.replace("__", ".").replace("each", "*"): style for name, style in styles.items()}
     assert named.keys() <= plan.keys(), named.keys() - plan.keys()
-    return _changed(case, parallelize=tensor_parallel({**plan, **named}, *ties))
+    return replaced(case, tensor_parallel({**plan, **named}, *ties))
 
 
 def with_output_hook(case: Case, module: str, hook: Hook) -> Case:
@@ -32,7 +32,7 @@ def with_output_hook(case: Case, module: str, hook: Hook) -> Case:
         model.get_submodule(module).register_forward_hook(lambda _module, _inputs, output: hook(output, mesh))
         return model
 
-    return _changed(case, parallelize=parallelize)
+    return replaced(case, parallelize)
 
 
 def with_model(case: Case, change: Callable[[nn.Module], None]) -> Case:
@@ -42,10 +42,11 @@ def with_model(case: Case, change: Callable[[nn.Module], None]) -> Case:
         change(model)
         return case.parallelize(model, mesh)
 
-    return _changed(case, parallelize=parallelize)
+    return replaced(case, parallelize)
 
 
-def _changed(case: Case, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> Case:
+def replaced(case: Case, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> Case:
+    """The case parallelized in another way."""
     return dataclasses.replace(case, parallelize=parallelize)
 
 
@@ -68,11 +69,21 @@ def scaled(factor: float) -> Hook:
     return lambda output, mesh: output * factor
 
 
-def without_gradient_reduction(axis: str = "tp") -> Hook:
-    """Says of the cotangent of a replicated value that it is replicated, where the ranks hold partial sums."""
+class LocalLinear(nn.Linear):
+    """A linear layer on each rank's shard of its weight; nobody reduces the cotangent of its input."""
 
-    def hook(output: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-        replicated = DTensor.from_local(output, mesh[axis], [Replicate()], run_check=False)
-        return replicated.to_local(grad_placements=[Replicate()])
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 (the name of nn.Linear)
+        weight, bias = (p.to_local() if isinstance(p, DTensor) else p for p in (self.weight, self.bias))
+        return nn.functional.linear(input, weight, bias)
 
-    return hook
+
+class ColwiseByHand(ParallelStyle):
+    """Column-wise weights as in ``ColwiseParallel``, without its hooks: right forward, partial gradient of the input."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def shard(_name: str, linear: nn.Module, mesh: DeviceMesh) -> None:
+            for name, parameter in linear.named_parameters(recurse=False):
+                linear.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, [Shard(0)])))
+
+        module.__class__ = LocalLinear
+        return distribute_module(module, device_mesh, shard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
@@ -20,6 +21,13 @@ class MLP(nn.Module):
         return self.down(self.activation(self.up(x)))
 
 
+class ResidualMLP(MLP):
+    """Its result is needed in full: a layer norm is not linear."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x + super().forward(x), x.shape[-1:])
+
+
 def plan() -> Plan:
     return {"up": ColwiseParallel(), "down": RowwiseParallel()}
 
@@ -33,3 +41,9 @@ def case(degree: int, *, data_parallel: int = 1, bias: bool = True, activation: 
     mesh = tensor_parallel_mesh(degree, data_parallel)
     name = f"mlp-{activation}{'' if bias else '-nobias'}-{'x'.join(str(size) for _, size in mesh)}"
     return Case(name, mesh, lambda: MLP(bias=bias, activation=activation), tensor_parallel(plan()), inputs)
+
+
+def residual_case(degree: int, *, data_parallel: int = 1) -> Case:
+    mesh = tensor_parallel_mesh(degree, data_parallel)
+    name = f"mlp-residual-{'x'.join(str(size) for _, size in mesh)}"
+    return Case(name, mesh, ResidualMLP, tensor_parallel(plan()), inputs)

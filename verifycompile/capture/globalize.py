@@ -67,6 +67,8 @@ class Globalizer:
 
     def __init__(self, whole_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self.assumptions: list[str] = []
+        self.modules: list[nn.Module] = []
+        """Originals of the modules copied so far."""
         self._whole_tensor = whole_tensor
         self._copies: dict[int, Any] = {}
         self._originals: list[Any] = []
@@ -102,6 +104,7 @@ class Globalizer:
         kind = _class_without_wrappers(module)
         copy = kind.__new__(kind)
         self.replace(module, copy)
+        self.modules.append(module)
         attributes = dict(module.__dict__)
         parameters = dict(module._parameters)
         children = dict(module._modules)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -24,7 +24,8 @@ from verifycompile.capture.boundary import (
 from verifycompile.capture.compare import check_against, unify_symbols
 from verifycompile.capture.globalize import Globalizer
 from verifycompile.capture.implementation import EXPORT, has_parallelism
-from verifycompile.capture.names import InputName, called_through, wrapper_arguments
+from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
+from verifycompile.capture.names import called_through, wrapper_arguments
 from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
@@ -44,48 +45,112 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     """
     start = time.perf_counter()
     exported: Export = implementation.graph.meta.pop(EXPORT)
-    tensors = WholeTensors(exported, implementation)
-    globalizer = Globalizer(tensors)
-    frame = _spec_frame(exported, options, globalizer)
-    if options.spec is not None:
-        tensors.align_gradients(options.spec, globalizer)
-    try:
-        captured, guards = trace_frame(frame, lambda traced: _export_spec(traced, tensors.names, options))
-    except GraphBreak as broken:
-        raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
-    program = _program(captured, guards, globalizer.assumptions)
-    check_against(program, implementation, captured.passed_through, exported.passed_through)
+    captured = _given(exported, implementation, options) if options.spec else _recovered(exported, implementation)
+    program = _program(captured)
+    check_against(program, implementation, captured.exported.passed_through, exported.passed_through)
     program = unify_symbols(program, implementation)
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
 
-def _export_spec(
-    traced: TracedFrame, names: Mapping[int, InputName], options: Options
-) -> tuple[Export, tuple[sympy.Basic, ...]]:
-    if not has_parallelism(traced.graph, traced.example_inputs):
-        return export(traced, names), trace_guards(traced.context)
-    if options.spec is not None:
-        raise UsageError("VC307", "the option `spec` is no single-device program: it holds DTensors or collectives.")
+@dataclasses.dataclass(frozen=True)
+class _Captured:
+    exported: Export
+    guards: tuple[sympy.Basic, ...]
+    assumptions: tuple[str, ...]
+
+
+class _WrongGuess(Exception):
+    """A scaling of local counts under which the spec splits a dimension otherwise than a rank does."""
+
+
+def _given(exported: Export, implementation: Program, options: Options) -> _Captured:
+    assert options.spec is not None
+    tensors = WholeTensors(exported, implementation)
+    globalizer = Globalizer(tensors)
+    frame = _frame_of_given(exported, options.spec, globalizer)
+    tensors.align_gradients(options.spec, globalizer)
+
+    def capture(traced: TracedFrame) -> _Captured:
+        if has_parallelism(traced.graph, traced.example_inputs):
+            raise UsageError(
+                "VC307", "the option `spec` is no single-device program: it holds DTensors or collectives."
+            )
+        return _Captured(
+            export(traced, tensors.names), trace_guards(traced.context), tuple(dict.fromkeys(globalizer.assumptions))
+        )
+
+    try:
+        return trace_frame(frame, capture)
+    except GraphBreak as broken:
+        raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
+
+
+def _recovered(exported: Export, implementation: Program) -> _Captured:
+    """The implementation's own frame at whole shapes, under the first scaling of local counts that fits."""
+    modules: list[nn.Module] = []
+    first_failure: GraphBreak | None = None
+    for guess in scalings(modules):
+        tensors = WholeTensors(exported, implementation)
+        globalizer = Globalizer(tensors)
+        frame = _globalized(exported.traced.frame, globalizer)
+        modules.extend(globalizer.modules if not modules else [])
+        _scale(guess, globalizer)
+
+        def capture(
+            traced: TracedFrame,
+            tensors: WholeTensors = tensors,
+            globalizer: Globalizer = globalizer,
+            guess: Scaling = guess,
+        ) -> _Captured:
+            if has_parallelism(traced.graph, traced.example_inputs):
+                raise UsageError(
+                    "VC307",
+                    "the single-device program cannot be recovered from this model: without the hooks of "
+                    "torch.distributed it still holds DTensors or collectives. "
+                    "Pass the single-device program as the option `spec`.",
+                )
+            if not splits_agree(traced.graph, exported.traced.graph):
+                raise _WrongGuess
+            assumptions = (*globalizer.assumptions, *(item.describe() for item in guess))
+            return _Captured(
+                export(traced, tensors.names), trace_guards(traced.context), tuple(dict.fromkeys(assumptions))
+            )
+
+        try:
+            return trace_frame(frame, capture)
+        except GraphBreak as broken:
+            first_failure = first_failure or broken
+        except _WrongGuess:
+            continue
+    if first_failure is not None and first_failure.is_graph_break:
+        raise UsageError("VC305", f"the spec does not trace to one graph.\n{first_failure}") from first_failure
+    reason = f"\n{first_failure}" if first_failure is not None else ""
     raise UsageError(
         "VC307",
-        "the single-device program cannot be recovered from this model: without the hooks of torch.distributed "
-        "it still holds DTensors or collectives. Pass the single-device program as the option `spec`.",
-    )
+        "the single-device program cannot be recovered from this model: it does not run on whole tensors. "
+        f"Pass the single-device program as the option `spec`.{reason}",
+    ) from first_failure
 
 
-def _spec_frame(exported: Export, options: Options, globalizer: Globalizer) -> Frame:
+def _scale(guess: Scaling, globalizer: Globalizer) -> None:
+    for module in tuple(globalizer.modules):
+        for item in guess:
+            if type(module) is item.owner and item.attribute in vars(module):
+                copy = globalizer(module)
+                copy.__dict__[item.attribute] = vars(module)[item.attribute] * item.factor
+
+
+def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Globalizer) -> Frame:
     frame = exported.traced.frame
-    if options.spec is None:
-        return _globalized(frame, globalizer)
     roots = {name.root for name in exported.names if name.root is not None}
     callee = called_through(frame)
     entered = callee if callee is not None else _entered_module(frame)
     root = next(iter(roots)).value(frame) if len(roots) == 1 else None
-    if isinstance(options.spec, nn.Module) and root is not None and root is not entered:
-        globalizer.replace(root, globalizer(options.spec))
+    if isinstance(spec, nn.Module) and root is not None and root is not entered:
+        globalizer.replace(root, globalizer(spec))
         return _globalized(frame, globalizer)
     args, kwargs = wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=entered is not None)
-    return _frame_of_spec(globalizer(options.spec), globalizer(args), globalizer(kwargs), entered)
+    return _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
 
 
 def _globalized(frame: Frame, globalizer: Globalizer) -> Frame:
@@ -129,7 +194,7 @@ def _call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[
     return tuple(args), kwargs
 
 
-def _frame_of_spec(
+def _call_of_spec(
     spec: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
 ) -> Frame:
     signature = inspect.signature(spec.forward if isinstance(spec, nn.Module) else spec)
@@ -159,7 +224,8 @@ def _without_defaults(
     return tuple(kept), named
 
 
-def _program(exported: Export, guards: tuple[sympy.Basic, ...], assumptions: list[str]) -> Program:
+def _program(captured: _Captured) -> Program:
+    exported = captured.exported
     inputs: list[ProgramInput] = []
     for flat in exported.joint.inputs:
         assert flat.node is not None
@@ -186,7 +252,7 @@ def _program(exported: Export, guards: tuple[sympy.Basic, ...], assumptions: lis
         graph=exported.joint.graph,
         inputs=tuple(inputs),
         outputs=(*outputs, *passed_through_outputs(exported)),
-        guards=remaining_guards(guards, {}),
+        guards=remaining_guards(captured.guards, {}),
         blockers=boundary_blockers(exported),
-        assumptions=tuple(dict.fromkeys(assumptions)),
+        assumptions=captured.assumptions,
     )

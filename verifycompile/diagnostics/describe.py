@@ -18,9 +18,10 @@ MAX_INLINE_ELEMENTS = 16
 def finding_notes(finding: Finding) -> tuple[str, ...]:
     """What is known about a finding besides its labels: relations, output, module, followers."""
     notes = list(finding.notes)
-    if finding.relation_expected or finding.relation_found:
-        expected, found = finding.relation_expected or "(none)", finding.relation_found or "(none)"
-        notes.append(f"spec {expected}; implementation {found}")
+    if finding.relation_expected:
+        notes.append(f"relation expected: {finding.relation_expected}")
+    if finding.relation_found:
+        notes.append(f"relation found: {finding.relation_found}")
     if (where := _where(finding)) != "":
         notes.append(where)
     if finding.followers:

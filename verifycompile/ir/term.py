@@ -109,6 +109,7 @@ ContractionRule = Callable[["TermPool", Sequence[View], int], Sequence[View] | N
 
 UNIT = Operation("one")
 LEAF = Operation("leaf")
+INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
 
 
 class TermPool:
@@ -162,9 +163,10 @@ class TermPool:
             self._terms[key] = term
         return term
 
-    def leaf(self, name: str, shape: tuple[Size, ...], *attributes: Hashable) -> View:
-        """An input: a term without operands, known by its name."""
-        term = self.intern(LEAF, (name, *attributes), (), shape, len(shape), 0, (), ())
+    def leaf(self, name: str, shape: tuple[Size, ...], *attributes: Hashable, indicator: bool = False) -> View:
+        """An input: a term without operands, known by its name. ``indicator``: a boolean tensor."""
+        operation = INDICATOR_LEAF if indicator else LEAF
+        term = self.intern(operation, (name, *attributes), (), shape, len(shape), 0, (), ())
         return identity_view(term)
 
     def constant(self, value: Scalar, shape: tuple[Size, ...]) -> View:

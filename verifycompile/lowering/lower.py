@@ -36,6 +36,7 @@ from verifycompile.torch_interface.evaluation import constant_value, real_tensor
 
 UNKNOWN = Operation("unknown")
 CONSTANT = Operation("constant")
+BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
 
 PROVABLE_DTYPES = frozenset(
     {
@@ -273,7 +274,8 @@ class Lowering:
             return self._unknown(node, UNREPRESENTABLE, f"the constant `{node.target}` has no readable content")
         if value.dim() == 0:
             return self.builder.number(content[0])
-        term = self.pool.intern(CONSTANT, (value.dtype, tuple(value.shape), content), (), tuple(value.shape), value.dim(), 0, (), ())
+        operation = BOOLEAN_CONSTANT if value.dtype is torch.bool else CONSTANT
+        term = self.pool.intern(operation, (value.dtype, tuple(value.shape), content), (), tuple(value.shape), value.dim(), 0, (), ())
         view = identity_view(term)
         for size in reversed(self.builder.mesh):
             view = insert_dim(view, 0, size)

@@ -12,19 +12,18 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 
-import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
-from verifycompile.program import Blocker, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement.diagnose import Diagnosis, diagnose
-from verifycompile.refinement.inputs import input_key, relate, tensor_inputs
+from verifycompile.refinement.inputs import is_boolean, relate, tensor_inputs
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
-from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, is_mutable
 
 
 def check_refinement(spec: Program, implementation: Program) -> RefinementResult:
@@ -78,7 +77,7 @@ class _Checker:
         missing = [o for o in self.spec.program.outputs if o.name not in outputs]
         if missing:
             return Mismatch("VC107", f"the implementation has no output `{missing[0].name}`", missing[0].name, missing[0].node)
-        mismatch = self._relate_inputs()
+        mismatch = self._mutation() or self._relate_inputs()
         if mismatch is not None:
             return mismatch
         forward = [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
@@ -88,6 +87,18 @@ class _Checker:
             or self._relate_tangents()
             or self._relate_outputs(backward, outputs)
         )
+
+    def _mutation(self) -> Mismatch | None:
+        """A node that writes to its operands changes values that the proof takes as fixed."""
+        for lowering in (self.spec, self.implementation):
+            for node in lowering.program.graph.graph.nodes:
+                if node.op == "call_function" and is_mutable(node.target):
+                    on_spec = lowering is self.spec
+                    message = f"operator `{node.target}` writes to its operands"
+                    return Mismatch(
+                        UNREPRESENTABLE, message, "output.0", node if on_spec else None, None if on_spec else node
+                    )
+        return None
 
     # -- inputs
 
@@ -104,7 +115,8 @@ class _Checker:
             if key[0] != "tangent" and spec_input.node not in self.spec.values:
                 shape = self.spec.shape_of(spec_input.node)
                 assert shape is not None
-                self.spec.provide(spec_input.node, self.pool.leaf(":".join(key), shape))
+                leaf = self.pool.leaf(":".join(key), shape, indicator=is_boolean(spec_input))
+                self.spec.provide(spec_input.node, leaf)
         return None
 
     def _relate_input(
@@ -153,7 +165,7 @@ class _Checker:
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)
         if left is None or right is None:
-            return left is None and right is None and spec.node.meta.get("val") == implementation.node.meta.get("val")
+            return left is right and self._same_size(spec, implementation)
         mesh = self.implementation.program.mesh
         if mesh is None:
             if not same_value(left, right):
@@ -165,6 +177,14 @@ class _Checker:
             return False
         self.placements[spec.name] = placements
         self.relations[spec.name] = describe(spec.name, placements, mesh)
+        return True
+
+    def _same_size(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
+        """Outputs that are numbers (sizes) must be the same expression."""
+        left, right = self.spec.values[spec.node], self.implementation.values[implementation.node]
+        if left is None or left != right:
+            return False
+        self.relations[spec.name] = spec.name
         return True
 
     def _find_placements(self, left: View, right: View, output: ProgramOutput) -> Placements | None:
@@ -197,10 +217,3 @@ class _Checker:
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))
         return listed
 
-
-def blocked_nodes(lowering: Lowering) -> dict[torch.fx.Node, Blocker]:
-    """Nodes of a lowered program that no declaration covers."""
-    return dict(lowering.blockers)
-
-
-__all__ = ["check_refinement", "input_key"]

@@ -291,9 +291,7 @@ class _Analysis:
 
     def _unrelated(self, node: torch.fx.Node) -> bool:
         view = self.spec.view(node)
-        if view is None:
-            return False
-        if view.term.operation.name == "one":
+        if view is None or node.op == "placeholder" or view.term is self.pool.unit:
             return False
         for candidate in self._by_term.get(view.term, ()):
             other = self.implementation.view(candidate)
@@ -459,11 +457,10 @@ def _ordered_ancestors(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> li
     stack = list(nodes)
     while stack:
         node = stack.pop()
-        if node in wanted or node not in lowering.values:
-            continue
-        wanted.add(node)
-        stack.extend(node.all_input_nodes)
-    return [n for n in lowering.program.graph.graph.nodes if n in wanted]
+        if node not in wanted:
+            wanted.add(node)
+            stack.extend(node.all_input_nodes)
+    return [n for n in lowering.program.graph.graph.nodes if n in wanted and n in lowering.values]
 
 
 def _origin_key(node: torch.fx.Node) -> tuple[object, ...]:

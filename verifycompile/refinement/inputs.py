@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Shard
 
 from verifycompile.ir import algebra
@@ -28,6 +29,12 @@ def input_key(program_input: ProgramInput) -> tuple[str, str]:
     return space, program_input.name
 
 
+def is_boolean(program_input: ProgramInput) -> bool:
+    """Whether the placeholder is a boolean tensor."""
+    value = program_input.node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
+
+
 def relate(
     pool: TermPool,
     spec: Lowering,
@@ -47,9 +54,9 @@ def relate(
     if shape is None or local is None:
         raise UnsupportedError(UNREPRESENTABLE, f"the input `{program_input.name}` is no tensor")
     name = ":".join(input_key(spec_input))
+    boolean = is_boolean(spec_input)
     if mesh is None:
-        leaf = pool.leaf(name, shape)
-        spec.values.setdefault(spec_input.node, leaf)
+        spec.values.setdefault(spec_input.node, pool.leaf(name, shape, indicator=boolean))
         implementation.provide(program_input.node, spec.values[spec_input.node])
         return
     partial = [axis for axis, p in enumerate(placements) if isinstance(p, Partial)]
@@ -60,7 +67,7 @@ def relate(
         value = _partial_leaf(pool, spec, spec_input, name, shape, placements, partial, mesh)
     else:
         if known is None:
-            known = pool.leaf(name, shape)
+            known = pool.leaf(name, shape, indicator=boolean)
             spec.provide(spec_input.node, known)
         value = shard(known, placements, mesh)
     if value.shape[len(mesh.axes) :] != local:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch._dynamo.convert_frame
 import torch.fx
-from torch._dynamo.exc import BackendCompilerFailed, Unsupported, UserError
+from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
@@ -23,7 +23,14 @@ Result = TypeVar("Result")
 
 
 class GraphBreak(Exception):
-    """A function does not trace to one graph; the message is Dynamo's explanation with the user's line."""
+    """A function does not trace to one graph; the message is Dynamo's explanation with the user's line.
+
+    ``is_graph_break`` is False where an operator rejects its arguments, as it would when run.
+    """
+
+    def __init__(self, message: str, *, is_graph_break: bool = True) -> None:
+        super().__init__(message)
+        self.is_graph_break = is_graph_break
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +137,9 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
             )
         except BackendCompilerFailed as failure:
             raise failure.inner_exception from failure
-        except (Unsupported, UserError) as failure:
-            raise GraphBreak(_explanation(failure)) from failure
+        except (Unsupported, UserError, TorchRuntimeError) as failure:
+            wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"
+            raise GraphBreak(_explanation(failure), is_graph_break=not wrong_arguments) from failure
     if not results:
         raise GraphBreak(f"`{frame.code.co_name}` holds no tensor operation.")
     return results[-1]

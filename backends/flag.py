@@ -1,0 +1,53 @@
+"""The backend behind ``VERIFYCOMPILE=1``: check every graph, then let the backend that the user chose compile it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.fx
+
+from verifycompile.backends.autoload import FLAG_VARIABLE
+from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
+from verifycompile.backends.verify import report_on, verify
+from verifycompile.options import Options
+from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
+from verifycompile.torch_interface.errors import RefinementError, as_compile_error
+
+
+def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Proves ``gm``, then calls the backend given to ``torch.compile``. Installed as Dynamo's backend override.
+
+    Raises ``RefinementError`` for a graph that is not verified and ``UsageError`` for one that cannot be asked about;
+    with ``VERIFYCOMPILE=warn`` both are warnings.
+    """
+    chosen = chosen_backend()
+    if unwrapped(chosen) is verify:
+        return chosen(gm, example_inputs)
+    if os.environ.get(FLAG_VARIABLE) == "warn":
+        _check_and_warn(gm, example_inputs)
+    else:
+        _check(gm, example_inputs)
+    return chosen(gm, example_inputs)
+
+
+def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    try:
+        report = report_on(gm, example_inputs, Options())
+    except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
+        raise as_compile_error(error) from None
+    if report is not None and not report:
+        refused = RefinementError(report)
+        refused.text = text_for_this_rank(report)
+        raise refused
+
+
+def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    try:
+        report = report_on(gm, example_inputs, Options(on_unproved="warn"))
+    except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
+        warn_with_error(as_compile_error(error))
+        return
+    if report is not None and not report:
+        warn_with_report(report)

@@ -1,0 +1,69 @@
+"""Where reports go besides the error: warnings, the folder ``VERIFYCOMPILE_REPORT``, torch's structured trace."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import warnings
+
+import torch.distributed as dist
+
+from verifycompile.diagnostics.report import Report
+from verifycompile.torch_interface.dynamo_backend import compile_id, record_artifact
+
+FOLDER_VARIABLE = "VERIFYCOMPILE_REPORT"
+
+
+class VerificationWarning(UserWarning):
+    """A graph runs although it was not verified, because the user asked for that."""
+
+
+def warn_with_report(report: Report) -> None:
+    """Warn with the whole report, at the user's line that it is about."""
+    _warn(text_for_this_rank(report), report)
+
+
+def warn_with_error(error: Exception) -> None:
+    """Warn that a graph was not checked at all."""
+    _warn(str(error), None)
+
+
+def text_for_this_rank(report: Report) -> str:
+    """The report in full on rank 0 and outside of multi-process jobs, one line elsewhere: all ranks find the same."""
+    rank = rank_of_job()
+    if rank in (None, 0):
+        return str(report)
+    codes = ", ".join(sorted({finding.code for finding in report.findings}))
+    return f"verifycompile: {report.verdict.value} [{codes}] on rank {rank}; rank 0 prints the report"
+
+
+def keep_report(report: Report) -> None:
+    """Add the report to the structured trace, and to the report folder where one is named.
+
+    Raises ``OSError`` where that folder cannot be written.
+    """
+    record_artifact("verify_report", report.to_json)
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return
+    rank = rank_of_job()
+    name = f"graph-{compile_id().replace('/', '-')}" + ("" if rank is None else f"-rank{rank}")
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
+    report.save_html(path / f"{name}.html")
+
+
+def rank_of_job() -> int | None:
+    """This process's rank, or None where it is alone: a fake process group plays all ranks in one process."""
+    if not dist.is_available() or not dist.is_initialized() or dist.get_backend() == "fake":
+        return None
+    return dist.get_rank()
+
+
+def _warn(text: str, report: Report | None) -> None:
+    location = report.findings[0].impl_location if report is not None else None
+    if location is None:
+        warnings.warn(text, VerificationWarning, stacklevel=2)
+        return
+    warnings.warn_explicit(text, VerificationWarning, location.file, location.line)

@@ -1,0 +1,300 @@
+"""An interpreter of IR views on torch float64 tensors, by the names of the IR's operations.
+
+It shares no code with the declarations: what they build is compared with torch through it. A term is evaluated
+for all of its free indices at once; every operand is first read over the term's whole index space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+
+import sympy
+import torch
+
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import CONSTANT, Term, View
+
+Tensor = torch.Tensor
+
+
+class Evaluator:
+    """Values of views where the leaves are ``leaves`` and size symbols have the values of ``symbols``."""
+
+    def __init__(self, leaves: Mapping[str, Tensor], symbols: Mapping[sympy.Symbol, int] | None = None) -> None:
+        self.leaves = {name: _as_real(value) for name, value in leaves.items()}
+        self.symbols = dict(symbols or {})
+        self.terms: dict[Term, Tensor] = {}
+
+    def size(self, size: Size) -> int:
+        return size if isinstance(size, int) else int(size.subs(self.symbols))
+
+    def view(self, view: View) -> Tensor:
+        """The tensor of ``view.shape`` (mesh dimensions first)."""
+        return self._read(view).expand([self.size(s) for s in view.shape])
+
+    def _scalar(self, value: object) -> float:
+        if isinstance(value, Fraction):
+            return value.numerator / value.denominator
+        return float(sympy.sympify(value).subs(self.symbols))
+
+    def _read(self, view: View) -> Tensor:
+        """A view's tensor with size 1 along every dimension that it does not use."""
+        shape = [self.size(s) for s in view.shape]
+        positions: list[Tensor] = []
+        for axis in view.axes:
+            position = torch.zeros([1] * len(shape), dtype=torch.int64)
+            for dim, divisor, extent in axis:
+                size = self.size(extent)
+                if dim == CONSTANT:
+                    digit = torch.tensor(self.size(divisor))
+                else:
+                    counter = torch.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])
+                    digit = counter // self.size(divisor) % size
+                position = position * size + digit
+            positions.append(position)
+        value = self.term(view.term)
+        taken = value[tuple(positions)] if positions else value.reshape([1] * len(shape))
+        if view.coefficient == 1:
+            return taken
+        return taken * self._scalar(view.coefficient) if view.coefficient != 0 else torch.zeros_like(taken)
+
+    def term(self, term: Term) -> Tensor:
+        """The tensor of ``term.shape``."""
+        pending = [term]
+        while pending:
+            current = pending[-1]
+            missing = [v.term for v in current.operands if v.term not in self.terms]
+            if current not in self.terms and missing:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if current not in self.terms:
+                shape = [self.size(s) for s in current.shape]
+                self.terms[current] = self._evaluate(current).expand(shape)
+        return self.terms[term]
+
+    def _evaluate(self, term: Term) -> Tensor:
+        name = term.operation.name
+        if name in _LEAVES:
+            return _LEAVES[name](self, term)
+        if term.cores:
+            return _CORES[name](_Cores(self, term))
+        operands = [self._read(v) for v in term.operands]
+        bound = list(term.summed_indices)
+        if name == "contract":
+            sizes = [self.size(s) for s in term.index_sizes]
+            return _drop(_product(operands).expand(sizes), bound, torch.sum)
+        if name in ("reduce_max", "reduce_min"):
+            return _drop(operands[0], bound, torch.amax if name == "reduce_max" else torch.amin)
+        assert not bound, name
+        return _POINTWISE[name](term.attributes, *operands)
+
+
+def _as_real(value: Tensor) -> Tensor:
+    return value if value.is_complex() else value.to(torch.float64)
+
+
+def _product(factors: Sequence[Tensor]) -> Tensor:
+    """A factor of zero is a mask: it wins over an infinity."""
+    result = factors[0]
+    for factor in factors[1:]:
+        result = torch.where((result == 0) | (factor == 0), torch.zeros((), dtype=result.dtype), result * factor)
+    return result
+
+
+def _drop(value: Tensor, dims: list[int], reduce: Callable[..., Tensor]) -> Tensor:
+    return reduce(value, dim=dims) if dims else value
+
+
+# ------------------------------------------------------------------------------------------------ leaves
+
+
+def _constant(evaluator: Evaluator, term: Term) -> Tensor:
+    dtype, shape, content = term.attributes
+    return _as_real(torch.tensor(content, dtype=dtype).reshape(shape))  # type: ignore[arg-type]
+
+
+_LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
+    "leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
+    "one": lambda evaluator, term: torch.ones((), dtype=torch.float64),
+    "infinity": lambda evaluator, term: torch.tensor(math.inf, dtype=torch.float64),
+    "iota": lambda evaluator, term: torch.arange(evaluator.size(term.shape[0]), dtype=torch.float64),
+    "constant": _constant,
+}
+
+
+# ------------------------------------------------------------------------------------------------ point by point
+
+
+def _derivative(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def derivative(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = x.detach().clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(function(point).sum(), point)
+        return gradient
+
+    return derivative
+
+
+def _gelu(attributes: Sequence[object]) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.nn.functional.gelu(x, approximate=str(attributes[0]))
+
+
+def _softplus(attributes: Sequence[object]) -> Callable[[Tensor], Tensor]:
+    beta, threshold = attributes
+    return lambda x: torch.nn.functional.softplus(x, beta, threshold)  # type: ignore[arg-type]
+
+
+def _power(attributes: Sequence[object], x: Tensor) -> Tensor:
+    return x ** float(attributes[0])  # type: ignore[arg-type]
+
+
+_POINTWISE: dict[str, Callable[..., Tensor]] = {
+    "combine": lambda _, *operands: sum(operands[1:], operands[0]),
+    "power": _power,
+    "equal": lambda _, a, b: (a == b).double(),
+    "less": lambda _, a, b: (a < b).double(),
+    "less_equal": lambda _, a, b: (a <= b).double(),
+    "not": lambda _, a: 1 - a,
+    "minimum": lambda _, a, b: torch.minimum(a, b),
+    "maximum": lambda _, a, b: torch.maximum(a, b),
+    "where": lambda _, condition, a, b: torch.where(condition != 0, a, b),
+    "truncate": lambda _, a: torch.trunc(a),
+    "gelu": lambda attributes, x: _gelu(attributes)(x),
+    "gelu_derivative": lambda attributes, x: _derivative(_gelu(attributes))(x),
+    "silu": lambda _, x: torch.nn.functional.silu(x),
+    "silu_derivative": lambda _, x: _derivative(torch.nn.functional.silu)(x),
+    "softplus": lambda attributes, x: _softplus(attributes)(x),
+    "softplus_derivative": lambda attributes, x: _derivative(_softplus(attributes))(x),
+    "lgamma": lambda _, x: torch.lgamma(x),
+}
+for _name in (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor",
+    "log", "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
+):  # fmt: skip
+    _POINTWISE[_name] = lambda _, x, function=getattr(torch, _name): function(x)
+
+
+# ------------------------------------------------------------------------------------------------ with core indices
+
+
+class _Cores:
+    """Operands of a term with core indices: ``(free indices..., one dimension per core group)``."""
+
+    def __init__(self, evaluator: Evaluator, term: Term) -> None:
+        assert not term.summed
+        self.attributes = term.attributes
+        fresh = set(term.fresh)
+        sizes = [evaluator.size(s) for s in term.index_sizes]
+        free = [i for i in range(term.free) if i not in fresh]
+        assert free == list(range(len(free))), "fresh indices come last"
+        self.batch = [sizes[i] for i in free]
+        self.fresh = [sizes[i] for i in term.fresh]
+        order = [*free, *(i for group in term.cores for i in group)]
+        lengths = [math.prod(sizes[i] for i in group) for group in term.cores]
+        self.operands: list[Tensor] = []
+        for view in term.operands:
+            value = evaluator._read(view)
+            missing = [i for i in range(len(sizes)) if i not in order]
+            value = value.expand([1 if i in missing else s for i, s in enumerate(sizes)])
+            value = value.permute([*order, *missing])
+            self.operands.append(value.reshape([*self.batch, *lengths]))
+
+    def alone(self, operand: int, *groups: int) -> Tensor:
+        """An operand over the free indices and those core groups, the only ones that it may depend on."""
+        value = self.operands[operand]
+        for group in range(value.dim() - len(self.batch)):
+            if group not in groups:
+                value = value.narrow(len(self.batch) + group, 0, 1)
+        return value.reshape([*self.batch, *(value.shape[len(self.batch) + group] for group in groups)])
+
+
+def _reshape(cores: _Cores) -> Tensor:
+    return cores.alone(0, 0).reshape([*cores.batch, *cores.fresh])
+
+
+def _slice(cores: _Cores) -> Tensor:
+    start, step = (int(a) for a in cores.attributes)  # type: ignore[call-overload]
+    indices = start + step * torch.arange(cores.fresh[0])
+    return cores.alone(0, 0)[..., indices]
+
+
+def _pad(cores: _Cores) -> Tensor:
+    start, step = (int(a) for a in cores.attributes)  # type: ignore[call-overload]
+    value = cores.alone(0, 0)
+    result = torch.zeros([*cores.batch, *cores.fresh], dtype=value.dtype)
+    result[..., start + step * torch.arange(value.shape[-1])] = value
+    return result
+
+
+def _concatenate(cores: _Cores) -> Tensor:
+    return torch.cat([cores.alone(k, k) for k in range(len(cores.operands))], dim=-1)
+
+
+def _safe_softmax(cores: _Cores) -> Tensor:
+    value = cores.alone(0, 0)
+    masked = (value == -math.inf).all(-1, keepdim=True)
+    return torch.where(masked, torch.zeros((), dtype=value.dtype), torch.softmax(value, -1))
+
+
+def _scores(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    scores = query @ key.transpose(-1, -2) * scale
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -math.inf)
+    return scores
+
+
+def _attention_scores(cores: _Cores, mask_position: int) -> Tensor:
+    """Scores with a dimension for the rows of the query even where these are free indices."""
+    causal, scale = cores.attributes
+    rows = [0] if causal else []
+    keys, width = (1, 2) if causal else (0, 1)
+    query, key = cores.alone(0, *rows, width), cores.alone(1, keys, width)
+    mask = cores.alone(mask_position, *rows, keys) if len(cores.operands) > mask_position else None
+    if not causal:
+        query, mask = query.unsqueeze(-2), None if mask is None else mask.unsqueeze(-2)
+    return _scores(query, key, mask, bool(causal), float(scale))  # type: ignore[arg-type]
+
+
+def _attention(cores: _Cores) -> Tensor:
+    value = cores.alone(2, 1 if cores.attributes[0] else 0)
+    result = torch.softmax(_attention_scores(cores, 3), -1) @ value.unsqueeze(-1)
+    return result.reshape([*cores.batch, *cores.fresh])
+
+
+def _attention_logsumexp(cores: _Cores) -> Tensor:
+    return torch.logsumexp(_attention_scores(cores, 2), -1).reshape([*cores.batch, *cores.fresh])
+
+
+def _attention_gradient(which: int) -> Callable[[_Cores], Tensor]:
+    rows, keys, width, values = 0, 1, 2, 3
+
+    def gradient(cores: _Cores) -> Tensor:
+        causal, scale = cores.attributes
+        grad = cores.alone(0, rows, values)
+        mask = cores.alone(6, rows, keys) if len(cores.operands) > 6 else None
+        with torch.enable_grad():
+            inputs = [cores.alone(1, rows, width), cores.alone(2, keys, width), cores.alone(3, keys, values)]
+            query, key, value = (x.detach().clone().requires_grad_() for x in inputs)
+            output = torch.softmax(_scores(query, key, mask, bool(causal), float(scale)), -1) @ value  # type: ignore[arg-type]
+            return torch.autograd.grad((output * grad).sum(), (query, key, value))[which]
+
+    return gradient
+
+
+_CORES: dict[str, Callable[[_Cores], Tensor]] = {
+    "reshape": _reshape,
+    "slice": _slice,
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "safe_softmax": _safe_softmax,
+    "attention": _attention,
+    "attention_logsumexp": _attention_logsumexp,
+    "attention_gradient_query": _attention_gradient(0),
+    "attention_gradient_key": _attention_gradient(1),
+    "attention_gradient_value": _attention_gradient(2),
+}

@@ -1,0 +1,201 @@
+"""One operator call as a captured program: lowered by its declaration, evaluated, compared with torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator as python_operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from tests.ir.evaluate import Evaluator
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from verifycompile.ir import indicator, relabel
+from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.validate import validate, validate_pool
+from verifycompile.lowering.lower import Lowering
+from verifycompile.program import Mesh, MeshAxis, Program
+
+Target = Any
+
+
+class Refused(Exception):
+    """The lowering ended in an unknown; the message is its blocker's."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code} {message}")
+        self.code = code
+        self.message = message
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Arguments of one call, tensors among them real."""
+
+    target: Target
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    def run(self) -> list[torch.Tensor | None]:
+        """The flat results of torch's own operator."""
+        return flat_results(self.target(*self.args, **self.kwargs))
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, torch.Tensor)]
+
+    def with_tensors(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other things in the places of the tensors."""
+        leaves, structure = tree_flatten((self.args, dict(self.kwargs)))
+        supply = iter(tensors)
+        return tree_unflatten([next(supply) if isinstance(x, torch.Tensor) else x for x in leaves], structure)
+
+    def replaced(self, tensors: Sequence[torch.Tensor]) -> Sample:
+        args, kwargs = self.with_tensors(tensors)
+        return Sample(self.target, args, kwargs)
+
+    def __str__(self) -> str:
+        args, kwargs = self.with_tensors([f"{str(t.dtype)[6:]}{list(t.shape)}" for t in self.tensors])
+        return f"{self.target}({', '.join([*map(str, args), *(f'{k}={v}' for k, v in kwargs.items())])})"
+
+
+def flat_results(result: Any) -> list[torch.Tensor | None]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def leaf_name(position: int) -> str:
+    return f"x{position}"
+
+
+def lower_call(
+    sample: Sample,
+    values: Sequence[View],
+    recorded: Any,
+    *,
+    pool: TermPool,
+    mesh: tuple[int, ...] = (),
+    groups: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[View | None]:
+    """Lower ``sample`` where its tensors have the given values and torch recorded the given result (of one rank).
+
+    Raises Refused.
+    """
+    graph = torch.fx.Graph()
+    placeholders: list[torch.fx.Node] = []
+    for position, tensor in enumerate(sample.tensors):
+        node = graph.placeholder(leaf_name(position))
+        node.meta["val"] = tensor
+        placeholders.append(node)
+    args, kwargs = sample.with_tensors(placeholders)
+    call = graph.call_function(sample.target, args, kwargs)
+    call.meta["val"] = recorded
+    targets = [call]
+    if isinstance(recorded, (tuple, list)):
+        targets = []
+        for position, tensor in enumerate(recorded):
+            if tensor is not None:
+                node = graph.call_function(python_operator.getitem, (call, position))
+                node.meta["val"] = tensor
+                targets.append(node)
+    graph.output(tuple(targets))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    device_mesh = None
+    if mesh:
+        axes = tuple(MeshAxis(f"axis{k}", size) for k, size in enumerate(mesh))
+        device_mesh = Mesh(axes, tuple(range(torch.Size(mesh).numel())))
+    lowering = Lowering(Program(module, (), (), device_mesh, groups=dict(groups or {})), pool, "impl")
+    nodes = {n.name: n for n in lowering.program.graph.graph.nodes}
+    for placeholder, value in zip(placeholders, values, strict=True):
+        lowering.provide(nodes[placeholder.name], value)
+    lowering.lower([nodes[t.name] for t in targets])
+    if lowering.blockers:
+        blocker = next(iter(lowering.blockers.values()))
+        raise Refused(blocker.code, blocker.message)
+    views = [lowering.view(nodes[t.name]) for t in targets]
+    validate_pool(pool)
+    for view in views:
+        if view is not None:
+            validate(view)
+    if not isinstance(recorded, (tuple, list)):
+        return views
+    supply = iter(views)
+    return [None if tensor is None else next(supply) for tensor in recorded]
+
+
+def leaf(pool: TermPool, position: int, tensor: torch.Tensor, lead: int = 0) -> View:
+    """The value of one tensor argument. Booleans are a comparison, as in any program, of a leaf with zero."""
+    value = pool.leaf(leaf_name(position), tuple(tensor.shape))
+    if tensor.dtype is torch.bool:
+        return indicator.less(pool, pool.zero((1,) * tensor.dim()), value) if tensor.dim() else _positive(pool, value)
+    return value
+
+
+def _positive(pool: TermPool, value: View) -> View:
+    return indicator.less(pool, pool.zero(()), value)
+
+
+def evaluate_call(sample: Sample, pool: TermPool | None = None) -> tuple[list[View | None], list[torch.Tensor | None]]:
+    """Lower a call without a mesh and evaluate its results. Raises Refused."""
+    pool = TermPool() if pool is None else pool
+    tensors = sample.tensors
+    recorded = sample.target(*sample.args, **sample.kwargs)
+    views = lower_call(sample, [leaf(pool, k, t) for k, t in enumerate(tensors)], recorded, pool=pool)
+    evaluator = Evaluator({leaf_name(k): t for k, t in enumerate(tensors)})
+    return views, [None if v is None else evaluator.view(v) for v in views]
+
+
+def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what: str) -> None:
+    """Equality up to rounding of double arithmetic; the interpreter knows real numbers only."""
+    assert (actual is None) == (expected is None), what
+    if actual is None or expected is None:
+        return
+    wanted = expected if expected.is_complex() else expected.to(torch.float64)
+    got = actual.to(wanted.dtype) if wanted.is_complex() else actual
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9, equal_nan=True, msg=lambda m: f"{what}: {m}")
+
+
+def sharded(
+    pool: TermPool, tensors: Sequence[torch.Tensor], dims: Sequence[int | None], ranks: int
+) -> tuple[list[View], dict[str, torch.Tensor], list[list[torch.Tensor]]]:
+    """Arguments over one mesh axis: views of global leaves, the leaves' values, and each rank's tensors.
+
+    ``tensors`` are those of rank 0. ``dims[k]`` is the dimension along which argument ``k`` is sharded: the global
+    tensor is ``ranks`` variations of it put together; None: all ranks hold the same.
+    """
+    views: list[View] = []
+    leaves: dict[str, torch.Tensor] = {}
+    local: list[list[torch.Tensor]] = [[] for _ in range(ranks)]
+    for k, (tensor, dim) in enumerate(zip(tensors, dims, strict=True)):
+        if dim is None:
+            views.append(relabel.insert_dim(leaf(pool, k, tensor), 0, ranks))
+            leaves[leaf_name(k)] = tensor
+            for rank in range(ranks):
+                local[rank].append(tensor)
+            continue
+        parts = [varied(tensor, rank) for rank in range(ranks)]
+        for rank, part in enumerate(parts):
+            local[rank].append(part)
+        whole = torch.cat(parts, dim) if tensor.dim() else torch.stack(parts)
+        leaves[leaf_name(k)] = whole
+        split = relabel.split_dim(leaf(pool, k, whole), dim, ranks, tensor.shape[dim]) if tensor.dim() else leaf(pool, k, whole)
+        order = [dim, *(d for d in range(split.rank) if d != dim)]
+        views.append(relabel.permute(split, order))
+    return views, leaves, local
+
+
+def varied(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    """Another tensor with the same dtype, shape and range of values."""
+    if rank == 0:
+        return tensor
+    flat = tensor.flatten()
+    return flat.roll(rank).flip(0).reshape(tensor.shape).contiguous()
+
+
+def product_of(*choices: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return list(itertools.product(*choices))
+
+
+Check = Callable[[Sample], None]

@@ -1,0 +1,60 @@
+"""What a Dynamo backend needs of Dynamo: other backends, the one that the user chose, ids and trace artifacts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.fx
+from torch._dynamo.exc import InvalidBackend
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._guards import CompileContext
+from torch._logging import trace_structured
+
+from verifycompile.errors import UsageError
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+"""A backend as Dynamo calls it: graph and example inputs in, compiled function out."""
+
+
+def backend_of(choice: str | Backend, mode: str | None) -> Backend:
+    """The backend that ``torch.compile(backend=choice, mode=mode)`` would call.
+
+    Raises ``UsageError`` VC306 for a name that is not registered.
+    """
+    try:
+        if choice == "inductor":
+            return torch._TorchCompileInductorWrapper(mode, None, None)
+        return torch._TorchCompileWrapper(choice, mode, None, None)
+    except InvalidBackend as error:
+        raise UsageError("VC306", f"option `inner` names no backend of torch.compile: `{choice}`.") from error
+
+
+def chosen_backend() -> Backend:
+    """The backend that was given to ``torch.compile`` for the frame under compilation, whatever overrides it."""
+    chosen: Backend = InstructionTranslator.current_tx().output.compiler_fn
+    return chosen
+
+
+def unwrapped(backend: object) -> object:
+    """The function behind the object in which ``torch.compile`` keeps a backend with its ``mode`` and ``options``."""
+    return getattr(backend, "compiler_fn", backend)
+
+
+def without_override() -> contextlib.AbstractContextManager[None]:
+    """Inside, ``TORCH_COMPILE_OVERRIDE_BACKENDS`` does not apply: what we trace ourselves is not checked again."""
+    return torch._dynamo.config.patch(debug_backend_override="")
+
+
+def compile_id() -> str:
+    """Dynamo's id of the compilation in progress, as in its logs: ``0/0`` for the first frame."""
+    identifier = CompileContext.current_compile_id()
+    return "" if identifier is None else str(identifier)
+
+
+def record_artifact(name: str, json_text: Callable[[], str]) -> None:
+    """Add a JSON artifact to the structured trace; ``json_text`` is called only where ``TORCH_TRACE`` is set."""
+    trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=json_text)
