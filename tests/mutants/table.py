@@ -158,7 +158,9 @@ def _transformer(module: str, style: ColwiseParallel) -> Case:
         linear._forward_pre_hooks.clear()
         linear._forward_hooks.clear()
         del linear._distribute_module_applied
-        return parallelize_module(model, mesh["tp"], {module: style})
+        parallelize_module(model, mesh["tp"], {module: style})
+        linear.weight = model.get_submodule("tok_embeddings").weight
+        return model
 
     return users.replaced(TRANSFORMER, parallelize)
 

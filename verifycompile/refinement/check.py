@@ -207,11 +207,11 @@ class _Checker:
             if program_input.assumed and program_input.role is not Role.TANGENT:
                 placements = ", ".join(str(p) for p in program_input.placements or self._replicated())
                 listed.append(f"`{program_input.name}` is placed ({placements}) by default")
-        for output in program.outputs:
-            if output.placements is not None and output.kind is OutputKind.GRADIENT:
-                axes = [a.name for a, p in zip(program.mesh.axes, output.placements) if isinstance(p, Partial)] if program.mesh else []
-                if axes:
-                    listed.append(f"`{output.name}` leaves as a partial sum over {', '.join(axes)} and is reduced by its consumer")
+        for name, placements in self.placements.items():
+            assert program.mesh is not None
+            axes = [a.name for a, p in zip(program.mesh.axes, placements, strict=True) if isinstance(p, Partial)]
+            if axes:
+                listed.append(f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer")
         casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
         listed.extend(f"cast treated as identity: {cast}" for cast in casts)
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))

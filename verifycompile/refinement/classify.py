@@ -58,6 +58,8 @@ class Found:
             return f"the implementation holds other elements of {name} than its rank's"
         if self.kind is Kind.DIFFERENT:
             return f"no relation between the implementation's value and {name}"
+        if self.kind is Kind.CLEAN:
+            return f"the implementation holds the elements of {name}, in another arrangement"
         return f"the implementation's value is {name}"
 
 

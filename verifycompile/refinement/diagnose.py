@@ -8,11 +8,14 @@ none is the most precise place of all and is looked for first.
 from __future__ import annotations
 
 import dataclasses
+import operator as python_operator
 from collections.abc import Iterable, Sequence
 
 import torch
 import torch.fx
+from torch.distributed.tensor.placement_types import Partial
 
+from verifycompile.ir import algebra
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker, Mesh, ProgramOutput
@@ -42,7 +45,7 @@ class Diagnosis:
 def diagnose(case: Diagnosis) -> Mismatch:
     """Return the first root cause of the first failed output."""
     analysis = _Analysis(case)
-    mismatch = analysis.output_layout() or analysis.collective() or analysis.node() or analysis.output()
+    mismatch = analysis.collective() or analysis.node() or analysis.output_layout() or analysis.output()
     return dataclasses.replace(mismatch, followers=len(case.failed) - 1)
 
 
@@ -91,7 +94,7 @@ class _Analysis:
                     origin_label=f"the value became partial over {axes} here",
                 )
             actual = infer(self.pool, left, right, self.mesh, allow_partial=True)
-            if actual is not None:
+            if actual is not None and Partial("avg") not in actual:
                 return self._mismatch(
                     "VC106",
                     f"`{spec_output.name}` has the placements {_show(actual)}, {impl_output.declared or 'its requirement'} "
@@ -153,14 +156,10 @@ class _Analysis:
             if set(group) - set(found.axes):
                 return "VC102", f"{operator} over {over} of a value that is partial over {partial} only"
             return None, ""
-        if kind == "sum" and found.placements is not None and not self._sharded(found, group):
+        value = self.implementation.view(node.all_input_nodes[0])
+        if kind == "sum" and value is not None and not any(value.uses(axis) for axis in group):
             return "VC102", f"{operator} over {over} of a value that is already the full sum"
         return None, ""
-
-    def _sharded(self, found: Found, group: tuple[int, ...]) -> bool:
-        from torch.distributed.tensor.placement_types import Shard
-
-        return found.placements is not None and any(isinstance(found.placements[a], Shard) for a in group)
 
     def _group_axes(self, node: torch.fx.Node) -> tuple[int, ...]:
         group = node.args[-1]
@@ -171,12 +170,10 @@ class _Analysis:
 
     def node(self) -> Mismatch | None:
         """The first spec node without a relation, all of whose operands have one."""
-        unrelated = {n for n in self.spec_order if self._unrelated(n)}
-        roots = [n for n in self.spec_order if n in unrelated and not any(i in unrelated for i in self._operands(n))]
-        roots = [n for n in roots if self._reaches_failure(n, unrelated)]
+        roots = self._roots()
         if not roots:
-            return self._blocked(self.implementation, self.impl_order)
-        root = roots[0]
+            return None
+        root = _producer(roots[0])
         if root in self.spec.blockers:
             return self._from_blocker(self.spec.blockers[root], root, None)
         twin = self._counterpart(root)
@@ -188,6 +185,23 @@ class _Analysis:
         if twin in self.implementation.blockers:
             return self._from_blocker(self.implementation.blockers[twin], root, twin)
         return self._operand_fault(root, twin)
+
+    def _roots(self) -> list[torch.fx.Node]:
+        """Spec nodes without a relation, reached from a failed output through such nodes, whose operands all have one."""
+        unrelated = {n for n in self.spec_order if self._unrelated(n)}
+        reached: set[torch.fx.Node] = set()
+        roots: set[torch.fx.Node] = set()
+        stack = [o.node for o, _ in self.failed if o.node in unrelated]
+        while stack:
+            node = stack.pop()
+            if node in reached:
+                continue
+            reached.add(node)
+            operands = [i for i in self._operands(node) if i in unrelated]
+            if not operands:
+                roots.add(node)
+            stack.extend(operands)
+        return [n for n in self.spec_order if n in roots]
 
     def _operand_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch:
         pairs = list(zip(root.all_input_nodes, twin.all_input_nodes))
@@ -228,7 +242,7 @@ class _Analysis:
         if found.kind is Kind.PARTIAL:
             axes = self._axes(found.axes)
             if found.factor != 1 and self._is_other_axis(found):
-                return self._at("VC105", f"`{operand}` is reduced over the wrong mesh axis; it is still partial over {axes}", root, twin, found)
+                return self._at("VC105", f"`{operand}` is reduced over the wrong mesh axis; it is still partial over {axes}", root, twin, found, operand=spec_operand)
             return self._at(
                 "VC101",
                 f"{name} needs the full value of `{operand}`, which is a partial sum over {axes}",
@@ -237,27 +251,23 @@ class _Analysis:
                 found,
                 self._origin(impl_operand),
                 f"the value became partial over {axes} here",
+                operand=spec_operand,
             )
         if found.kind is Kind.SCALED:
-            code = "VC102" if self._is_degree(found) else "VC103"
             ratio = found.describe(operand, self.mesh)
-            reason = "reduced twice" if code == "VC102" else "scaled wrongly"
-            return self._at(code, f"`{operand}` is {reason}: {ratio}", root, twin, found, self._first_scaled(impl_operand), "here")
+            return self._at("VC103", f"`{operand}` is scaled wrongly: {ratio}", root, twin, found, self._first_scaled(impl_operand), "the value has the wrong scale from here on", operand=spec_operand)
         if found.kind is Kind.MISPLACED:
-            return self._at("VC104", f"`{operand}` holds another part of the tensor than this rank's", root, twin, found)
+            return self._at("VC104", f"`{operand}` holds another part of the tensor than this rank's", root, twin, found, operand=spec_operand)
         other = self._other_value(impl_operand)
         if other is not None:
-            return self._at("VC108", f"`{operand}` is expected here, the implementation uses `{other}`", root, twin, found)
-        return self._at("VC107", f"no relation for `{operand}`", root, twin, found)
+            return self._at("VC108", f"`{operand}` is expected here, the implementation uses `{other}`", root, twin, found, operand=spec_operand)
+        return self._at("VC107", f"no relation for `{operand}`", root, twin, found, operand=spec_operand)
 
     def _other_value(self, node: torch.fx.Node) -> str | None:
         """The spec's name of the value that the implementation uses, where it is one of the spec's."""
         view = self._value(self.implementation, node)
         relation = None if view is None else self._spec_relation(view)
         return None if relation is None else _name(relation[0])
-
-    def _is_degree(self, found: Found) -> bool:
-        return self.mesh is not None and any(found.factor == a.size for a in self.mesh.axes if a.size > 1)
 
     def _is_other_axis(self, found: Found) -> bool:
         if self.mesh is None:
@@ -272,9 +282,7 @@ class _Analysis:
         if left is None or right is None:
             return Mismatch("VC107", f"no relation for `{self.spec_output.name}`", self.spec_output.name, self.spec_output.node, self.impl_output.node)
         found = classify(self.pool, left, right, self.mesh)
-        code = {Kind.SCALED: "VC103", Kind.MISPLACED: "VC104"}.get(found.kind, "VC107")
-        if found.kind is Kind.SCALED and self._is_degree(found):
-            code = "VC102"
+        code = {Kind.SCALED: "VC103", Kind.MISPLACED: "VC104", Kind.CLEAN: "VC104"}.get(found.kind, "VC107")
         blocked = self._blocked(self.implementation, self.impl_order) or self._blocked(self.spec, self.spec_order)
         if blocked is not None and code == "VC107":
             return blocked
@@ -316,8 +324,6 @@ class _Analysis:
         return self._partial
 
     def _sums(self, view: View) -> Iterable[Term]:
-        from verifycompile.ir import algebra
-
         assert self.mesh is not None
         used = [a for a in range(len(self.mesh.axes)) if view.uses(a)]
         choices = [used, *([a] for a in used if len(used) > 1)]
@@ -341,13 +347,9 @@ class _Analysis:
                     return node, found
         return None
 
-    def _reaches_failure(self, node: torch.fx.Node, unrelated: set[torch.fx.Node]) -> bool:
-        outputs = {o.node for o, _ in self.failed}
-        return node in outputs or any(user in unrelated for user in node.users)
-
     def _operands(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """Operands with a tensor value; tuple-valued ones stand for what was unpacked from them."""
-        return [i for i in node.all_input_nodes if self.spec.view(i) is not None]
+        """Operands with a tensor value; for an element of a tuple, those of the operator that made the tuple."""
+        return [i for i in _producer(node).all_input_nodes if self.spec.view(i) is not None]
 
     def _value(self, lowering: Lowering, node: torch.fx.Node) -> View | None:
         view = lowering.view(node)
@@ -411,8 +413,9 @@ class _Analysis:
         found: Found,
         origin: torch.fx.Node | None = None,
         origin_label: str = "",
+        operand: torch.fx.Node | None = None,
     ) -> Mismatch:
-        name = _name(spec_node)
+        name = _name(spec_node if operand is None else operand)
         return Mismatch(
             code=code,
             message=message,
@@ -461,6 +464,12 @@ def _ordered_ancestors(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> li
             wanted.add(node)
             stack.extend(node.all_input_nodes)
     return [n for n in lowering.program.graph.graph.nodes if n in wanted and n in lowering.values]
+
+
+def _producer(node: torch.fx.Node) -> torch.fx.Node:
+    """The operator that computed a value: for an element of a tuple, the operator that returned the tuple."""
+    source = node.args[0] if node.target is python_operator.getitem else node
+    return source if isinstance(source, torch.fx.Node) else node
 
 
 def _origin_key(node: torch.fx.Node) -> tuple[object, ...]:

@@ -1,0 +1,104 @@
+"""One wrong program, from ``torch.compile`` to the text that its author reads."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch.distributed.tensor import Partial, Placement, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Verdict
+
+SOURCE = """\
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 16, bias=False)
+        self.down = nn.Linear(16, 8, bias=False)
+
+    def forward(self, x):
+        h = F.relu(self.up(x))
+        y = self.down(h)
+        return x + F.gelu(y)
+"""
+REFUTED = """\
+error[VC101]: partial sum used where the full value is needed
+  --> model.py:14:20
+   |
+14 |         return x + F.gelu(y)
+   |                    ^^^^^^^^^ `gelu` needs the full value of `mm_1`, which is a partial sum over tp
+13 |         y = self.down(h)
+   |             ------------ the value became partial over tp here
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A user's file in a folder of its own, which is the working directory."""
+    (tmp_path / "model.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("model", tmp_path / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parallel(model: ModuleType, mesh: torch.distributed.DeviceMesh, output: Placement) -> torch.nn.Module:
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=output)}
+    return parallelize_module(model.MLP(), mesh, plan)
+
+
+def test_a_missing_reduction_is_a_compile_error_at_its_line(model: ModuleType) -> None:
+    with fake_mesh_world((4,), ("tp",)) as mesh:
+        program = torch.compile(parallel(model, mesh, Partial()), backend="verify")
+        with pytest.raises(verifycompile.RefinementError) as caught:
+            program(torch.randn(4, 8))
+    report = caught.value.report
+    assert report.verdict is Verdict.REFUTED
+    text = str(caught.value)
+    assert text == str(report)
+    assert text.startswith(REFUTED)
+    number = r"-?[\d.e-]+"
+    assert re.search(rf"= note: counterexample \(seed 0\): `output.0` at \[\d, \d\] is {number} in the spec, ", text)
+    assert "   = see: verifycompile explain VC101\n" in text
+
+
+def test_verify_reports_and_raises_nothing(model: ModuleType) -> None:
+    with fake_mesh_world((4,), ("tp",)) as mesh:
+        wrong = verifycompile.verify(parallel(model, mesh, Partial()), (torch.randn(4, 8),))
+        right = verifycompile.verify(parallel(model, mesh, Replicate()), (torch.randn(4, 8),))
+    assert not wrong
+    assert str(wrong).startswith(REFUTED)
+    assert right
+    assert list(right.relations) == ["output.0", "grad.up.weight", "grad.down.weight"]
+    assert re.sub(r"\d+(\.\d+)?", "N", str(right)) == textwrap.dedent(
+        """\
+        verified: every output of the spec is a clean expression of the parallel program's outputs
+         = relations: N, over the real numbers (rounding is outside of the proof)
+         = nodes: spec N, implementation N; proved by memo N, normal form N, e-graph N, solver N
+         = seconds: capture N (spec) + N (implementation), verification N, ratio N
+         = assumption: `x` is placed (R) by default"""
+    )
+
+
+def test_a_certificate_can_be_stored(model: ModuleType) -> None:
+    with fake_mesh_world((4,), ("tp",)) as mesh:
+        report = verifycompile.verify(parallel(model, mesh, Replicate()), (torch.randn(4, 8),))
+    certificate = report.certificate
+    assert certificate is not None
+    assert len(certificate.steps) >= len(certificate.relations)
+    assert type(certificate).from_json(certificate.to_json()).to_json() == certificate.to_json()
