@@ -6,7 +6,7 @@ import torch
 
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import MAXIMUM
+from verifycompile.rewrites.elementwise import MAXIMUM, require_real
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -26,6 +26,7 @@ def relu(b: Builder, self: View) -> View:
 
 @operator(aten.threshold_backward.default)
 def threshold_backward(b: Builder, grad_output: View, self: View, threshold: Number) -> View:
+    require_real(b, "grad_output")
     return b.mul(grad_output, b.less(threshold, self))
 
 
@@ -36,6 +37,7 @@ def gelu(b: Builder, self: View, approximate: str) -> View:
 
 @operator(aten.gelu_backward.default)
 def gelu_backward(b: Builder, grad_output: View, self: View, approximate: str) -> View:
+    require_real(b, "grad_output")
     return b.mul(grad_output, b.pointwise(GELU_DERIVATIVE, self, attributes=(approximate,)))
 
 
@@ -46,16 +48,19 @@ def silu(b: Builder, self: View) -> View:
 
 @operator(aten.silu_backward.default)
 def silu_backward(b: Builder, grad_output: View, self: View) -> View:
+    require_real(b, "grad_output", "self")
     return b.mul(grad_output, b.pointwise(SILU_DERIVATIVE, self))
 
 
 @operator(aten.sigmoid_backward.default)
 def sigmoid_backward(b: Builder, grad_output: View, output: View) -> View:
+    require_real(b, "grad_output", "output")
     return b.mul(grad_output, output, b.sub(1, output))
 
 
 @operator(aten.tanh_backward.default)
 def tanh_backward(b: Builder, grad_output: View, output: View) -> View:
+    require_real(b, "grad_output", "output")
     return b.mul(grad_output, b.sub(1, b.power(output, 2)))
 
 
@@ -66,4 +71,5 @@ def softplus(b: Builder, self: View, beta: Number, threshold: Number) -> View:
 
 @operator(aten.softplus_backward.default)
 def softplus_backward(b: Builder, grad_output: View, self: View, beta: Number, threshold: Number) -> View:
+    require_real(b, "grad_output", "self")
     return b.mul(grad_output, b.pointwise(SOFTPLUS_DERIVATIVE, self, attributes=(beta, threshold)))

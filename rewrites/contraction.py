@@ -8,8 +8,8 @@ import torch
 
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import cast
-from verifycompile.rewrites.registry import operator
+from verifycompile.rewrites.elementwise import cast, require_exact
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -36,11 +36,13 @@ def dot(b: Builder, self: View, tensor: View) -> View:
 
 @operator(aten.addmm.default)
 def addmm(b: Builder, self: View, mat1: View, mat2: View, beta: Number, alpha: Number) -> View:
+    require_exact(b, beta=beta, alpha=alpha)
     return b.combination((beta, self), (alpha, b.contraction("m k, k n -> m n", mat1, mat2)))
 
 
 @operator(aten.baddbmm.default)
 def baddbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
+    require_exact(b, beta=beta, alpha=alpha)
     return b.combination((beta, self), (alpha, b.contraction("b m k, b k n -> b m n", batch1, batch2)))
 
 
@@ -64,6 +66,8 @@ def linear(b: Builder, input: View, weight: View, bias: View | None) -> View:
 
 @operator(aten.sum.default, aten.sum.dim_IntList)
 def sum_dims(b: Builder, self: View, dtype: torch.dtype | None, dim: Sequence[int] | None = None, keepdim: bool = False) -> View:
+    if b.call.dtype is torch.bool:
+        raise UnsupportedError(UNSUPPORTED, "a sum in booleans")
     return b.sum(cast(b, self, b.dtype_of("self"), dtype), dim, keepdim)
 
 

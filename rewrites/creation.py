@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import sympy
 import torch
 
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
@@ -17,9 +19,15 @@ aten = torch.ops.aten
 def _checked(b: Builder, value: Number) -> Number:
     """The value as the result's dtype holds it: a fraction stored as an integer would be truncated."""
     dtype = b.call.dtype
-    if dtype is torch.bool:
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        return value
+    if isinstance(value, sympy.Expr):
+        whole = value.is_integer is True and dtype is not torch.bool
+    elif dtype is torch.bool:
         return int(bool(value))
-    if dtype is not None and not dtype.is_floating_point and isinstance(value, float) and value != int(value):
+    else:
+        whole = value == math.floor(value) if math.isfinite(value) else False
+    if not whole:
         raise UnsupportedError(UNSUPPORTED, f"the value {value} in a tensor of {dtype}")
     return value
 
@@ -90,8 +98,11 @@ def arange_start_step(b: Builder, start: Number, end: Number, step: Number, dtyp
 
 
 @operator(torch.ops.prims.iota.default)
-def prims_iota(b: Builder, length: Size, start: int, step: int, dtype: torch.dtype | None) -> View:
-    return b.iota(length, start, step)
+def prims_iota(
+    b: Builder, length: Size, start: int, step: int, dtype: torch.dtype | None, requires_grad: bool
+) -> View:
+    """``requires_grad`` is a flag of the tensor and no part of its value."""
+    return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
 
 
 def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
@@ -100,4 +111,4 @@ def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
     length = b.call.shape[0]
     if step == 1 and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}) of {length} elements")
-    return b.iota(length, start, step)
+    return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)

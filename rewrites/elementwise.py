@@ -21,8 +21,36 @@ WHERE = Operation("where")
 TRUNCATE = Operation("truncate")
 
 
+def require_real(b: Builder, *arguments: str) -> None:
+    """Refuse a call unless the named tensors, and its single result, hold floating-point numbers.
+
+    For operators that divide, or whose rule for complex numbers is another one: in integers torch truncates or
+    wraps around where the declaration means real numbers.
+    """
+    dtypes = {name: b.call.dtypes[name] for name in arguments if name in b.call.dtypes}
+    for name, dtype in (*dtypes.items(), ("result", b.call.dtype)):
+        if dtype is not None and dtype not in REAL_DTYPES:
+            raise UnsupportedError(UNSUPPORTED, f"an operator on real numbers whose `{name}` is of {dtype}")
+
+
+def require_exact(b: Builder, **numbers: Number) -> None:
+    """Refuse numbers that the dtype of the result would truncate."""
+    dtype = b.call.dtype
+    if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        return
+    for name, value in numbers.items():
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if not (whole or getattr(value, "is_integer", False) is True) or dtype is torch.bool:
+            raise UnsupportedError(UNSUPPORTED, f"`{name}={value}` in arithmetic on {dtype}")
+
+
 @operator(aten.add.Tensor, aten.add.Scalar)
 def add(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
+    if b.call.dtype is torch.bool:
+        # torch's sum of two booleans is "or".
+        if alpha != 1:
+            raise UnsupportedError(UNSUPPORTED, f"a sum of booleans with alpha={alpha}")
+        return b.either(*(_boolean(v) for v in b.aligned(self, other)))
     return b.combination((1, self), (alpha, other))
 
 
@@ -82,11 +110,13 @@ def reciprocal(b: Builder, self: View) -> View:
 
 @operator(aten.addcmul.default)
 def addcmul(b: Builder, self: View, tensor1: View, tensor2: View, value: Number) -> View:
+    require_exact(b, value=value)
     return b.combination((1, self), (value, b.mul(tensor1, tensor2)))
 
 
 @operator(aten.addcdiv.default)
 def addcdiv(b: Builder, self: View, tensor1: View, tensor2: View, value: Number) -> View:
+    require_real(b)
     return b.combination((1, self), (value, b.divide(tensor1, tensor2)))
 
 
@@ -193,8 +223,16 @@ def ge(b: Builder, self: View, other: View | Number) -> View:
     return b.less_equal(other, self)
 
 
-@operator(aten.logical_not.default, aten.bitwise_not.default)
+@operator(aten.logical_not.default)
 def logical_not(b: Builder, self: View) -> View:
+    return b.negate(_boolean(self))
+
+
+@operator(aten.bitwise_not.default)
+def bitwise_not(b: Builder, self: View) -> View:
+    """Of integers it is ``-x - 1``, of those that hold 0 and 1 too."""
+    if b.call.dtype is not torch.bool:
+        raise UnsupportedError(UNSUPPORTED, f"`bitwise_not` of {b.call.dtype}")
     return b.negate(_boolean(self))
 
 
@@ -239,9 +277,16 @@ def where(b: Builder, condition: View, self: View | Number, other: View | Number
     return choose(b, condition, self, other)
 
 
-@operator(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(b: Builder, self: View, mask: View, value: View | Number) -> View:
+@operator(aten.masked_fill.Scalar)
+def masked_fill_scalar(b: Builder, self: View, mask: View, value: Number) -> View:
+    require_exact(b, value=value)
     return choose(b, mask, value, self)
+
+
+@operator(aten.masked_fill.Tensor)
+def masked_fill(b: Builder, self: View, mask: View, value: View) -> View:
+    """The result has the dtype of ``self``, to which ``value`` is cast."""
+    return choose(b, mask, cast(b, value, b.dtype_of("value"), b.dtype_of("self")), self)
 
 
 def triangle(b: Builder, view: View, diagonal: int, lower: bool) -> View:

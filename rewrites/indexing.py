@@ -14,7 +14,7 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.elementwise import cast, choose, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -36,6 +36,7 @@ def embedding(b: Builder, weight: View, indices: View, padding_idx: int, scale_g
 def embedding_dense_backward(
     b: Builder, grad_output: View, indices: View, num_weights: Size, padding_idx: int, scale_grad_by_freq: bool
 ) -> View:
+    require_real(b, "grad_output")
     if scale_grad_by_freq:
         raise UnsupportedError(UNSUPPORTED, "embedding with scale_grad_by_freq=True")
     lookup = one_hot(b, indices, num_weights)
@@ -92,6 +93,7 @@ def _from_front(view: View, position: int, lead: int) -> list[int]:
 def index_put(b: Builder, self: View, indices: Sequence[View | None], values: View, accumulate: bool) -> View:
     """``self[mask] = scalar``, and ``self[arange, index] = values`` (or ``self[index, arange]``), one element a row."""
     (first, *others) = indices
+    values = cast(b, values, b.dtype_of("values"), b.dtype_of("self"))
     if not others and first is not None and not accumulate and is_indicator(first):
         return _put_masked(b, self, first, values)
     if len(others) == 1 and first is not None and others[0] is not None and b.rank(self) == 2:
@@ -104,6 +106,8 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
 def _put_masked(b: Builder, view: View, mask: View, values: View) -> View:
     if any(size != 1 for size in b.shape(values)):
         raise UnsupportedError(UNSUPPORTED, "index_put with a mask and more than one value")
+    if b.shape(mask) != b.shape(view)[: b.rank(mask)] or b.call.dtypes.get("indices", torch.bool) is not torch.bool:
+        raise UnsupportedError(UNSUPPORTED, "index_put with whole numbers as its mask")
     for _ in range(b.rank(view) - b.rank(mask)):
         mask = b.unsqueeze(mask, b.rank(mask))
     scalar = values

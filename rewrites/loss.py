@@ -6,6 +6,7 @@ import torch
 
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
 from verifycompile.rewrites.registry import operator
 
@@ -28,11 +29,13 @@ def nll_loss_forward(
     b: Builder, self: View, target: View, weight: View | None, reduction: int, ignore_index: int
 ) -> tuple[View, View]:
     """Loss and the total weight, by which the mean divides."""
+    require_real(b, "self", "weight")
     classes = one_hot(b, target, b.shape(self)[-1])
     rows = _row_weights(b, classes, target, weight, ignore_index)
     picked = b.scale(b.mul(rows, b.sum(b.mul(classes, self), [-1])), -1)
     if reduction == NONE:
-        return picked, b.full(0, ())
+        # torch sums no weights then; of a single row it returns the weight.
+        return picked, rows if b.rank(self) == 1 else b.full(0, ())
     total = b.sum(rows, None)
     loss = b.sum(picked, None)
     return (b.divide(loss, total) if reduction == MEAN else loss), total
@@ -49,6 +52,7 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: View,
 ) -> View:
+    require_real(b, "grad_output", "self", "weight", "total_weight")
     classes = one_hot(b, target, b.shape(self)[-1])
     rows = _row_weights(b, classes, target, weight, ignore_index)
     spread = b.unsqueeze(rows, b.rank(rows))
@@ -60,6 +64,7 @@ def nll_loss_backward(
 
 @operator(aten.mse_loss.default)
 def mse_loss(b: Builder, self: View, target: View, reduction: int) -> View:
+    require_real(b, "self", "target")
     squares = b.power(b.sub(self, target), 2)
     if reduction == NONE:
         return squares
@@ -68,6 +73,7 @@ def mse_loss(b: Builder, self: View, target: View, reduction: int) -> View:
 
 @operator(aten.mse_loss_backward.default)
 def mse_loss_backward(b: Builder, grad_output: View, self: View, target: View, reduction: int) -> View:
+    require_real(b, "grad_output", "self", "target")
     difference = b.sub(self, target)
     gradient = b.scale(b.mul(difference, grad_output), 2)
     return b.divide(gradient, b.count(difference, None)) if reduction == MEAN else gradient

@@ -9,8 +9,8 @@ import torch
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import cast
-from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.elementwise import cast, require_real
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -24,11 +24,19 @@ def _normalized_dims(b: Builder, view: View, normalized_shape: Sequence[Size]) -
     return list(range(b.rank(view) - len(normalized_shape), b.rank(view)))
 
 
+def _check_statistics(b: Builder, view: View, dims: Sequence[int], *statistics: View) -> None:
+    """Statistics of the forward operator have size 1 along the normalized dimensions."""
+    shape = tuple(1 if d in dims else size for d, size in enumerate(b.shape(view)))
+    if not dims or any(b.shape(s) != shape for s in statistics):
+        raise UnsupportedError(UNREPRESENTABLE, f"statistics of another shape than {list(shape)}")
+
+
 @operator(aten.native_layer_norm.default)
 def native_layer_norm(
     b: Builder, input: View, normalized_shape: Sequence[Size], weight: View | None, bias: View | None, eps: float
 ) -> tuple[View, View, View]:
     """``(input - mean) * rstd * weight + bias``; mean and rstd keep the normalized dimensions with size 1."""
+    require_real(b, "input", "weight", "bias")
     dims = _normalized_dims(b, input, normalized_shape)
     mean = b.mean(input, dims, keepdim=True)
     centered = b.sub(input, mean)
@@ -55,7 +63,9 @@ def native_layer_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[View | None, View | None, View | None]:
     """Gradients of input, weight and bias."""
+    require_real(b, "grad_out", "input", "mean", "rstd", "weight")
     dims = _normalized_dims(b, input, normalized_shape)
+    _check_statistics(b, input, dims, mean, rstd)
     rows = [d for d in range(b.rank(input)) if d not in dims]
     normalized = b.mul(b.sub(input, mean), rstd)
     scaled = grad_out if weight is None else b.mul(grad_out, weight)
@@ -78,6 +88,7 @@ def fused_rms_norm(
     b: Builder, input: View, normalized_shape: Sequence[Size], weight: View | None, eps: float | None
 ) -> tuple[View, View]:
     """``input * rstd * weight`` with ``rstd = (mean(input**2) + eps) ** -0.5``."""
+    require_real(b, "input", "weight")
     if eps is None:
         raise UnsupportedError(UNSUPPORTED, "rms_norm with an epsilon that depends on the dtype")
     dims = _normalized_dims(b, input, normalized_shape)
@@ -97,7 +108,9 @@ def fused_rms_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[View | None, View | None]:
     """Gradients of input and weight."""
+    require_real(b, "grad_out", "input", "rstd", "weight")
     dims = _normalized_dims(b, input, normalized_shape)
+    _check_statistics(b, input, dims, rstd)
     rows = [d for d in range(b.rank(input)) if d not in dims]
     normalized = b.mul(input, rstd)
     scaled = grad_out if weight is None else b.mul(grad_out, weight)

@@ -7,6 +7,7 @@ import torch
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -22,4 +23,5 @@ def native_dropout(b: Builder, input: View, p: float, train: bool | None) -> tup
 
 @operator(aten.native_dropout_backward.default)
 def native_dropout_backward(b: Builder, grad_output: View, mask: View, scale: float) -> View:
+    require_real(b, "grad_output")
     return b.scale(b.mul(grad_output, mask), scale)

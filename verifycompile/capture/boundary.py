@@ -78,7 +78,9 @@ def boundary_blockers(exported: Export) -> tuple[Blocker, ...]:
         if flat.node is None or flat.part in (Part.MESH, Part.SIZE):
             continue
         if flat.origin is Origin.OTHER or flat.part is Part.OTHER:
-            blockers.append(Blocker(flat.node, "VC206", f"the graph passes `{flat.text}`, which the proof cannot name."))
+            blockers.append(
+                Blocker(flat.node, "VC206", f"the graph passes `{flat.text}`, which the proof cannot name.")
+            )
     return tuple(blockers)
 
 

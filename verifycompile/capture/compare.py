@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import sympy
 
-from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, substitute
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Program, ProgramInput, Role, Size
@@ -38,14 +37,16 @@ def check_against(
         raise UsageError("VC304", " ".join(lines))
     for name, item in implementation_inputs.items():
         if name in spec_inputs:
-            _check_shape(item, spec_inputs[name], implementation)
+            _check_shape(item, spec_inputs[name])
     for name in sorted(set(spec_passed_through) | set(implementation_passed_through)):
         ours, theirs = implementation_passed_through.get(name), spec_passed_through.get(name)
         if ours is not None and theirs is not None and ours != theirs:
-            raise UsageError("VC304", f"`{name}` is the input `{ours}` in the model and the input `{theirs}` in the spec.")
+            raise UsageError(
+                "VC304", f"`{name}` is the input `{ours}` in the model and the input `{theirs}` in the spec."
+            )
 
 
-def _check_shape(item: ProgramInput, spec_item: ProgramInput, implementation: Program) -> None:
+def _check_shape(item: ProgramInput, spec_item: ProgramInput) -> None:
     ours, theirs = item.global_shape, spec_item.global_shape
     if ours is None or theirs is None or _same_shape(ours, theirs):
         return

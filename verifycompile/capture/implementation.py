@@ -14,11 +14,13 @@ from torch.distributed.tensor import DTensor
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.placed import PlacedBoundary
+from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
-from verifycompile.torch_interface.mesh import describe_mesh, is_process_group, real_object
+from verifycompile.torch_interface.mesh import describe_mesh, is_process_group, own_rank, real_object
+from verifycompile.torch_interface.rank_reads import reads_in_traced_code
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
 
@@ -63,6 +65,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         *boundary.blockers,
         *coordinates.blockers,
         *groups.blockers,
+        *rank_constant_blockers(graph, reads_in_traced_code(traced.context), exported.joint.rank_reads),
     ]
     graph.meta[EXPORT] = exported
     return Program(
@@ -75,7 +78,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
         blockers=tuple(blockers),
-        assumptions=groups.assumptions,
+        assumptions=(f"every rank runs the graph that rank {own_rank()} captured", *groups.assumptions),
         seconds=time.perf_counter() - start,
     )
 

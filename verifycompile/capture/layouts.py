@@ -15,7 +15,7 @@ from verifycompile.torch_interface.mesh import axes_of_submesh
 Placements = tuple[Placement, ...]
 
 
-class LayoutBlocked(Exception):
+class LayoutError(Exception):
     """A layout that the proof cannot represent; ``code`` is a diagnostic code."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -33,24 +33,25 @@ def lift_placements(
     """Placements over ``root`` of a tensor laid out over ``mesh``; axes that ``mesh`` lacks hold it replicated.
 
     ``ndim``: the tensor's number of dimensions, to make negative shard dimensions positive; None leaves them.
-    Raises ``LayoutBlocked`` naming ``name``.
+    Raises ``LayoutError`` naming ``name``.
     """
     check_kinds(name, placements)
     spans = axes_of_submesh(mesh, root)
     if spans is None or len(spans) != len(placements):
-        raise LayoutBlocked("VC206", f"`{name}` lies on a mesh that is no product of axes of the root mesh: {mesh}.")
+        raise LayoutError("VC206", f"`{name}` lies on a mesh that is no product of axes of the root mesh: {mesh}.")
     lifted: list[Placement] = [Replicate()] * root.ndim
     order: dict[int, list[int]] = {}
     for placement, axes in zip(placements, spans, strict=True):
-        if isinstance(placement, Shard):
-            placement = normalize_shard(placement, ndim)
-            order.setdefault(placement.dim, []).extend(axes)
+        normal = normalize_shard(placement, ndim) if isinstance(placement, Shard) else placement
+        if isinstance(normal, Shard):
+            order.setdefault(normal.dim, []).extend(axes)
         for axis in axes:
-            lifted[axis] = placement
+            lifted[axis] = normal
     for dimension, axes in order.items():
         if axes != sorted(axes):
-            raise LayoutBlocked(
-                "VC206", f"`{name}` is sharded on dimension {dimension} with an inner mesh axis outermost: {placements}."
+            raise LayoutError(
+                "VC206",
+                f"`{name}` is sharded on dimension {dimension} with an inner mesh axis outermost: {placements}",
             )
     return tuple(lifted)
 
@@ -66,10 +67,10 @@ def normalize(placements: Sequence[Placement], ndim: int) -> Placements:
 
 
 def check_kinds(name: str, placements: Sequence[Placement]) -> None:
-    """Raise ``LayoutBlocked`` for a placement other than ``Shard``, ``Replicate`` and ``Partial``."""
+    """Raise ``LayoutError`` for a placement other than ``Shard``, ``Replicate`` and ``Partial``."""
     for placement in placements:
         if type(placement) not in (Shard, Replicate, Partial):
-            raise LayoutBlocked(
+            raise LayoutError(
                 "VC206", f"`{name}` has placement {placement!r}; only Shard, Replicate and Partial can be represented."
             )
 
@@ -91,10 +92,10 @@ def global_shape(name: str, local_shape: Sequence[Size], placements: Placements,
 
 
 def check_dimensions(name: str, placements: Placements, ndim: int) -> None:
-    """Raise ``LayoutBlocked`` VC303 where a shard dimension does not exist."""
+    """Raise ``LayoutError`` VC303 where a shard dimension does not exist."""
     for placement in placements:
         if isinstance(placement, Shard) and not 0 <= placement.dim < ndim:
-            raise LayoutBlocked(
+            raise LayoutError(
                 "VC303", f"`{name}` has {ndim} dimensions, but its placement is {placement!r}: {placements}."
             )
 
@@ -106,13 +107,13 @@ def check_even(
     mesh: Mesh,
     simplify: Callable[[Size], Size],
 ) -> None:
-    """Raise ``LayoutBlocked`` VC204 where a sharded dimension is not known to be a multiple of its mesh axes."""
+    """Raise ``LayoutError`` VC204 where a sharded dimension is not known to be a multiple of its mesh axes."""
     check_dimensions(name, placements, len(whole_shape))
     for dimension, degree in enumerate(shard_degrees(placements, mesh, len(whole_shape))):
         size = simplify(whole_shape[dimension])
         if degree > 1 and not _divides(degree, size):
             axes = [axis.name for axis, item in zip(mesh.axes, placements, strict=True) if item == Shard(dimension)]
-            raise LayoutBlocked(
+            raise LayoutError(
                 "VC204",
                 f"dimension {dimension} of `{name}` has size {size}, which mesh axes {', '.join(axes)} "
                 f"({degree} ranks) do not divide evenly.",

@@ -36,8 +36,7 @@ class ScaledCount:
 
     def describe(self) -> str:
         return (
-            f"`{self.attribute}` of {self.owner.__name__} is a count per rank; "
-            f"the spec has {self.factor} times as many"
+            f"`{self.attribute}` of {self.owner.__name__} is a count per rank; the spec has {self.factor} times as many"
         )
 
 

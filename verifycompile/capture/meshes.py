@@ -61,7 +61,7 @@ def _text(mesh: Mesh) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Coordinates:
-    """``axes``: symbol -> mesh axis. ``size_values``: a coordinate on a flattened axis in terms of those, 0 on size 1."""
+    """``axes``: symbol -> mesh axis. ``size_values``: coordinates on flattened axes in terms of those, 0 on size 1."""
 
     axes: dict[sympy.Symbol, int]
     size_values: dict[sympy.Symbol, sympy.Expr]
@@ -132,7 +132,8 @@ def resolve_groups(graph: torch.fx.GraphModule, root: DeviceMesh, mesh: Mesh) ->
         ranks = group_ranks(use.group)
         if ranks not in own_groups and len(ranks) != len(mesh.ranks):
             names = ", ".join(mesh.axes[axis].name for axis in spans)
-            assumptions[f"on every rank, the group that is ranks {list(ranks)} here is that rank's slice of {names}"] = None
+            text = f"on every rank, the group that is ranks {list(ranks)} here is that rank's slice of {names}"
+            assumptions[text] = None
     return Groups(axes, tuple(blockers), tuple(assumptions))
 
 

@@ -12,7 +12,7 @@ from verifycompile.capture.spec import recover_spec
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.torch_interface.dynamo import GraphBreak, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
 
 
 def capture_model(
@@ -30,13 +30,13 @@ def capture_model(
     frame = frame_of_call(_uncompiled(model), args, kwargs)
     try:
         return trace_frame(frame, capture)
-    except GraphBreak as broken:
+    except GraphBreakError as broken:
+        if not broken.is_graph_break:
+            raise UsageError("VC303", f"the model does not run on these inputs.\n{broken}") from broken
         raise UsageError("VC305", f"the model does not trace to one graph.\n{broken}") from broken
 
 
 def _uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
     """The module or function that was given to ``torch.compile``."""
-    if isinstance(model, nn.Module) and "_orig_mod" in model._modules:
-        original = model._modules["_orig_mod"]
-        return original if original is not None else model
-    return getattr(model, "_torchdynamo_orig_callable", model)
+    original = getattr(model, "_orig_mod", None) if isinstance(model, nn.Module) else None
+    return original if isinstance(original, nn.Module) else getattr(model, "_torchdynamo_orig_callable", model)

@@ -83,7 +83,7 @@ class SourcePath:
 
 
 def clean_module_name(parts: Sequence[str]) -> str:
-    """Fully qualified name without wrappers: ``layers.0.weight`` for ``_orig_mod.layers.0.parametrizations.weight.original``."""
+    """Name without wrappers: ``layers.0.weight`` for ``_orig_mod.layers.0.parametrizations.weight.original``."""
     kept = [part for part in parts if part not in _WRAPPERS]
     if len(kept) >= 3 and kept[-3] == "parametrizations" and kept[-1] == "original":
         kept = [*kept[:-3], kept[-2]]
@@ -100,21 +100,22 @@ class InputName:
 
 
 def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> tuple[InputName, ...]:
-    """Name each graph input. ``sources``: Dynamo's expressions; ``values``: the real inputs, to name tied parameters once.
+    """Name each graph input. ``sources``: Dynamo's expressions; ``values``: the real inputs, to name tied ones once.
 
-    Names are relative to the module where there is one root module, else prefixed by the root's own name. They are unique.
+    Names are relative to the root module where there is one, else prefixed by the root's own name. They are unique.
     """
     paths = [SourcePath.parse(source) for source in sources]
     prefixes = [None if path is None else path.module_prefix(frame) for path in paths]
     roots = {
-        path.root(length) for path, length in zip(paths, prefixes, strict=True) if path is not None and length is not None
+        path.root(length)
+        for path, length in zip(paths, prefixes, strict=True)
+        if path is not None and length is not None
     }
-    first_names = _names_by_identity(roots, frame)
-    arguments = _argument_names(frame)
+    namer = _Namer(_argument_names(frame), _names_by_identity(roots, frame), prefix_roots=len(roots) > 1)
     named: list[InputName] = []
     taken: set[str] = set()
     for source, path, length, value in zip(sources, paths, prefixes, values, strict=True):
-        entry = _name(source, path, length, value, arguments, first_names, prefix_roots=len(roots) > 1)
+        entry = namer.name(source, path, length, value)
         if entry.name in taken:
             entry = dataclasses.replace(entry, name=source)
         taken.add(entry.name)
@@ -122,35 +123,31 @@ def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> 
     return tuple(named)
 
 
-def _name(
-    source: str,
-    path: SourcePath | None,
-    length: int | None,
-    value: Any,
-    arguments: Mapping[tuple[str, str | int], str],
-    first_names: Mapping[tuple[SourcePath, int], str],
-    *,
-    prefix_roots: bool,
-) -> InputName:
-    size = _SIZE.match(source)
-    if size is not None:
-        base = SourcePath.parse(size["base"])
-        owner = _name(size["base"], base, None, None, arguments, first_names, prefix_roots=prefix_roots)
-        return InputName(f"{owner.name}.{size['what']}({size['dimension']})", Role.SIZE)
-    if path is None:
-        return InputName(source, Role.INPUT)
-    if length is None:
-        return InputName(_argument_name(path, arguments), Role.INPUT)
-    root = path.root(length)
-    role = Role.BUFFER
-    parts: list[str] = []
-    for kind, step in path.steps[length:]:
-        if kind == "." and str(step) in _REGISTRIES:
-            role = _REGISTRIES[str(step)]
-        elif not (kind == "." and step == "_modules"):
-            parts.append(str(step))
-    name = first_names.get((root, id(value))) or clean_module_name(parts)
-    return InputName(f"{root.dotted()}.{name}" if prefix_roots else name, role, root)
+@dataclasses.dataclass(frozen=True)
+class _Namer:
+    arguments: Mapping[tuple[str, str | int], str]
+    first_names: Mapping[tuple[SourcePath, int], str]
+    prefix_roots: bool
+
+    def name(self, source: str, path: SourcePath | None, length: int | None, value: Any) -> InputName:
+        size = _SIZE.match(source)
+        if size is not None:
+            owner = self.name(size["base"], SourcePath.parse(size["base"]), None, None)
+            return InputName(f"{owner.name}.{size['what']}({size['dimension']})", Role.SIZE)
+        if path is None:
+            return InputName(source, Role.INPUT)
+        if length is None:
+            return InputName(_argument_name(path, self.arguments), Role.INPUT)
+        root = path.root(length)
+        role = Role.BUFFER
+        parts: list[str] = []
+        for kind, step in path.steps[length:]:
+            if kind == "." and str(step) in _REGISTRIES:
+                role = _REGISTRIES[str(step)]
+            elif not (kind == "." and step == "_modules"):
+                parts.append(str(step))
+        name = self.first_names.get((root, id(value))) or clean_module_name(parts)
+        return InputName(f"{root.dotted()}.{name}" if self.prefix_roots else name, role, root)
 
 
 def _names_by_identity(roots: set[SourcePath], frame: Frame) -> dict[tuple[SourcePath, int], str]:
@@ -205,8 +202,7 @@ def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
     varargs, keywords = _variadic_names(frame)
     args, kwargs = wrapper_arguments(frame)
     names: dict[tuple[str, str | int], str] = {(keywords, key): key for key in kwargs}
-    position = 0
-    for parameter in inspect.signature(function).parameters.values():
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             for index in range(position, len(args)):
                 names[(varargs, index)] = f"{parameter.name}.{index - position}"
@@ -214,5 +210,4 @@ def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
         if position >= len(args) or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             break
         names[(varargs, position)] = parameter.name
-        position += 1
     return names

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
 from verifycompile.capture.layouts import (
-    LayoutBlocked,
+    LayoutError,
     Placements,
     check_even,
     check_kinds,
@@ -33,6 +33,7 @@ from verifycompile.torch_interface.mesh import real_object
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
+_FROM_LOCAL_ARGUMENTS = ("local_tensor", "device_mesh", "placements")
 _TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
 
@@ -60,6 +61,7 @@ class PlacedBoundary:
         self._mesh = mesh
         self._options = options
         self._size_values = size_values
+        self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
         self._fed_layouts = _layouts_of_from_local(exported, root)
 
     def inputs(self) -> tuple[ProgramInput, ...]:
@@ -102,7 +104,7 @@ class PlacedBoundary:
         requires_grad = isinstance(example, torch.Tensor) and example.requires_grad
         try:
             placed = self._place_input(flat, role, name, shape_of(value))
-        except LayoutBlocked as blocked:
+        except LayoutError as blocked:
             self._block(flat.node, blocked)
             placed = _Placed(None, shape_of(value))
         return ProgramInput(flat.node, role, name, placed.placements, placed.shape, requires_grad, placed.assumed)
@@ -114,7 +116,7 @@ class PlacedBoundary:
             declared = self._options.in_placements.get(name)
             fed = self._fed_layouts.get(flat.index)
         else:
-            declared = _by_pattern(self._options.param_placements, name)
+            declared = _by_pattern(self._options.param_placements, self._own_names.get(name, name))
             fed = None
         chosen = declared or fed or (Replicate(),) * len(self._mesh.axes)
         placements = self._checked(name, chosen, len(shape))
@@ -123,7 +125,7 @@ class PlacedBoundary:
     def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
         whole = tuple(size_of(size) for size in layout.global_shape)
         if not layout.shard_order_is_default:
-            raise LayoutBlocked("VC206", f"`{name}` is sharded with an inner mesh axis outermost.")
+            raise LayoutError("VC206", f"`{name}` is sharded with an inner mesh axis outermost.")
         placements = lift_placements(name, layout.placements, layout.mesh, self._root, len(whole))
         check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
         return _Placed(placements, whole)
@@ -143,7 +145,7 @@ class PlacedBoundary:
             return ProgramInput(
                 flat.node, Role.TANGENT, name, placements, global_shape(name, shape, placements, self._mesh)
             )
-        except LayoutBlocked as blocked:
+        except LayoutError as blocked:
             self._block(flat.node, blocked)
             return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
 
@@ -152,28 +154,34 @@ class PlacedBoundary:
     ) -> tuple[Placements | None, str]:
         assert flat.node is not None
         try:
-            if flat.layout is not None:
-                return self._place_dtensor(flat.layout, name).placements, "DTensor metadata"
-            ndim = flat.node.meta["val"].ndim if isinstance(flat.node.meta.get("val"), torch.Tensor) else 0
-            if kind is OutputKind.VALUE:
-                declared = self._options.out_placements.get(name)
-                return (self._checked(name, declared, ndim), "out_placements") if declared else (None, "")
-            owner_name = name.split(".", 1)[1]
-            owner = inputs.get(owner_name)
-            if kind is OutputKind.GRADIENT:
-                declared = _by_pattern(self._options.grad_placements, owner_name)
-                if declared:
-                    return self._checked(name, declared, ndim), "grad_placements"
-            if owner is None or owner.placements is None:
-                return None, ""
-            if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
-                partial = any(not isinstance(item, Shard | Replicate) for item in owner.placements)
-                return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
-            what = "parameter" if owner.role is Role.PARAMETER else "buffer" if owner.role is Role.BUFFER else "input"
-            return owner.placements, f"the {what}'s placements"
-        except LayoutBlocked as blocked:
+            return self._required(flat, kind, name, inputs)
+        except LayoutError as blocked:
             self._block(flat.node, blocked)
             return None, ""
+
+    def _required(
+        self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput]
+    ) -> tuple[Placements | None, str]:
+        assert flat.node is not None
+        if flat.layout is not None:
+            return self._place_dtensor(flat.layout, name).placements, "DTensor metadata"
+        ndim = flat.node.meta["val"].ndim if isinstance(flat.node.meta.get("val"), torch.Tensor) else 0
+        if kind is OutputKind.VALUE:
+            declared = self._options.out_placements.get(name)
+            return (self._checked(name, declared, ndim), "out_placements") if declared else (None, "")
+        owner_name = name.split(".", 1)[1]
+        owner = inputs.get(owner_name)
+        own_name = self._own_names.get(owner_name, owner_name)
+        declared = _by_pattern(self._options.grad_placements, own_name) if kind is OutputKind.GRADIENT else None
+        if declared:
+            return self._checked(name, declared, ndim), "grad_placements"
+        if owner is None or owner.placements is None:
+            return None, ""
+        if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
+            partial = any(not isinstance(item, Shard | Replicate) for item in owner.placements)
+            return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
+        what = "parameter" if owner.role is Role.PARAMETER else "buffer" if owner.role is Role.BUFFER else "input"
+        return owner.placements, f"the {what}'s placements"
 
     def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
         if len(placements) != len(self._mesh.axes):
@@ -185,7 +193,7 @@ class PlacedBoundary:
         check_kinds(name, placements)
         return normalize(placements, ndim)
 
-    def _block(self, node: torch.fx.Node, blocked: LayoutBlocked) -> None:
+    def _block(self, node: torch.fx.Node, blocked: LayoutError) -> None:
         if blocked.code == "VC303":
             raise UsageError(blocked.code, blocked.message)
         self.blockers.append(dataclasses.replace(blocked.blocker(), node=node))
@@ -194,11 +202,11 @@ class PlacedBoundary:
         if self._exported.traced.frame.is_resumption:
             return
         plain = [
-            item.name
+            self._own_names.get(item.name, item.name)
             for item, flat in zip(inputs, self._exported.joint.inputs, strict=True)
             if item.role in _TENSOR_ROLES and flat.layout is None
         ]
-        roles = {item.name: item.role for item in inputs}
+        roles = {self._own_names.get(item.name, item.name): item.role for item in inputs}
         arguments = [name for name in plain if roles[name] is Role.INPUT]
         parameters = [name for name in plain if roles[name] is not Role.INPUT]
         unused = set(self._exported.traced.frame.locals)
@@ -225,8 +233,10 @@ def _layouts_of_from_local(exported: Export, root: DeviceMesh) -> dict[int, Plac
     positions = {node: position for position, node in enumerate(placeholders)}
     fed: dict[int, set[Placements | None]] = {}
     for node in exported.traced.graph.graph.find_nodes(op="call_function", target=DTensor.from_local):
-        arguments = dict(zip(("local_tensor", "device_mesh", "placements"), node.args, strict=False)) | dict(node.kwargs)
-        position = positions.get(arguments["local_tensor"])  # type: ignore[arg-type]
+        arguments: dict[str, Any] = dict(zip(_FROM_LOCAL_ARGUMENTS, node.args, strict=False))
+        arguments.update(node.kwargs)
+        local = arguments.get("local_tensor")
+        position = positions.get(local) if isinstance(local, torch.fx.Node) else None
         if position is None:
             continue
         value = exported.traced.example_inputs[position]
@@ -250,7 +260,7 @@ def _lifted(
     placements = arguments.get("placements")
     try:
         return lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
-    except LayoutBlocked:
+    except LayoutError:
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import sympy
 
@@ -29,8 +30,8 @@ def substitute(size: Size, values: Mapping[sympy.Symbol, sympy.Expr]) -> Size:
     """``size`` with its symbols replaced, once and all together."""
     if isinstance(size, int):
         return size
-    replaced = sympy.sympify(size.xreplace(dict(values)))
-    return int(replaced) if replaced.is_Integer else replaced
+    replaced = size.xreplace(dict(values))
+    return int(replaced) if isinstance(replaced, sympy.Integer) else cast(sympy.Expr, replaced)
 
 
 def remaining_guards(

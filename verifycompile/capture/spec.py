@@ -22,7 +22,6 @@ from verifycompile.capture.boundary import (
     role_of,
 )
 from verifycompile.capture.compare import check_against, unify_symbols
-from verifycompile.capture.globalize import Globalizer
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
 from verifycompile.capture.names import called_through, wrapper_arguments
@@ -32,7 +31,9 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Origin
-from verifycompile.torch_interface.dynamo import Frame, GraphBreak, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo import Frame, GraphBreakError, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.globalize import Globalizer
+from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, trace_guards
 
 
@@ -46,6 +47,8 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     start = time.perf_counter()
     exported: Export = implementation.graph.meta.pop(EXPORT)
     captured = _given(exported, implementation, options) if options.spec else _recovered(exported, implementation)
+    if has_rank_operators(captured.exported.joint.graph):
+        raise UsageError("VC307", _STILL_PARALLEL)
     program = _program(captured)
     check_against(program, implementation, captured.exported.passed_through, exported.passed_through)
     program = unify_symbols(program, implementation)
@@ -59,7 +62,13 @@ class _Captured:
     assumptions: tuple[str, ...]
 
 
-class _WrongGuess(Exception):
+_STILL_PARALLEL = (
+    "the single-device program cannot be recovered from this model: without the hooks of torch.distributed it still "
+    "holds DTensors or collectives. Pass the single-device program as the option `spec`."
+)
+
+
+class _WrongGuessError(Exception):
     """A scaling of local counts under which the spec splits a dimension otherwise than a rank does."""
 
 
@@ -81,14 +90,16 @@ def _given(exported: Export, implementation: Program, options: Options) -> _Capt
 
     try:
         return trace_frame(frame, capture)
-    except GraphBreak as broken:
-        raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
+    except GraphBreakError as broken:
+        if broken.is_graph_break:
+            raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
+        raise UsageError("VC303", f"the spec does not run on the model's whole inputs.\n{broken}") from broken
 
 
 def _recovered(exported: Export, implementation: Program) -> _Captured:
     """The implementation's own frame at whole shapes, under the first scaling of local counts that fits."""
     modules: list[nn.Module] = []
-    first_failure: GraphBreak | None = None
+    first_failure: GraphBreakError | None = None
     for guess in scalings(modules):
         tensors = WholeTensors(exported, implementation)
         globalizer = Globalizer(tensors)
@@ -103,14 +114,9 @@ def _recovered(exported: Export, implementation: Program) -> _Captured:
             guess: Scaling = guess,
         ) -> _Captured:
             if has_parallelism(traced.graph, traced.example_inputs):
-                raise UsageError(
-                    "VC307",
-                    "the single-device program cannot be recovered from this model: without the hooks of "
-                    "torch.distributed it still holds DTensors or collectives. "
-                    "Pass the single-device program as the option `spec`.",
-                )
+                raise UsageError("VC307", _STILL_PARALLEL)
             if not splits_agree(traced.graph, exported.traced.graph):
-                raise _WrongGuess
+                raise _WrongGuessError
             assumptions = (*globalizer.assumptions, *(item.describe() for item in guess))
             return _Captured(
                 export(traced, tensors.names), trace_guards(traced.context), tuple(dict.fromkeys(assumptions))
@@ -118,9 +124,9 @@ def _recovered(exported: Export, implementation: Program) -> _Captured:
 
         try:
             return trace_frame(frame, capture)
-        except GraphBreak as broken:
+        except GraphBreakError as broken:
             first_failure = first_failure or broken
-        except _WrongGuess:
+        except _WrongGuessError:
             continue
     if first_failure is not None and first_failure.is_graph_break:
         raise UsageError("VC305", f"the spec does not trace to one graph.\n{first_failure}") from first_failure
@@ -220,7 +226,9 @@ def _without_defaults(
     kept = list(args)
     while kept and len(kept) <= len(defaults) and kept[-1] is defaults[len(kept) - 1]:
         kept.pop()
-    named = {name: value for name, value in kwargs.items() if name not in parameters or value is not parameters[name].default}
+    named = {
+        name: value for name, value in kwargs.items() if name not in parameters or value is not parameters[name].default
+    }
     return tuple(kept), named
 
 

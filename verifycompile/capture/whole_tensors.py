@@ -10,11 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from verifycompile.capture.boundary import Export
-from verifycompile.capture.globalize import Globalizer
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.names import InputName, clean_module_name
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.aot import Origin, Part
+from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.shapes import mark_dynamic
 from verifycompile.torch_interface.tensors import without_pending_collective
 

@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
-from verifycompile.ir.relabel import merge_digits, substitute
+from verifycompile.ir.relabel import compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
@@ -38,20 +38,6 @@ def iota(pool: TermPool, size: Size) -> View:
 
 
 # ------------------------------------------------------------------------------------------------ composition
-
-
-def compose(operand: View, index_axes: Sequence[Axis], shape: tuple[Size, ...]) -> View:
-    """Re-index ``operand``, a view over a term's indices, by ``index_axes`` (digits over a space of ``shape``)."""
-    axes: list[Axis] = []
-    for axis in operand.axes:
-        digits: list[Digit] = []
-        for digit in axis:
-            if digit[0] == CONSTANT:
-                digits.append(digit)
-            else:
-                digits.extend(index_axes[digit[0]])
-        axes.append(merge_digits(digits))
-    return View(operand.coefficient, operand.term, shape, tuple(axes))
 
 
 @dataclasses.dataclass(frozen=True)

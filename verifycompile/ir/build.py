@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 
-from verifycompile.ir.relabel import UnalignedError, merge_digits
+from verifycompile.ir.relabel import UnalignedError, compose, merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, multiply
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
@@ -96,7 +96,11 @@ def apply(
         shape.fresh,
     )
     sizes = label_sizes(plain, signature)
-    return View(coefficient, term, tuple(sizes[label] for label in signature.output), shape.output_axes)
+    output_shape = tuple(sizes[label] for label in signature.output)
+    alias = pool.aliases.get(term)
+    if alias is not None:
+        return compose(alias, shape.output_axes, output_shape).scaled(coefficient)
+    return View(coefficient, term, output_shape, shape.output_axes)
 
 
 def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, Size]:

@@ -197,3 +197,45 @@ def narrow(view: View, dim: int, start: Size, length: Size) -> View:
     if count is None or block is None:
         raise UnalignedError(f"slice [{start}:{start}+{length}] of {size} is no aligned block")
     return replace_dim(view, dim, [(CONSTANT, block, count), (dim, 1, length)], length)
+
+
+def compose(operand: View, index_axes: Sequence[Axis], shape: tuple[Size, ...]) -> View:
+    """Re-index ``operand``, a view over a term's indices, by ``index_axes`` (digits over a space of ``shape``)."""
+    axes: list[Axis] = []
+    for axis in operand.axes:
+        digits: list[Digit] = []
+        for digit in axis:
+            if digit[0] == CONSTANT:
+                digits.append(digit)
+            else:
+                digits.extend(index_axes[digit[0]])
+        axes.append(merge_digits(digits))
+    return View(operand.coefficient, operand.term, shape, tuple(axes))
+
+
+def inverse_digits(view: View) -> dict[int, list[Digit]] | None:
+    """Every used dimension of ``view`` as digits of the term's axes, or None where the term does not determine it.
+
+    With it a view of equal shape can be re-indexed by the term's own axes.
+    """
+    found: dict[int, list[tuple[Size, Digit]]] = {}
+    for k, axis in enumerate(view.axes):
+        weight: Size = 1
+        for dim, divisor, size in reversed(axis):
+            if dim == CONSTANT:
+                return None
+            found.setdefault(dim, []).append((divisor, (k, weight, size)))
+            weight = product((weight, size))
+    result: dict[int, list[Digit]] = {}
+    for dim, pieces in found.items():
+        expected: Size = 1
+        digits: list[Digit] = []
+        for divisor, digit in sorted(pieces, key=lambda p: str(p[0]).zfill(20)):
+            if divisor != expected:
+                return None
+            digits.insert(0, digit)
+            expected = product((expected, digit[2]))
+        if expected != view.shape[dim]:
+            return None
+        result[dim] = digits
+    return result

@@ -116,6 +116,7 @@ class TermPool:
     """Owner of all terms of one verification: interning, memo tables, and the trace of lemmas used.
 
     ``contraction_rules``: lemmas tried on the factors of a contraction that no structural rule changes any more.
+    ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     """
 
     def __init__(self) -> None:
@@ -124,6 +125,7 @@ class TermPool:
         self.memo: dict[Hashable, View] = {}
         self.lemma_trace: list[tuple[str, str]] = []
         self.contraction_rules: list[ContractionRule] = []
+        self.aliases: dict[Term, View] = {}
         self.unit = self.intern(UNIT, (), (), (), 0, 0, (), ())
 
     def __len__(self) -> int:

@@ -19,11 +19,15 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement.diagnose import Diagnosis, diagnose
 from verifycompile.refinement.inputs import is_boolean, relate, tensor_inputs
+from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, is_mutable
+
+# Each equality costs another lowering of both programs.
+_MAX_EQUALITIES = 32
 
 
 def check_refinement(spec: Program, implementation: Program) -> RefinementResult:
@@ -49,30 +53,48 @@ def _collection_paused() -> Iterator[None]:
 
 def _check(spec: Program, implementation: Program) -> RefinementResult:
     started = time.perf_counter()
-    checker = _Checker(spec, implementation)
-    mismatch = checker.run()
+    pool = TermPool()
+    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    proved: list[ProvedEquality] = []
+    while True:
+        checker = _Checker(spec, implementation, pool)
+        mismatch = checker.run()
+        equality = checker.prove_one_more() if len(proved) < _MAX_EQUALITIES else None
+        if equality is None:
+            break
+        proved.append(equality)
     return RefinementResult(
         relations=checker.relations,
         mismatch=mismatch,
         assumptions=tuple(checker.assumptions()),
-        counts=count_nodes(checker.spec, checker.implementation),
+        counts=count_nodes(checker.spec, checker.implementation, len(proved)),
         spec_nodes=len(spec.graph.graph.nodes),
         impl_nodes=len(implementation.graph.graph.nodes),
         seconds=time.perf_counter() - started,
-        steps=collect_steps(checker.spec, checker.implementation) if mismatch is None else (),
+        steps=(*proved, *collect_steps(checker.spec, checker.implementation)) if mismatch is None else (),
     )
 
 
 class _Checker:
-    def __init__(self, spec: Program, implementation: Program) -> None:
-        self.pool = TermPool()
-        self.pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    """One attempt: lower both programs into ``pool`` and relate their outputs."""
+
+    def __init__(self, spec: Program, implementation: Program, pool: TermPool) -> None:
+        self.pool = pool
         self.spec = Lowering(spec, self.pool, "spec")
         self.implementation = Lowering(implementation, self.pool, "impl")
         self.relations: dict[str, str] = {}
         self.placements: dict[str, Placements] = {}
+        self._failed: Diagnosis | None = None
+
+    def prove_one_more(self) -> ProvedEquality | None:
+        """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
+        return None if self._failed is None else prove_one_more(self._failed)
 
     def run(self) -> Mismatch | None:
+        for program in (self.spec.program, self.implementation.program):
+            for blocker in program.blockers:
+                if blocker.node is None:
+                    return Mismatch(blocker.code, blocker.message, "output.0")
         outputs = {o.name: o for o in self.implementation.program.outputs}
         missing = [o for o in self.spec.program.outputs if o.name not in outputs]
         if missing:
@@ -160,7 +182,8 @@ class _Checker:
                 failed.append((output, implementations[output.name]))
         if not failed:
             return None
-        return diagnose(Diagnosis(self.pool, self.spec, self.implementation, failed))
+        self._failed = Diagnosis(self.pool, self.spec, self.implementation, failed)
+        return diagnose(self._failed)
 
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)

@@ -44,12 +44,12 @@ class Diagnosis:
 
 def diagnose(case: Diagnosis) -> Mismatch:
     """Return the first root cause of the first failed output."""
-    analysis = _Analysis(case)
+    analysis = Analysis(case)
     mismatch = analysis.collective() or analysis.node() or analysis.output_layout() or analysis.output()
     return dataclasses.replace(mismatch, followers=len(case.failed) - 1)
 
 
-class _Analysis:
+class Analysis:
     def __init__(self, case: Diagnosis) -> None:
         self.pool = case.pool
         self.spec, self.implementation = case.spec, case.implementation
@@ -170,13 +170,13 @@ class _Analysis:
 
     def node(self) -> Mismatch | None:
         """The first spec node without a relation, all of whose operands have one."""
-        roots = self._roots()
+        roots = self.roots()
         if not roots:
             return None
-        root = _producer(roots[0])
+        root = producer(roots[0])
         if root in self.spec.blockers:
             return self._from_blocker(self.spec.blockers[root], root, None)
-        twin = self._counterpart(root)
+        twin = self.counterpart(root)
         if twin is None:
             blocked = self._blocked(self.implementation, self.impl_order)
             if blocked is not None:
@@ -186,22 +186,29 @@ class _Analysis:
             return self._from_blocker(self.implementation.blockers[twin], root, twin)
         return self._operand_fault(root, twin)
 
-    def _roots(self) -> list[torch.fx.Node]:
-        """Spec nodes without a relation, reached from a failed output through such nodes, whose operands all have one."""
+    def roots(self) -> list[torch.fx.Node]:
+        """The nodes of the unrelated chain whose operands all have a relation."""
+        chain = self.unrelated_chain()
+        members = set(chain)
+        return [n for n in chain if not any(i in members for i in self._operands(n))]
+
+    def unrelated_chain(self) -> list[torch.fx.Node]:
+        """Spec nodes without a relation that are reached from a failed output through such nodes, operands first."""
         unrelated = {n for n in self.spec_order if self._unrelated(n)}
         reached: set[torch.fx.Node] = set()
-        roots: set[torch.fx.Node] = set()
         stack = [o.node for o, _ in self.failed if o.node in unrelated]
         while stack:
             node = stack.pop()
-            if node in reached:
-                continue
-            reached.add(node)
-            operands = [i for i in self._operands(node) if i in unrelated]
-            if not operands:
-                roots.add(node)
-            stack.extend(operands)
-        return [n for n in self.spec_order if n in roots]
+            if node not in reached:
+                reached.add(node)
+                stack.extend(i for i in self._operands(node) if i in unrelated)
+        return [n for n in self.spec_order if n in reached]
+
+    def unmatched(self) -> list[torch.fx.Node]:
+        """Implementation nodes whose terms no spec node has, one per term."""
+        return [
+            nodes[0] for term, nodes in self._by_term.items() if term not in self._spec_by_term and term.operands
+        ]
 
     def _operand_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch:
         pairs = list(zip(root.all_input_nodes, twin.all_input_nodes))
@@ -349,7 +356,7 @@ class _Analysis:
 
     def _operands(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         """Operands with a tensor value; for an element of a tuple, those of the operator that made the tuple."""
-        return [i for i in _producer(node).all_input_nodes if self.spec.view(i) is not None]
+        return [i for i in producer(node).all_input_nodes if self.spec.view(i) is not None]
 
     def _value(self, lowering: Lowering, node: torch.fx.Node) -> View | None:
         view = lowering.view(node)
@@ -360,7 +367,7 @@ class _Analysis:
             return value[0]
         return None
 
-    def _counterpart(self, node: torch.fx.Node) -> torch.fx.Node | None:
+    def counterpart(self, node: torch.fx.Node) -> torch.fx.Node | None:
         """The implementation node that the same user line made, with the same operator, at the same turn."""
         key = _origin_key(node)
         same_spec = [n for n in self.spec_order if _origin_key(n) == key]
@@ -466,7 +473,7 @@ def _ordered_ancestors(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> li
     return [n for n in lowering.program.graph.graph.nodes if n in wanted and n in lowering.values]
 
 
-def _producer(node: torch.fx.Node) -> torch.fx.Node:
+def producer(node: torch.fx.Node) -> torch.fx.Node:
     """The operator that computed a value: for an element of a tuple, the operator that returned the tuple."""
     source = node.args[0] if node.target is python_operator.getitem else node
     return source if isinstance(source, torch.fx.Node) else node

@@ -92,7 +92,7 @@ def infer(
     pool: TermPool, spec: View, implementation: View, mesh: Mesh, allow_partial: bool = True
 ) -> Placements | None:
     """Placements in which the stacked tensor is the spec value, or None. Prefers fewer partial axes."""
-    for placements in sorted(_candidates(spec, implementation, mesh, allow_partial), key=_partial_count):
+    for placements in sorted(candidate_placements(spec, implementation, mesh, allow_partial), key=_partial_count):
         try:
             if holds(pool, spec, implementation, placements, mesh):
                 return placements
@@ -105,7 +105,7 @@ def _partial_count(placements: Placements) -> int:
     return sum(isinstance(p, Partial) for p in placements)
 
 
-def _candidates(spec: View, implementation: View, mesh: Mesh, allow_partial: bool) -> Iterator[Placements]:
+def candidate_placements(spec: View, implementation: View, mesh: Mesh, allow_partial: bool) -> Iterator[Placements]:
     """Placements whose shapes fit."""
     lead = len(mesh.axes)
     local = implementation.shape[lead:]

@@ -59,11 +59,15 @@ def collect_steps(spec: Lowering, implementation: Lowering) -> tuple[ProofStep, 
     return tuple(steps)
 
 
-def count_nodes(spec: Lowering, implementation: Lowering) -> NodeCounts:
-    """How many spec nodes found their term among the implementation's."""
+def count_nodes(spec: Lowering, implementation: Lowering, equalities: int) -> NodeCounts:
+    """How many spec nodes found their term among the implementation's. ``equalities``: those that the e-graph proved."""
     terms = {v.term for v in implementation.values.values() if isinstance(v, View)}
     terms |= {v.view.term for v in implementation.values.values() if isinstance(v, Pieces)}
     values = [v for v in spec.values.values() if isinstance(v, View)]
     found = sum(v.term in terms for v in values)
     solved = sum(any(u[0] == "merge-shifted-one-hot" for u in uses) for uses in implementation.lemmas.values())
-    return NodeCounts(normal_form=found - min(found, solved), solver=min(found, solved), unrelated=len(values) - found)
+    solved = min(found, solved)
+    searched = min(found - solved, equalities)
+    return NodeCounts(
+        normal_form=found - solved - searched, egraph=searched, solver=solved, unrelated=len(values) - found
+    )

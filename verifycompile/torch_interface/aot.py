@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.torch_interface.mesh import real_mesh
+from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
 
 
 class Origin(enum.Enum):
@@ -73,11 +74,15 @@ class Flat:
 
 @dataclasses.dataclass(frozen=True)
 class JointGraph:
-    """The exported graph; ``inputs`` in placeholder order, ``outputs`` in the order of the returned list."""
+    """The exported graph; ``inputs`` in placeholder order, ``outputs`` in the order of the returned list.
+
+    ``rank_reads``: where torch itself put this rank's number into the graph.
+    """
 
     graph: torch.fx.GraphModule
     inputs: tuple[Flat, ...]
     outputs: tuple[Flat, ...]
+    rank_reads: tuple[ExportRead, ...] = ()
 
 
 def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> JointGraph:
@@ -86,7 +91,11 @@ def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     Forward only where nothing requires grad. Call it where Dynamo calls its backend: it reads the tracing
     context. ``graph`` is left as it was.
     """
-    with torch.distributed.config.patch(compile_on_one_rank=True), contextlib.ExitStack() as stack:
+    with (
+        torch.distributed.config.patch(compile_on_one_rank=True),
+        watch_rank_reads() as rank_reads,
+        contextlib.ExitStack() as stack,
+    ):
         exported = aot_export_joint_with_descriptors(stack, graph, tuple(example_inputs))
     joint = exported.graph_module
     metadata = exported._aot_state.fw_metadata
@@ -112,6 +121,7 @@ def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
             _output(node, descriptor, output_layouts.get(position))
             for position, (node, descriptor) in enumerate(zip(returned, returned_descriptors, strict=True))
         ),
+        rank_reads=tuple(rank_reads),
     )
 
 

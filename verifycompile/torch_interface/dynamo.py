@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import inspect
+import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -18,11 +19,12 @@ from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 
+from verifycompile.torch_interface.source import is_user_file
 
 Result = TypeVar("Result")
 
 
-class GraphBreak(Exception):
+class GraphBreakError(Exception):
     """A function does not trace to one graph; the message is Dynamo's explanation with the user's line.
 
     ``is_graph_break`` is False where an operator rejects its arguments, as it would when run.
@@ -107,7 +109,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
     """Trace ``frame`` to one Dynamo graph and return ``use`` of it, called while the tracing context lives.
 
     Nothing of the frame is executed and an outer compilation is not disturbed.
-    Raises ``GraphBreak`` where it does not trace to exactly one graph, and what ``use`` raises.
+    Raises ``GraphBreakError`` where it does not trace to exactly one graph, and what ``use`` raises.
     """
     results: list[Result] = []
 
@@ -139,17 +141,25 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
             raise failure.inner_exception from failure
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"
-            raise GraphBreak(_explanation(failure), is_graph_break=not wrong_arguments) from failure
+            raise GraphBreakError(_explanation(failure), is_graph_break=not wrong_arguments) from failure
     if not results:
-        raise GraphBreak(f"`{frame.code.co_name}` holds no tensor operation.")
+        raise GraphBreakError(f"`{frame.code.co_name}` holds no tensor operation.")
     return results[-1]
 
 
 def _explanation(failure: Exception) -> str:
-    from torch._dynamo.exc import augment_exc_message
-
-    augment_exc_message(failure)
-    return str(failure).strip()
+    """Dynamo's message without what is for its developers, then the user's lines, innermost last."""
+    kept: list[str] = []
+    for line in str(failure).strip().splitlines():
+        if line.startswith(("  Developer debug context", " For more details", "from user code", "Set TORCHDYNAMO")):
+            break
+        if line.strip():
+            kept.append(line.rstrip())
+    frames = [frame for frame in getattr(failure, "real_stack", None) or () if is_user_file(frame.filename)]
+    if frames:
+        kept.append("  From:")
+        kept.extend(line.rstrip() for frame in traceback.format_list(frames) for line in frame.splitlines())
+    return "\n".join(kept)
 
 
 def source_name(placeholder: torch.fx.Node) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.fx
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.program import Mesh, MeshAxis
@@ -131,7 +131,7 @@ def axes_of_coordinate(full_mesh: torch.Tensor, dimension: int, mesh: Mesh) -> t
 def group_ranks(group: Any) -> tuple[int, ...]:
     """Global ranks of a process group, given as the object or by its name, in the group's own order."""
     if isinstance(group, str):
-        group = dist.distributed_c10d._resolve_process_group(group)
+        group = distributed_c10d._resolve_process_group(cast(distributed_c10d.GroupName, group))
     return tuple(dist.get_process_group_ranks(real_object(group)))
 
 

@@ -47,8 +47,12 @@ class GroupUse:
 
 
 def namespace(node: torch.fx.Node) -> str:
-    """Operator library of a node, "" for what is no ATen-style operator."""
-    return str(getattr(node.target, "namespace", "")) if node.op == "call_function" else ""
+    """Operator library of a node, "" for what is no operator of one."""
+    if node.op != "call_function":
+        return ""
+    if isinstance(node.target, torch._ops.OpOverloadPacket):
+        return str(node.target._qualified_op_name).partition("::")[0]
+    return str(getattr(node.target, "namespace", ""))
 
 
 def coordinate_reads(graph: torch.fx.GraphModule) -> Iterator[CoordinateRead]:
@@ -81,9 +85,7 @@ def group_uses(graph: torch.fx.GraphModule) -> Iterator[GroupUse]:
         elif node.op == "get_attr" and is_process_group(getattr(graph, str(node.target), None)):
             yield GroupUse(node.name, node, real_object(getattr(graph, str(node.target))))
         elif namespace(node) == "_dtensor" and "mesh_get_process_group" in str(node.target):
-            yield GroupUse(
-                node.name, node, node.meta.get("val"), _mesh_of(graph, node.args[0]), int(node.args[1])
-            )
+            yield GroupUse(node.name, node, node.meta.get("val"), _mesh_of(graph, node.args[0]), int(node.args[1]))
         elif namespace(node) in COLLECTIVE_NAMESPACES:
             for name in _group_names(node):
                 yield GroupUse(name, node, name)

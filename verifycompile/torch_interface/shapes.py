@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import sympy
 import torch
@@ -54,9 +55,13 @@ def divisor_in(guard: sympy.Basic) -> tuple[sympy.Symbol, int] | None:
         if other != 0 or not isinstance(side, Mod | sympy.Mod):
             continue
         dividend, divisor = side.args
-        coefficient, symbol = dividend.as_coeff_Mul()
-        if isinstance(symbol, sympy.Symbol) and divisor.is_Integer and coefficient.is_Integer:
-            return symbol, int(divisor) // int(sympy.gcd(coefficient, divisor))
+        coefficient, symbol = cast(sympy.Expr, dividend).as_coeff_Mul()
+        if (
+            isinstance(symbol, sympy.Symbol)
+            and isinstance(divisor, sympy.Integer)
+            and isinstance(coefficient, sympy.Integer)
+        ):
+            return symbol, int(divisor) // math.gcd(int(coefficient), int(divisor))
     return None
 
 

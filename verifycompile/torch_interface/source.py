@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import linecache
-import os
 import re
+from pathlib import Path
 
 import torch
 import torch.fx
@@ -16,8 +16,9 @@ _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func
 _CARETS = re.compile(r"^    (?P<blank> *)(?P<carets>[~^]+) *$")
 _MODULE_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _MODULE_STEP = re.compile(r"\.?_modules\['([^']*)'\]|\['([^']*)'\]")
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_TORCH_USER_CODE = os.path.join(_TORCH, "testing") + os.sep
+_WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
+_TORCH = Path(torch.__file__).resolve().parent
+_TORCH_USER_CODE = _TORCH / "testing"
 """torch.testing holds models and tests: code that uses torch as a user's does."""
 
 
@@ -37,21 +38,23 @@ def location_of(node: torch.fx.Node) -> SourceLocation | None:
 
 
 def module_of(node: torch.fx.Node) -> str:
-    """Dotted path of the module whose ``forward`` made ``node`` (``layers.0.attention.wo``); "" for the root or none."""
+    """Dotted path of the module whose ``forward`` made ``node`` (``layers.0.attention.wo``); "" where there is none."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ""
     path = str(list(stack.values())[-1][0])
     path = _MODULE_STEP.sub(lambda step: "." + (step[1] or step[2]), _MODULE_ROOT.sub("", path))
-    return ".".join(part for part in path.split(".") if part and part not in ("_orig_mod", "_checkpoint_wrapped_module"))
+    return ".".join(
+        part for part in path.split(".") if part and part not in ("_orig_mod", "_checkpoint_wrapped_module")
+    )
 
 
 def is_user_file(file: str) -> bool:
     """True for a file outside of torch's own directory, and for torch.testing."""
-    path = os.path.abspath(file)
     if file.startswith("<"):
         return not file.startswith("<eval_with_key>") and not file.startswith("<frozen")
-    return not path.startswith(_TORCH) or path.startswith(_TORCH_USER_CODE)
+    path = Path(file).resolve()
+    return not path.is_relative_to(_TORCH) or path.is_relative_to(_TORCH_USER_CODE)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 _HOOK_TABLES = (
     "_forward_pre_hooks",
@@ -101,6 +101,9 @@ class Globalizer:
         return copy
 
     def _module(self, module: nn.Module) -> nn.Module:
+        if isinstance(module, OptimizedModule):
+            self.replace(module, self(module._orig_mod))
+            return self._copies[id(module)]
         kind = _class_without_wrappers(module)
         copy = kind.__new__(kind)
         self.replace(module, copy)
@@ -175,6 +178,8 @@ class Globalizer:
         return copy
 
     def _sequence(self, value: Any) -> Any:
+        if len(value) > _LONG:
+            return value
         items = [self(item) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
@@ -212,12 +217,17 @@ class Globalizer:
         changed = {name: new for name, item in attributes.items() if (new := self(item)) is not item}
         if not changed:
             return value
-        copy = type(value).__new__(type(value))
+        try:
+            copy = object.__new__(type(value))
+        except TypeError:
+            return value
         copy.__dict__.update(attributes)
         copy.__dict__.update(changed)
         return copy
 
 
+_LONG = 10_000
+"""Longer containers are data, not parts of a model; a DTensor in one is noticed when the spec is traced."""
 _REMOVED = object()
 _EMPTY = object()
 

@@ -1,0 +1,105 @@
+"""``VERIFYCOMPILE``: scripts that never import us, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "perceptron.py"
+LINE_OF_LAYER_NORM = next(
+    number for number, line in enumerate(SCRIPT.read_text().splitlines(), 1) if "layer_norm(y" in line
+)
+RAN = "plain 1.0\nran (4, 8) "
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    removed = ("VERIFYCOMPILE", "VERIFYCOMPILE_REPORT", "TORCH_COMPILE_OVERRIDE_BACKENDS")
+    inherited = {name: value for name, value in os.environ.items() if name not in removed}
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments],
+        env={**inherited, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("purpose", ["train", "infer"])
+@pytest.mark.parametrize("backend", ["aot_eager", "custom"])
+def test_right_script_passes(backend: str, purpose: str) -> None:
+    done = run(backend, purpose, "right", VERIFYCOMPILE="1")
+    assert done.returncode == 0, done.stderr
+    assert RAN in done.stdout
+    assert done.stdout.count("custom backend called") == (2 if backend == "custom" else 0)
+
+
+@pytest.mark.parametrize("purpose", ["train", "infer"])
+@pytest.mark.parametrize("backend", ["aot_eager", "custom"])
+def test_wrong_script_is_refused_at_its_line(backend: str, purpose: str) -> None:
+    done = run(backend, purpose, "wrong", VERIFYCOMPILE="1")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "RefinementError: error[VC101]: partial sum used where the full value is needed" in done.stderr
+    assert f"perceptron.py:{LINE_OF_LAYER_NORM}:" in done.stderr
+
+
+def test_inductor_with_warm_caches(tmp_path: pathlib.Path) -> None:
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    unchecked = run("inductor", "train", "wrong", **caches)
+    assert unchecked.returncode == 0, unchecked.stderr
+    refused = run("inductor", "train", "wrong", VERIFYCOMPILE="1", **caches)
+    assert refused.returncode == 1
+    assert f"perceptron.py:{LINE_OF_LAYER_NORM}:" in refused.stderr
+
+    for _ in ("cold", "warm"):
+        right = run("inductor", "train", "right", VERIFYCOMPILE="1", **caches)
+        assert right.returncode == 0, right.stderr
+        assert RAN in right.stdout
+
+
+@pytest.mark.parametrize("flag", [None, "0", ""])
+def test_off_checks_nothing(flag: str | None) -> None:
+    done = run("aot_eager", "train", "wrong", **({} if flag is None else {"VERIFYCOMPILE": flag}))
+    assert done.returncode == 0
+    assert RAN in done.stdout
+
+
+def test_warn_reports_every_graph_and_goes_on(tmp_path: pathlib.Path) -> None:
+    done = run("aot_eager", "train", "wrong", VERIFYCOMPILE="warn", VERIFYCOMPILE_REPORT=str(tmp_path / "reports"))
+    assert done.returncode == 0, done.stderr
+    assert RAN in done.stdout
+    assert f"perceptron.py:{LINE_OF_LAYER_NORM}: VerificationWarning: error[VC101]" in done.stderr
+    reports = sorted((tmp_path / "reports").glob("*.json"))
+    assert [json.loads(report.read_text())["verdict"] for report in reports] == ["refuted"] * len(reports)
+    assert len(reports) == done.stderr.count("VerificationWarning: error[VC101]") > 0
+
+
+def test_verify_backend_under_the_flag_checks_with_its_own_options() -> None:
+    assert run("verify", "infer", "wrong", VERIFYCOMPILE="warn").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"VERIFYCOMPILE": "yes"}, "RuntimeError: VERIFYCOMPILE must be 1, warn or 0, not 'yes'"),
+        (
+            {"VERIFYCOMPILE": "1", "TORCH_COMPILE_OVERRIDE_BACKENDS": ">=0:eager"},
+            "RuntimeError: VERIFYCOMPILE needs TORCH_COMPILE_OVERRIDE_BACKENDS, which is set to '>=0:eager'",
+        ),
+    ],
+)
+def test_flag_that_cannot_take_effect_is_an_error(environment: dict[str, str], message: str) -> None:
+    done = run("eager", "infer", "right", **environment)
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+def test_without_autoload_the_override_can_be_set_by_hand() -> None:
+    by_hand = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TORCH_COMPILE_OVERRIDE_BACKENDS": ">=0:verify_first"}
+    assert run("aot_eager", "infer", "wrong", **by_hand).returncode == 1

@@ -1,0 +1,60 @@
+"""Wrong programs: the oracle's verdict and ours side by side. ``python -m tests.mutants`` prints the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutants.mutant import outcome
+from tests.mutants.table import MUTANTS
+from verifycompile import Verdict
+
+NOT_REFUTED = {
+    # Plain outputs that hold the spec's elements in another order, or among others: no value refutes every layout.
+    "transformer-sp-2:rotate:all-gather-forward-3",
+    "gpt2-1layers-2:rotate:all-gather-forward-0",
+    "gpt2-1layers-2:input-layouts:head",
+}
+"""Mutants whose outputs differ from the spec's, but not under every conceivable layout of a plain output."""
+
+EQUAL = {
+    # A plain output may be partial, or sharded: that is a clean relation.
+    "mlp-relu-2:drop:all-reduce-forward-0",
+    "gpt2-1layers-2:output-layouts:head",
+    # The hook does by hand what the style does.
+    "mlp-residual-2x2:hook-right-axis:down",
+}
+"""Changes after which the program is still right."""
+
+NEAR_CODES = frozenset({"VC107"})
+"""What any mistake may be called: no relation was found."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant(mutant):
+    result = outcome(mutant)
+    assert result.oracle.equal == (mutant.name in EQUAL)
+    if result.oracle.equal:
+        assert result.verdict is Verdict.VERIFIED, str(result.report)
+        return
+    expected = Verdict.UNPROVED if mutant.name in NOT_REFUTED else Verdict.REFUTED
+    assert result.verdict is expected, str(result.report)
+    if mutant.codes:
+        assert result.code in mutant.codes | NEAR_CODES, str(result.report)
+
+
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.changed is not None], ids=lambda mutant: mutant.name)
+def test_mistakes_of_users_are_located_in_their_files(mutant):
+    result = outcome(mutant)
+    if result.oracle.equal:
+        return
+    location = result.report.findings[0].impl_location
+    assert location is not None
+    user_files = ("/tests/programs/", "/tests/mutants/", "/testing/_internal/distributed/_tensor/common_dtensor.py")
+    assert any(part in location.file for part in user_files)
+
+
+def test_there_are_enough_mutants_of_every_kind():
+    kinds = {mutant.kind for mutant in MUTANTS}
+    assert {"drop", "twice", "scale", "axis", "rotate", "other-rank", "swap", "partial-kept", "input-layouts"} <= kinds
+    assert len(MUTANTS) - len(EQUAL) >= 40
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)

@@ -1,0 +1,191 @@
+"""The e-graph stage: equality of two values by saturation of the linear-algebra lemmas (DESIGN section 5).
+
+Only what normal form left open comes here. Both values are laid open into sums, products and scalings over named
+indices; everything else, and every term that both sides share, is an opaque leaf. Rules are generated as text from
+the lemmas. Saturation stops after a number of rounds, e-nodes or milliseconds; what is not proved then stays open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
+from verifycompile.ir.term import CONSTANT, Term, View
+from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma, Pattern
+
+_MAX_ROUNDS = 8
+_MAX_SECONDS = 0.25
+_MAX_NODES = 4_000
+_MAX_DEPTH = 4
+
+_OPERATORS = {"add": "Add", "mul": "Mul", "scale": "Scale", "sum": "Sum", "plus": "+", "times": "*"}
+
+_SIGNATURE = """
+(datatype Value (Leaf i64) (Add Value Value) (Mul Value Value) (Sum i64 Value) (Scale BigRat Value))
+(relation independent (Value i64))
+(rule ((independent a i) (independent b i) (= e (Add a b))) ((independent e i)))
+(rule ((independent a i) (independent b i) (= e (Mul a b))) ((independent e i)))
+(rule ((independent a i) (= e (Scale p a))) ((independent e i)))
+(rule ((independent a i) (= e (Sum j a))) ((independent e i)))
+(rule ((= e (Sum i a))) ((independent e i)))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class EqualityProof:
+    """Lemmas that fired, with the number of their matches, and the rounds of saturation that were needed."""
+
+    lemmas: tuple[tuple[str, int], ...]
+    rounds: int
+
+
+def prove_equal(left: View, right: View) -> EqualityProof | None:
+    """Prove two views of equal shape equal, or return None. Never claims equality by running out of budget."""
+    if left.shape != right.shape:
+        return None
+    encoder = _Encoder(_shared_terms(left, right))
+    names = tuple(("dim", d) for d in range(left.rank))
+    texts = encoder.encode(left, names), encoder.encode(right, names)
+    if texts[0] is None or texts[1] is None:
+        return None
+    import egglog.bindings as bindings  # imported here: it costs a fifth of a second and most programs never need it
+
+    graph = bindings.EGraph()
+    graph.run_program(*_rules(bindings))
+    facts = [f"(let $left {texts[0]})", f"(let $right {texts[1]})", *encoder.facts()]
+    graph.run_program(*graph.parse_program("\n".join(facts)))
+    return _saturate(graph, bindings)
+
+
+def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
+    deadline = time.perf_counter() + _MAX_SECONDS
+    step = graph.parse_program("(run 1)")
+    goal = graph.parse_program("(check (= $left $right))")
+    matches: dict[str, int] = {}
+    for rounds in range(1, _MAX_ROUNDS + 1):
+        (output,) = graph.run_program(*step)
+        report = output.report
+        for rule, count in report.num_matches_per_rule.items():
+            matches[rule] = matches.get(rule, 0) + count
+        try:
+            graph.run_program(*goal)
+        except bindings.EggSmolError:
+            exhausted = time.perf_counter() > deadline or sum(matches.values()) > _MAX_NODES
+            if not report.updated or exhausted:
+                return None
+            continue
+        codes = {f'"{lemma.code}"': lemma for lemma in LINEAR_ALGEBRA}
+        used = tuple((lemma.name, matches[key]) for key, lemma in codes.items() if matches.get(key))
+        return EqualityProof(used or tuple((lemma.name, 1) for lemma in _named(matches)), rounds)
+    return None
+
+
+def _named(matches: dict[str, int]) -> list[Lemma]:
+    return [lemma for lemma in LINEAR_ALGEBRA if any(lemma.code in rule and count for rule, count in matches.items())]
+
+
+@functools.cache
+def _rules(bindings: Any) -> tuple[Any, ...]:
+    """The lemmas as parsed rules; parsing once saves most of the cost of a small problem."""
+    return tuple(bindings.EGraph().parse_program(_SIGNATURE + "\n".join(rule_text(lemma) for lemma in LINEAR_ALGEBRA)))
+
+
+def rule_text(lemma: Lemma) -> str:
+    """A lemma as egglog text, one or two rules named by its code."""
+    guards = " ".join(f"({name} {value} {index})" for name, value, index in lemma.guards)
+    sides = [(lemma.left, lemma.right), *([(lemma.right, lemma.left)] if lemma.both_ways else [])]
+    return "\n".join(
+        f'(rule ((= e {_text(source)}) {guards}) ((union e {_text(target)})) :name "{lemma.code}{"" if k == 0 else "R"}")'
+        for k, (source, target) in enumerate(sides)
+    )
+
+
+def _text(pattern: Pattern) -> str:
+    if isinstance(pattern, str):
+        return pattern
+    return "(" + " ".join([_OPERATORS[str(pattern[0])], *(_text(p) for p in pattern[1:])]) + ")"
+
+
+def _shared_terms(left: View, right: View) -> set[Term]:
+    return _subterms(left) & _subterms(right)
+
+
+def _subterms(view: View) -> set[Term]:
+    found: set[Term] = set()
+    frontier = [view.term]
+    for _ in range(_MAX_DEPTH):
+        inner = [operand.term for term in frontier if _is_linear(term) for operand in term.operands]
+        found.update(inner)
+        frontier = inner
+    return found
+
+
+def _is_linear(term: Term) -> bool:
+    return term.operation in (CONTRACT, COMBINE)
+
+
+class _Encoder:
+    """Views as egglog text over named indices. Bound indices are named by the number of
+    enclosing sums, so that equal sums have equal names."""
+
+    def __init__(self, opaque: set[Term]) -> None:
+        self._opaque = opaque
+        self._leaves: dict[tuple[object, ...], int] = {}
+        self._depends: dict[int, set[int]] = {}
+        self._indices: dict[object, int] = {}
+
+    def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> str | None:
+        """Text of ``view`` whose dimensions are called ``names``; None for a coefficient that is no rational."""
+        coefficient = view.coefficient
+        if not isinstance(coefficient, Fraction):
+            return None
+        body = self._term(view.unscaled(), names, depth, level)
+        if body is None or coefficient == 1:
+            return body
+        number = f"(bigrat (bigint {coefficient.numerator}) (bigint {coefficient.denominator}))"
+        return f"(Scale {number} {body})"
+
+    def _term(self, view: View, names: Sequence[object], depth: int, level: int) -> str | None:
+        term = view.term
+        if depth >= _MAX_DEPTH or not _is_linear(term) or (term in self._opaque and depth > 0):
+            return self._leaf(view, names)
+        opened = open_view(view)
+        bound = [("bound", level, opened.shape[d], k) for k, d in enumerate(opened.summed)]
+        inner = [*names, *bound]
+        parts = [self.encode(operand, inner, depth + 1, level + bool(bound)) for operand in opened.operands]
+        if not parts or any(part is None for part in parts):
+            return None
+        operator = "Add" if term.operation is COMBINE else "Mul"
+        text = str(parts[0])
+        for part in parts[1:]:
+            text = f"({operator} {text} {part})"
+        for name in bound:
+            text = f"(Sum {self._index(name)} {text})"
+        return text
+
+    def _leaf(self, view: View, names: Sequence[object]) -> str:
+        axes = tuple(
+            tuple(("constant", d[1], d[2]) if d[0] == CONSTANT else (names[d[0]], d[1], d[2]) for d in axis)
+            for axis in view.axes
+        )
+        number = self._leaves.setdefault((view.term.id, axes), len(self._leaves))
+        used = {names[d[0]] for axis in view.axes for d in axis if d[0] != CONSTANT}
+        self._depends[number] = {self._index(name) for name in used}
+        return f"(Leaf {number})"
+
+    def _index(self, name: object) -> int:
+        return self._indices.setdefault(name, len(self._indices))
+
+    def facts(self) -> list[str]:
+        """Which leaves do not depend on which indices."""
+        return [
+            f"(independent (Leaf {leaf}) {index})"
+            for leaf, used in self._depends.items()
+            for index in self._indices.values()
+            if index not in used
+        ]

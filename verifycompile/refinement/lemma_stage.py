@@ -1,0 +1,97 @@
+"""What normal form left open: prove one more equality with the e-graph, then let both programs be lowered again.
+
+GraphGuard's localisation (section 4.2) is kept: the values tried are those of the first spec node without a relation
+and of the implementation node made by the same line, and those of the failed outputs themselves. A proved equality
+becomes an alias of the pool, so that everything downstream is rebuilt on the spec's term.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from verifycompile.ir.relabel import UnalignedError, inverse_digits, substitute
+from verifycompile.ir.scalar import ONE, divide
+from verifycompile.ir.term import TermPool, View
+from verifycompile.program import Mesh
+from verifycompile.refinement.diagnose import Analysis, Diagnosis, producer
+from verifycompile.refinement.egraph import EqualityProof, prove_equal
+from verifycompile.refinement.placement import candidate_placements, reduce_partial, shard
+from verifycompile.rewrites.registry import UnsupportedError
+
+_MAX_CANDIDATES = 40
+_MAX_SPEC_NODES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class ProvedEquality:
+    """``implementation`` (a term's text) was replaced by ``spec``, by these lemmas."""
+
+    spec: str
+    implementation: str
+    proof: EqualityProof
+
+
+def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
+    """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies."""
+    pool, mesh = case.pool, case.implementation.program.mesh
+    spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
+    for left, right in _pairs(case):
+        for expected, found in _oriented(pool, left, right, mesh):
+            if found.term is expected.term or found.term in spec_terms or found.term in pool.aliases:
+                continue
+            alias = _alias(expected, found)
+            if alias is None:
+                continue
+            proof = prove_equal(expected, found)
+            if proof is not None:
+                pool.aliases[found.term] = alias
+                pool.memo.clear()
+                return ProvedEquality(repr(expected.term), repr(found.term), proof)
+    return None
+
+
+def _pairs(case: Diagnosis) -> Iterator[tuple[View, View]]:
+    analysis = Analysis(case)
+    unmatched = [case.implementation.view(n) for n in analysis.unmatched()[:_MAX_CANDIDATES]]
+    for node in analysis.unrelated_chain()[:_MAX_SPEC_NODES]:
+        left = case.spec.view(node)
+        if left is None:
+            continue
+        twin = analysis.counterpart(producer(node))
+        preferred = None if twin is None else case.implementation.view(twin)
+        # Another value than that of the same line may be the one: a spec given by the user has lines of its own.
+        yield from ((left, right) for right in (preferred, *unmatched) if right is not None)
+    for spec_output, impl_output in case.failed:
+        left, right = case.spec.view(spec_output.node), case.implementation.view(impl_output.node)
+        if left is not None and right is not None:
+            yield left, right
+
+
+def _oriented(pool: TermPool, left: View, right: View, mesh: Mesh | None) -> Iterator[tuple[View, View]]:
+    """The spec value as the implementation would hold it, and the implementation's, for every layout that fits."""
+    if mesh is None:
+        yield left, right
+        return
+    for placements in candidate_placements(left, right, mesh, allow_partial=True):
+        try:
+            yield shard(left, placements, mesh), reduce_partial(pool, right, placements, mesh)
+        except (UnsupportedError, UnalignedError):
+            continue
+
+
+def _alias(expected: View, found: View) -> View | None:
+    """``found.term`` as a view of ``expected.term`` over its own axes."""
+    if not found.term.operands or found.is_zero or expected.is_zero:
+        return None
+    digits = inverse_digits(found)
+    if digits is None:
+        return None
+    used = {d[0] for axis in expected.axes for d in axis if d[0] >= 0}
+    if not used <= set(digits):
+        return None
+    try:
+        moved = substitute(expected, digits, found.term.shape)
+    except UnalignedError:
+        return None
+    return moved.scaled(divide(ONE, found.coefficient))

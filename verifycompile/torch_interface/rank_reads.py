@@ -1,0 +1,118 @@
+"""Reads of this process's rank that end as plain numbers in a captured graph.
+
+torch makes a graph rank-agnostic by turning DTensor's own coordinate reads into a graph operator. Two kinds of reads
+escape: calls in the user's code, which Dynamo folds into constants, and a few places in DTensor that ask for the rank
+itself. The first kind is found in the code that Dynamo traced, the second by watching while AOTAutograd traces.
+Not found: numbers that the user's program computed from its rank before the traced call (``self.start = rank * n``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import dis
+import sys
+import types
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import torch.fx.traceback
+from torch._guards import TracingContext
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+
+_READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
+_BENIGN_CALLERS = frozenset({"_get_mesh_tensor_from_full_mesh"})
+"""Callers of ``get_rank`` that pick this rank's submesh out of all submeshes, as every rank does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeRead:
+    """A call of ``name`` in traced Python code, somewhere in ``function`` of ``file`` at ``line``."""
+
+    file: str
+    line: int
+    function: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportRead:
+    """A rank read by torch's own code while it traced ``stack_trace`` (None in a backward pass)."""
+
+    reader: str
+    stack_trace: str | None
+
+
+def reads_in_traced_code(context: TracingContext) -> tuple[CodeRead, ...]:
+    """Rank reads in the functions that Dynamo traced, the inlined ones included."""
+    return reads_in_code(dict.fromkeys(context.traced_code))
+
+
+def reads_in_code(codes: Iterable[types.CodeType]) -> tuple[CodeRead, ...]:
+    """Calls of functions that return a rank, by name."""
+    found: dict[CodeRead, None] = {}
+    for code in codes:
+        names = set(code.co_names)
+        if not names & _READERS and "rank" not in names:
+            continue
+        line = code.co_firstlineno
+        for instruction in dis.get_instructions(code):
+            line = instruction.positions.lineno or line if instruction.positions is not None else line
+            if _is_read(instruction):
+                found[CodeRead(code.co_filename, line, code.co_name, str(instruction.argval))] = None
+    return tuple(found)
+
+
+def _is_read(instruction: dis.Instruction) -> bool:
+    if instruction.opname not in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+        return False
+    if instruction.argval in _READERS:
+        return True
+    # `group.rank()` is a read, an attribute that is called `rank` need not be one.
+    is_method = instruction.opname == "LOAD_METHOD" or "NULL|self" in instruction.argrepr
+    return instruction.argval == "rank" and is_method
+
+
+@contextlib.contextmanager
+def watch_rank_reads() -> Generator[list[ExportRead]]:
+    """While entered, list every read of this rank that does not go through the graph's coordinate operator."""
+    reads: list[ExportRead] = []
+
+    def note(reader: str) -> None:
+        reads.append(ExportRead(reader, torch.fx.traceback.get_current_meta().get("stack_trace")))
+
+    class WatchedCoordinate(tuple[int, ...]):
+        __slots__ = ()
+
+        def __getitem__(self, index: Any) -> Any:
+            note("coordinate")
+            return tuple.__getitem__(self, index)
+
+        def __iter__(self) -> Iterator[int]:
+            note("coordinate")
+            return tuple.__iter__(self)
+
+    def read_coordinate(mesh: DeviceMesh) -> tuple[int, ...] | None:
+        held = mesh.__dict__.get("_coordinate_on_dim")
+        return None if held is None else WatchedCoordinate(held)
+
+    def write_coordinate(mesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
+        vars(mesh)["_coordinate_on_dim"] = value
+
+    in_group = distributed_c10d._rank_not_in_group
+
+    def rank_not_in_group(group: Any) -> bool:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name == "get_rank" and caller.f_back is not None:
+            if caller.f_back.f_code.co_name not in _BENIGN_CALLERS:
+                note(caller.f_back.f_code.co_name)
+        return in_group(group)
+
+    distributed_c10d._rank_not_in_group = rank_not_in_group
+    DeviceMesh._coordinate_on_dim = property(read_coordinate, write_coordinate)  # type: ignore[attr-defined]
+    try:
+        yield reads
+    finally:
+        distributed_c10d._rank_not_in_group = in_group
+        del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
