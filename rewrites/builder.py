@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 import torch
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.scalar import ONE, NonFiniteScalar, Scalar, as_scalar, divide
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 
 Number = int | float | bool | sympy.Expr
 
@@ -44,7 +44,9 @@ class Builder:
     ``mesh``: sizes of the mesh axes. ``coordinates``: symbol of a rank coordinate -> mesh axis.
     """
 
-    def __init__(self, pool: TermPool, mesh: tuple[int, ...] = (), coordinates: Mapping[sympy.Symbol, int] | None = None) -> None:
+    def __init__(
+        self, pool: TermPool, mesh: tuple[int, ...] = (), coordinates: Mapping[sympy.Symbol, int] | None = None
+    ) -> None:
         self.pool = pool
         self.mesh = mesh
         self.coordinates = dict(coordinates or {})
@@ -297,7 +299,7 @@ class Builder:
             output,
             frozenset(summed.split()),
             tuple((label,) for label in cores.split()),
-            dict(fresh or {}),
+            dict[Label, Size](fresh or {}),
         )
         return apply(self.pool, operation, attributes, views, signature)  # pyright: ignore[reportArgumentType]
 
@@ -419,7 +421,13 @@ class Builder:
             inputs.append(tuple(("piece", k) if d == position else d for d in range(view.rank)))
         output: tuple[Label, ...] = tuple("fresh" if d == position else d for d in range(len(shape)))
         cores = tuple((("piece", k),) for k in range(len(views)))
-        signature = Signature(tuple(inputs), output, frozenset(), cores, {"fresh": normalize_size(total) if not isinstance(total, int) else total})
+        signature = Signature(
+            tuple(inputs),
+            output,
+            frozenset(),
+            cores,
+            {"fresh": normalize_size(total) if not isinstance(total, int) else total},
+        )
         return apply(self.pool, CONCATENATE, (), views, signature)
 
 

@@ -37,6 +37,10 @@ def _ranks(b: Builder, group: Group) -> int:
 def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
     """The reduced value, equal on every rank of the group."""
     axes = sorted(group.axes)
+    dtype = b.call.dtype
+    if dtype is not None and ((dtype is torch.bool and operation == "sum") or (operation == "avg" and _is_whole(dtype))):
+        # Booleans are added as "or", and a mean of whole numbers is truncated, each backend in its own way.
+        raise UnsupportedError(UNSUPPORTED, f"a collective `{operation}` of {dtype}")
     if operation in ("sum", "avg"):
         reduced = algebra.sum_over(b.pool, view, axes)
         if operation == "avg":
@@ -48,6 +52,10 @@ def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
     for axis in axes:
         reduced = relabel.insert_dim(reduced, axis, b.mesh[axis])
     return reduced
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex
 
 
 def _rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 1) -> list[Digit]:
@@ -147,7 +155,7 @@ def all_to_all_single(
     rows, ranks = b.shape(input)[0], _ranks(b, group)
     each = exact_quotient(rows, ranks)
     for sizes in (output_split_sizes, input_split_sizes):
-        if each is None or any(size != each for size in sizes):
+        if each is None or len(sizes) != ranks or any(size != each for size in sizes):
             raise UnsupportedError(UNREPRESENTABLE, f"all_to_all_single with the split sizes {list(sizes)}")
     return exchange(b, input, 0, 0, group)
 
@@ -160,6 +168,8 @@ def shard_dim_alltoall(b: Builder, input: View, gather_dim: int, shard_dim: int,
 @operator(c10d.broadcast.default)
 def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
     group = _group(group_name)
+    if not 0 <= src < _ranks(b, group):
+        raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {_ranks(b, group)} ranks")
     replacement = _identity(input)
     for axis, digit in zip(group.axes, _source_digits(b, group, src), strict=True):
         replacement[axis] = [digit]

@@ -39,6 +39,8 @@ def embedding_dense_backward(
     require_real(b, "grad_output")
     if scale_grad_by_freq:
         raise UnsupportedError(UNSUPPORTED, "embedding with scale_grad_by_freq=True")
+    if num_weights == 0:
+        return b.full(0, [0, b.shape(grad_output)[-1]])
     lookup = one_hot(b, indices, num_weights)
     if padding_idx >= 0:
         kept = b.negate(b.equal(b.iota(num_weights), padding_idx))

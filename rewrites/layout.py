@@ -104,16 +104,24 @@ def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Nu
     last = _bound(size, size if end is None else end)
     if step == 1:
         length = _difference(last, first)
-        return b.narrow(self, dim, first, length)
+        return _empty(b, self, dim) if length == 0 else b.narrow(self, dim, first, length)
     if not all(isinstance(n, int) for n in (size, first, last, step)):
         raise UnsupportedError(UNREPRESENTABLE, f"a slice with step {step} of symbolic size")
     assert isinstance(first, int) and isinstance(last, int) and isinstance(step, int)
     length = max(0, -(-(last - first) // step))
+    if length == 0:
+        return _empty(b, self, dim)
     if isinstance(size, int) and size % step == 0 and first < step and length == size // step:
         position = b.dim(self, dim)
         rows = relabel.split_dim(self, position, length, step)
         return relabel.select(rows, position + 1, first)
     return b.along(SLICE, (first, step), self, dim, length)
+
+
+def _empty(b: Builder, view: View, dim: int) -> View:
+    """A tensor without elements: nothing along ``dim``."""
+    position = b.dim(view, dim) - b.lead
+    return b.full(0, [0 if d == position else size for d, size in enumerate(b.shape(view))])
 
 
 def _bound(size: Size, index: Number) -> Number:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
+from verifycompile.torch_interface.schema import Argument, arguments_of
 
 NEUTRAL_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
 """Arguments that say where or how a tensor is stored, never what it holds."""
@@ -73,26 +73,22 @@ def declarations() -> Mapping[object, Declaration]:
     return dict(_DECLARATIONS)
 
 
-def is_mutable(target: object) -> bool:
-    """Whether a call of ``target`` writes to one of its operands."""
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
 def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments for the handler, by schema name. Raises UnsupportedError for one that the declaration leaves out."""
     target = declaration.target
-    if not isinstance(target, torch._ops.OpOverload):
-        names = [n for n in inspect.signature(declaration.handler).parameters][1:]
-        return {**dict(zip(names, args)), **kwargs}
+    arguments = arguments_of(target)
+    if arguments is None:
+        names = list(inspect.signature(declaration.handler).parameters)[1:]
+        return {**dict(zip(names, args, strict=False)), **kwargs}
     bound: dict[str, Any] = {}
-    for position, argument in enumerate(target._schema.arguments):
+    for position, argument in enumerate(arguments):
         name = argument.name
         if position < len(args) and not argument.kwarg_only:
             value = args[position]
         elif name in kwargs:
             value = kwargs[name]
-        elif argument.has_default_value():
-            value = argument.default_value
+        elif argument.has_default:
+            value = argument.default
         else:
             raise UnsupportedError(UNSUPPORTED, f"`{target}` is called without its argument `{name}`")
         if name in declaration.arguments:
@@ -102,8 +98,8 @@ def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any
     return bound
 
 
-def _is_default(argument: Any, value: Any) -> bool:
-    if not argument.has_default_value():
+def _is_default(argument: Argument, value: Any) -> bool:
+    if not argument.has_default:
         return False
-    default = argument.default_value
-    return type(value) is type(default) and value == default if value is not default else True
+    default = argument.default
+    return value is default or (type(value) is type(default) and value == default)

@@ -102,9 +102,7 @@ def _cotangent(layout: Sequence[Placement], whole: torch.Tensor, case: Case) -> 
     return LocalTensor({rank: part.contiguous() for rank, part in enumerate(parts)})
 
 
-def run_program(
-    spec: Program, implementation: Program, mesh: DeviceMesh, tolerance: float = 1e-3
-) -> OracleVerdict:
+def run_program(spec: Program, implementation: Program, mesh: DeviceMesh, tolerance: float = 1e-3) -> OracleVerdict:
     """Replays two captured graphs, the implementation's on all ranks of ``mesh``, which is like the captured one."""
     assert implementation.mesh is not None
     shape = implementation.mesh.shape
@@ -265,4 +263,3 @@ def _error(values: Ranks, whole: torch.Tensor, floor: float = 0.0) -> float:
     whole = whole.detach()
     scale = max(float(whole.abs().max()), floor) or 1.0
     return max(float((value.detach() - whole).abs().max()) for value in values) / scale
-

@@ -28,7 +28,11 @@ def main(part: str = "") -> int:
             continue
         outcomes.append(result)
         name, oracle, ours = result.row()
-        flag = "" if not mutant.codes or not result.code or result.code in mutant.codes else f"(expected {sorted(mutant.codes)})"
+        flag = (
+            ""
+            if not mutant.codes or not result.code or result.code in mutant.codes
+            else f"(expected {sorted(mutant.codes)})"
+        )
         print(f"{name:58} {oracle:44} {ours} {flag}")
     different = [result for result in outcomes if not result.oracle.equal]
     counts = {verdict.name: sum(result.verdict is verdict for result in different) for verdict in Verdict}

@@ -191,7 +191,11 @@ def other_rank(position: int) -> Edit:
 def _propagate_sizes(program: Program) -> None:
     """Recomputes the symbolic integers of a graph in which one of them was changed."""
     for node in program.graph.graph.nodes:
-        if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and str(node.target) != COORDINATE:
+        if (
+            node.op == "call_function"
+            and isinstance(node.meta.get("val"), torch.SymInt)
+            and str(node.target) != COORDINATE
+        ):
             args = torch.fx.map_arg(node.args, lambda argument: argument.meta["val"])
             node.meta["val"] = node.target(*args)
 
@@ -214,4 +218,3 @@ def swap_inputs(first: str, second: str) -> Edit:
                 user.replace_input_with(two, one)
 
     return changed(change)
-

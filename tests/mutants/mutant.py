@@ -77,4 +77,3 @@ def outcome(mutant: Mutant) -> Outcome:
         with fake_mesh_world(mutant.original.mesh_shape, mutant.original.mesh_names) as mesh:
             oracle = run_program(spec, implementation, mesh)
     return Outcome(mutant, oracle, verify_programs(spec, implementation, Options()))
-

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
 from tests.mutants import edits, users
 from tests.mutants.edits import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -82,7 +82,9 @@ def changed_reductions() -> Iterator[Mutant]:
     yield _graph("scale", "reduce-scatter-forward-2", LLAMA, edits.scale(REDUCE_SCATTER, 2, False, 0.5), SCALE)
     yield _graph("scale", "all-gather-backward-0", LLAMA, edits.scale(ALL_GATHER, 0, True, 2.0), SCALE)
     yield _graph("mean", "all-reduce-forward-1", GPT2, edits.other_reduction(ALL_REDUCE, 1, False, "avg"), SCALE)
-    yield _graph("mean", "reduce-scatter-backward-2", LLAMA, edits.other_reduction(REDUCE_SCATTER, 2, True, "avg"), SCALE)
+    yield _graph(
+        "mean", "reduce-scatter-backward-2", LLAMA, edits.other_reduction(REDUCE_SCATTER, 2, True, "avg"), SCALE
+    )
     yield _graph("maximum", "all-reduce-forward-0", MLP, edits.other_reduction(ALL_REDUCE, 0, False, "max"))
     yield _graph("axis", "all-reduce-forward-0", MLP_2D, edits.other_axis(ALL_REDUCE, 0, False, 0), AXIS)
     yield _graph("axis", "reduce-scatter-forward-1", LLAMA_2D, edits.other_axis(REDUCE_SCATTER, 1, False, 0), AXIS)
@@ -132,11 +134,11 @@ def wrong_plans() -> Iterator[Mutant]:
     yield _user("input-layouts", "head", GPT2, _gpt2(head=ColwiseParallel(input_layouts=Shard(1))))
     sharded = ColwiseParallel(output_layouts=Shard(-1))
     yield _user("output-layouts", "head", GPT2, _gpt2(head=sharded), SHARD)
-    replicated = ColwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
-    yield _user("input-layouts", "output", TRANSFORMER, _transformer("output", replicated))
+    gathered = {"up": ColwiseParallel(input_layouts=Shard(0)), "down": RowwiseParallel(output_layouts=Shard(0))}
+    yield _user("input-layouts", "up", MLP, users.with_style(MLP, mlp.plan(), **gathered))
     yield _user("sequence-dim", "norm", LLAMA, _llama(norm=SequenceParallel(sequence_dim=0)), SHARD)
     scrambled = {f"h__each__{name}": ColwiseParallel(output_layouts=Shard(1)) for name in ("q", "k", "v")}
-    yield _user("output-layouts", "qkv", GPT2, _gpt2(**scrambled), SHARD)
+    yield _user("output-layouts", "qkv", GPT2, _gpt2(**scrambled))
     fc = {"h__each__fc": ColwiseParallel(input_layouts=Shard(1))}
     yield _user("input-layouts", "fc", GPT2, _gpt2(**fc, h__each__fc_proj=RowwiseParallel(output_layouts=Shard(1))))
 
@@ -149,22 +151,6 @@ def _llama(**styles: object) -> Case:
     return users.with_style(LLAMA, llama.llama_plan(), **styles)
 
 
-def _transformer(module: str, style: ColwiseParallel) -> Case:
-    """Torch's own plan, with one module's hooks replaced by those of another style."""
-
-    def parallelize(model: nn.Module, mesh: object) -> nn.Module:
-        model = TRANSFORMER.parallelize(model, mesh)
-        linear = model.get_submodule(module)
-        linear._forward_pre_hooks.clear()
-        linear._forward_hooks.clear()
-        del linear._distribute_module_applied
-        parallelize_module(model, mesh["tp"], {module: style})
-        linear.weight = model.get_submodule("tok_embeddings").weight
-        return model
-
-    return users.replaced(TRANSFORMER, parallelize)
-
-
 def wrong_code() -> Iterator[Mutant]:
     """Hooks and module code that a user got wrong."""
     twice, doubled, halved = users.reduced_again(), users.scaled(2.0), users.scaled(0.5)
@@ -172,7 +158,9 @@ def wrong_code() -> Iterator[Mutant]:
     yield _user("hook-twice", "fc_proj", GPT2, users.with_output_hook(GPT2, "h.0.fc_proj", twice), TWICE)
     yield _user("hook-scale", "down", MLP, users.with_output_hook(MLP, "down", doubled), SCALE)
     yield _user("hook-scale", "proj", GPT2, users.with_output_hook(GPT2, "h.0.proj", doubled), SCALE)
-    yield _user("hook-scale", "feed_forward", LLAMA, users.with_output_hook(LLAMA, "layers.0.feed_forward", halved), SCALE)
+    yield _user(
+        "hook-scale", "feed_forward", LLAMA, users.with_output_hook(LLAMA, "layers.0.feed_forward", halved), SCALE
+    )
     partial = users.with_style(MLP_2D, mlp.plan(), down=RowwiseParallel(output_layouts=Partial()))
     for name, axis in (("wrong", "dp"), ("right", "tp")):
         hooked = users.with_output_hook(partial, "down", users.redistributed(axis, Partial(), Replicate()))
@@ -180,7 +168,7 @@ def wrong_code() -> Iterator[Mutant]:
     mean = users.with_output_hook(partial, "down", users.redistributed("tp", Partial("avg"), Replicate()))
     yield _user("hook-mean", "down", MLP_2D, mean, SCALE)
     yield _user("gradient", "fc", GPT2, _gpt2(h__each__fc=users.ColwiseByHand()), PARTIAL)
-    yield _user("gradient", "q", GPT2, _gpt2(h__each__q=users.ColwiseByHand()), PARTIAL)
+    yield _user("gradient", "q", GPT2, _gpt2(h__each__q=users.ColwiseByHand()))
     yield _user("code-swap", "w1-w3", LLAMA, users.with_model(LLAMA, _swap_gate), OPERAND)
     yield _user("code-swap", "q-k", GPT2, users.with_model(GPT2, _swap_queries), OPERAND)
 

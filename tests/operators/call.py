@@ -160,10 +160,12 @@ def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what
     if actual is None or expected is None:
         return
     wanted = expected if expected.is_complex() else expected.to(torch.float64)
-    got = actual.to(wanted.dtype) if wanted.is_complex() else actual
+    if wanted.is_complex():
+        actual, wanted = actual.to(torch.complex128), wanted.to(torch.complex128)
+    got = actual
     if finite:
         got, wanted = torch.where(wanted.isfinite(), got, wanted.nan_to_num()), wanted.nan_to_num()
-    near = 1e-4 if expected.dtype is torch.float32 else 1e-9
+    near = 1e-4 if expected.dtype in (torch.float32, torch.complex64) else 1e-9
     torch.testing.assert_close(got, wanted, rtol=near, atol=near, equal_nan=True, msg=lambda m: f"{what}: {m}")
 
 

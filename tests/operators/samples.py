@@ -147,7 +147,6 @@ def complex_numbers(*shape: int) -> torch.Tensor:
 add(aten.view_as_complex.default, real(3, 4, 2))
 add(aten.view_as_real.default, complex_numbers(3, 4))
 add(aten._conj.default, complex_numbers(3, 4))
-add(aten._conj.default, real(3, 4))
 add(aten.conj_physical.default, complex_numbers(3, 4))
 add(aten._conj_physical.default, complex_numbers(3, 4))
 add(aten.resolve_conj.default, complex_numbers(3, 4))

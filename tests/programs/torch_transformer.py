@@ -43,5 +43,7 @@ def case(
         return Transformer.parallelize(module, mesh["tp"], sequence_parallel, local_output_for_attn=True)
 
     mesh = tensor_parallel_mesh(degree, data_parallel)
-    kind = ("sp" if sequence_parallel else "tp") + ("" if tied else "-untied") + (f"-{layers}layers" if layers > 1 else "")
+    kind = (
+        ("sp" if sequence_parallel else "tp") + ("" if tied else "-untied") + (f"-{layers}layers" if layers > 1 else "")
+    )
     return Case(f"transformer-{kind}-{'x'.join(str(size) for _, size in mesh)}", mesh, model, parallelize, inputs)

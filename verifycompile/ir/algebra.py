@@ -390,7 +390,9 @@ def _merge_counting(pool: TermPool, operands: list[View], shape: tuple[Size, ...
             if high is low or high.coefficient != multiply(low.coefficient, as_scalar(inner)):
                 continue
             total = product((high.term.index_sizes[0], inner))
-            joined = View(low.coefficient, iota(pool, total).term, shape, (merge_digits((*high.axes[0], *low.axes[0])),))
+            joined = View(
+                low.coefficient, iota(pool, total).term, shape, (merge_digits((*high.axes[0], *low.axes[0])),)
+            )
             pool.lemma_trace.append(("iota-merge", ""))
             rest = [v for v in operands if v is not low and v is not high]
             return _merge_counting(pool, [*rest, joined], shape)

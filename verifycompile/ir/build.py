@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from verifycompile.ir.relabel import UnalignedError, compose, merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, multiply
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
-from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
 
 Label = Hashable
 _Atom = tuple[Label, Size]
@@ -191,7 +191,12 @@ def _build(
         cores.append(tuple(members))
 
     views = tuple(
-        View(operands[i].coefficient, operands[i].term, (), tuple(_indexed(axis, number, groups, index_sizes) for axis in axes))
+        View(
+            operands[i].coefficient,
+            operands[i].term,
+            (),
+            tuple(_indexed(axis, number, groups, index_sizes) for axis in axes),
+        )
         for i, axes in zip(order, rewritten, strict=True)
     )
     position = {label: d for d, label in enumerate(signature.output)}
@@ -211,7 +216,9 @@ def _build(
 _Item = _Atom | Digit
 
 
-def _rewrite_axes(view: View, labels: Sequence[Label], chains: Mapping[Label, list[Size]]) -> list[list[tuple[bool, _Item]]]:
+def _rewrite_axes(
+    view: View, labels: Sequence[Label], chains: Mapping[Label, list[Size]]
+) -> list[list[tuple[bool, _Item]]]:
     """Axes of an operand as runs of atoms ``(True, atom)`` and constants ``(False, digit)``."""
     axes: list[list[tuple[bool, _Item]]] = []
     for axis in view.axes:
@@ -308,5 +315,3 @@ def _indexed(
             index = number[item]  # pyright: ignore[reportArgumentType]
             digits.append((index, 1, index_sizes[index]))
     return tuple(digits)
-
-

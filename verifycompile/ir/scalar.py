@@ -25,7 +25,7 @@ class NonFiniteScalar(ValueError):
     """An infinity or NaN has no place in real arithmetic."""
 
 
-def as_scalar(value: int | float | Fraction | sympy.Expr) -> Scalar:
+def as_scalar(value: float | Fraction | sympy.Expr) -> Scalar:
     """Read a Python or sympy number exactly. Raises NonFiniteScalar for infinities and NaN."""
     if isinstance(value, Fraction):
         return value

@@ -92,18 +92,24 @@ def _check_axes(axes: Sequence[Axis], sizes: Sequence[Size], shape: Sequence[Siz
             elif not 0 <= dim < len(shape):
                 raise InvalidTermError(f"{text}: axis {number} reads dimension {dim} of {len(shape)}")
             elif exact_quotient(shape[dim], product((divisor, extent))) is None:
-                raise InvalidTermError(f"{text}: the digit {spelled} does not divide dimension {dim} of size {shape[dim]}")
+                raise InvalidTermError(
+                    f"{text}: the digit {spelled} does not divide dimension {dim} of size {shape[dim]}"
+                )
 
 
 def _equal(left: Size, right: Size) -> bool:
-    return left == right or (not isinstance(left, int) or not isinstance(right, int)) and exact_quotient(left, right) == 1
+    return left == right or (
+        (not isinstance(left, int) or not isinstance(right, int)) and exact_quotient(left, right) == 1
+    )
 
 
 def _check_indices(term: Term, text: str) -> None:
     """Free, summed and core indices are all indices, each once; fresh ones are the last of the free ones."""
     core = [index for group in term.cores for index in group]
     if sorted(core) != list(range(term.free + term.summed, len(term.index_sizes))):
-        raise InvalidTermError(f"{text}: free, summed and core indices are not all of the {len(term.index_sizes)} indices")
+        raise InvalidTermError(
+            f"{text}: free, summed and core indices are not all of the {len(term.index_sizes)} indices"
+        )
     if not set(term.fresh) <= set(range(term.free)):
         raise InvalidTermError(f"{text}: a fresh index that is not free")
     read = {digit[0] for operand in term.operands for axis in operand.axes for digit in axis}
@@ -120,7 +126,11 @@ def _check_operand(term: Term, position: int, operand: View, text: str) -> None:
     _check_axes(operand.axes, operand.term.shape, term.index_sizes, f"{text}, operand {position}")
     for axis in operand.axes:
         for dim, divisor, size in axis:
-            if dim != CONSTANT and dim < term.free + term.summed and not (divisor == 1 and _equal(size, term.index_sizes[dim])):
+            if (
+                dim != CONSTANT
+                and dim < term.free + term.summed
+                and not (divisor == 1 and _equal(size, term.index_sizes[dim]))
+            ):
                 raise InvalidTermError(f"{text}: operand {position} reads index {dim} in part: {describe_axis(axis)}")
 
 
@@ -139,4 +149,6 @@ def _check_every_index_is_used(term: Term, text: str) -> None:
             raise InvalidTermError(f"{text}: no operand reads index {index}")
         alone = term.operation is CONTRACT and index in term.summed_indices and len(term.operands) > 1
         if alone and readers < 2:
-            raise InvalidTermError(f"{text}: a sum over index {index}, which one factor alone reads, is left outside of it")
+            raise InvalidTermError(
+                f"{text}: a sum over index {index}, which one factor alone reads, is left outside of it"
+            )

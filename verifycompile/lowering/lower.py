@@ -33,6 +33,7 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.schema import arguments_of
 
 UNKNOWN = Operation("unknown")
 CONSTANT = Operation("constant")
@@ -161,7 +162,9 @@ class Lowering:
             return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
         except Exception as error:
             # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
-            return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: internal error, {type(error).__name__}: {error}")
+            return self._unknown(
+                node, UNREPRESENTABLE, f"`{node.target}`: internal error, {type(error).__name__}: {error}"
+            )
         self._note_cast(node)
         return value
 
@@ -201,10 +204,11 @@ class Lowering:
     # -- checks
 
     def _dtypes(self, node: torch.fx.Node) -> Mapping[str, torch.dtype]:
-        if not isinstance(node.target, torch._ops.OpOverload):
+        arguments = arguments_of(node.target)
+        if arguments is None:
             return {}
         found: dict[str, torch.dtype] = {}
-        for argument, actual in zip(node.target._schema.arguments, node.args):
+        for argument, actual in zip(arguments, node.args, strict=False):
             dtype = _dtype(actual) if isinstance(actual, torch.fx.Node) else None
             if dtype is not None:
                 found[argument.name] = dtype
@@ -214,7 +218,8 @@ class Lowering:
         values = node.meta.get("val")
         if isinstance(values, list):  # pieces of one tensor, all of its dtype
             values = values[0] if values else None
-        for value in values if isinstance(values, tuple) else (values,):
+        tensors: Sequence[Any] = values if isinstance(values, tuple) else (values,)
+        for value in tensors:
             if isinstance(value, torch.Tensor) and value.dtype not in PROVABLE_DTYPES:
                 raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
 
@@ -226,7 +231,7 @@ class Lowering:
         if isinstance(value, View):
             pairs = [(value, recorded)]
         else:
-            pairs = list(zip(value, recorded, strict=False))
+            pairs = list(zip(value, recorded or (), strict=False))
         for view, tensor in pairs:
             if view is None or not isinstance(tensor, torch.Tensor):
                 continue
@@ -275,7 +280,9 @@ class Lowering:
         if value.dim() == 0:
             return self.builder.number(content[0])
         operation = BOOLEAN_CONSTANT if value.dtype is torch.bool else CONSTANT
-        term = self.pool.intern(operation, (value.dtype, tuple(value.shape), content), (), tuple(value.shape), value.dim(), 0, (), ())
+        term = self.pool.intern(
+            operation, (value.dtype, tuple(value.shape), content), (), tuple(value.shape), value.dim(), 0, (), ()
+        )
         view = identity_view(term)
         for size in reversed(self.builder.mesh):
             view = insert_dim(view, 0, size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
@@ -24,7 +24,8 @@ from verifycompile.refinement.placement import Placements, describe, holds, infe
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, is_mutable
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.torch_interface.schema import is_mutable
 
 # Each equality costs another lowering of both programs.
 _MAX_EQUALITIES = 32
@@ -40,7 +41,7 @@ def check_refinement(spec: Program, implementation: Program) -> RefinementResult
 
 
 @contextlib.contextmanager
-def _collection_paused() -> Iterator[None]:
+def _collection_paused() -> Generator[None]:
     """Terms hold no cycles, and a collection of what a capture left behind costs more than a whole proof."""
     enabled = gc.isenabled()
     gc.disable()
@@ -98,16 +99,16 @@ class _Checker:
         outputs = {o.name: o for o in self.implementation.program.outputs}
         missing = [o for o in self.spec.program.outputs if o.name not in outputs]
         if missing:
-            return Mismatch("VC107", f"the implementation has no output `{missing[0].name}`", missing[0].name, missing[0].node)
+            return Mismatch(
+                "VC107", f"the implementation has no output `{missing[0].name}`", missing[0].name, missing[0].node
+            )
         mismatch = self._mutation() or self._relate_inputs()
         if mismatch is not None:
             return mismatch
         forward = [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
         backward = [o for o in self.spec.program.outputs if o.kind is OutputKind.GRADIENT]
         return (
-            self._relate_outputs(forward, outputs)
-            or self._relate_tangents()
-            or self._relate_outputs(backward, outputs)
+            self._relate_outputs(forward, outputs) or self._relate_tangents() or self._relate_outputs(backward, outputs)
         )
 
     def _mutation(self) -> Mismatch | None:
@@ -173,7 +174,9 @@ class _Checker:
 
     # -- outputs
 
-    def _relate_outputs(self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]) -> Mismatch | None:
+    def _relate_outputs(
+        self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]
+    ) -> Mismatch | None:
         self.spec.lower(o.node for o in outputs)
         self.implementation.lower(implementations[o.name].node for o in outputs)
         failed: list[tuple[ProgramOutput, ProgramOutput]] = []
@@ -234,9 +237,10 @@ class _Checker:
             assert program.mesh is not None
             axes = [a.name for a, p in zip(program.mesh.axes, placements, strict=True) if isinstance(p, Partial)]
             if axes:
-                listed.append(f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer")
+                listed.append(
+                    f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer"
+                )
         casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
         listed.extend(f"cast treated as identity: {cast}" for cast in casts)
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))
         return listed
-

@@ -206,9 +206,7 @@ class Analysis:
 
     def unmatched(self) -> list[torch.fx.Node]:
         """Implementation nodes whose terms no spec node has, one per term."""
-        return [
-            nodes[0] for term, nodes in self._by_term.items() if term not in self._spec_by_term and term.operands
-        ]
+        return [nodes[0] for term, nodes in self._by_term.items() if term not in self._spec_by_term and term.operands]
 
     def _operand_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch:
         pairs = list(zip(root.all_input_nodes, twin.all_input_nodes))
@@ -225,7 +223,11 @@ class Analysis:
                 return blocked
             return self._fault(found, name, root, twin, spec_operand, impl_operand)
         left, right = self._value(self.spec, root), self._value(self.implementation, twin)
-        found = classify(self.pool, left, right, self.mesh) if left is not None and right is not None else Found(Kind.DIFFERENT)
+        found = (
+            classify(self.pool, left, right, self.mesh)
+            if left is not None and right is not None
+            else Found(Kind.DIFFERENT)
+        )
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
             return self._at(
                 "VC104",
@@ -249,7 +251,14 @@ class Analysis:
         if found.kind is Kind.PARTIAL:
             axes = self._axes(found.axes)
             if found.factor != 1 and self._is_other_axis(found):
-                return self._at("VC105", f"`{operand}` is reduced over the wrong mesh axis; it is still partial over {axes}", root, twin, found, operand=spec_operand)
+                return self._at(
+                    "VC105",
+                    f"`{operand}` is reduced over the wrong mesh axis; it is still partial over {axes}",
+                    root,
+                    twin,
+                    found,
+                    operand=spec_operand,
+                )
             return self._at(
                 "VC101",
                 f"{name} needs the full value of `{operand}`, which is a partial sum over {axes}",
@@ -262,12 +271,35 @@ class Analysis:
             )
         if found.kind is Kind.SCALED:
             ratio = found.describe(operand, self.mesh)
-            return self._at("VC103", f"`{operand}` is scaled wrongly: {ratio}", root, twin, found, self._first_scaled(impl_operand), "the value has the wrong scale from here on", operand=spec_operand)
+            return self._at(
+                "VC103",
+                f"`{operand}` is scaled wrongly: {ratio}",
+                root,
+                twin,
+                found,
+                self._first_scaled(impl_operand),
+                "the value has the wrong scale from here on",
+                operand=spec_operand,
+            )
         if found.kind is Kind.MISPLACED:
-            return self._at("VC104", f"`{operand}` holds another part of the tensor than this rank's", root, twin, found, operand=spec_operand)
+            return self._at(
+                "VC104",
+                f"`{operand}` holds another part of the tensor than this rank's",
+                root,
+                twin,
+                found,
+                operand=spec_operand,
+            )
         other = self._other_value(impl_operand)
         if other is not None:
-            return self._at("VC108", f"`{operand}` is expected here, the implementation uses `{other}`", root, twin, found, operand=spec_operand)
+            return self._at(
+                "VC108",
+                f"`{operand}` is expected here, the implementation uses `{other}`",
+                root,
+                twin,
+                found,
+                operand=spec_operand,
+            )
         return self._at("VC107", f"no relation for `{operand}`", root, twin, found, operand=spec_operand)
 
     def _other_value(self, node: torch.fx.Node) -> str | None:
@@ -287,7 +319,13 @@ class Analysis:
         """No node could be named: say what relates the output itself."""
         left, right = self.spec.view(self.spec_output.node), self.implementation.view(self.impl_output.node)
         if left is None or right is None:
-            return Mismatch("VC107", f"no relation for `{self.spec_output.name}`", self.spec_output.name, self.spec_output.node, self.impl_output.node)
+            return Mismatch(
+                "VC107",
+                f"no relation for `{self.spec_output.name}`",
+                self.spec_output.name,
+                self.spec_output.node,
+                self.impl_output.node,
+            )
         found = classify(self.pool, left, right, self.mesh)
         code = {Kind.SCALED: "VC103", Kind.MISPLACED: "VC104", Kind.CLEAN: "VC104"}.get(found.kind, "VC107")
         blocked = self._blocked(self.implementation, self.impl_order) or self._blocked(self.spec, self.spec_order)
@@ -405,7 +443,9 @@ class Analysis:
                 return self._from_blocker(blocker, node if on_spec else None, None if on_spec else node)
         return None
 
-    def _from_blocker(self, blocker: Blocker, spec_node: torch.fx.Node | None, impl_node: torch.fx.Node | None) -> Mismatch:
+    def _from_blocker(
+        self, blocker: Blocker, spec_node: torch.fx.Node | None, impl_node: torch.fx.Node | None
+    ) -> Mismatch:
         return Mismatch(blocker.code, blocker.message, self.spec_output.name, spec_node, impl_node)
 
     def _axes(self, axes: Iterable[int]) -> str:
@@ -487,7 +527,9 @@ def _origin_key(node: torch.fx.Node) -> tuple[object, ...]:
 
 def _operator_name(node: torch.fx.Node) -> str:
     target = node.target
-    return f"`{target.__name__.split('.')[0]}`" if callable(target) and hasattr(target, "__name__") else f"`{node.name}`"
+    return (
+        f"`{target.__name__.split('.')[0]}`" if callable(target) and hasattr(target, "__name__") else f"`{node.name}`"
+    )
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -53,10 +53,10 @@ def prove_equal(left: View, right: View) -> EqualityProof | None:
     texts = encoder.encode(left, names), encoder.encode(right, names)
     if texts[0] is None or texts[1] is None:
         return None
-    import egglog.bindings as bindings  # imported here: it costs a fifth of a second and most programs never need it
+    from egglog import bindings  # imported here: it costs a fifth of a second and most programs never need it
 
     graph = bindings.EGraph()
-    graph.run_program(*_rules(bindings))
+    graph.run_program(*_rules())
     facts = [f"(let $left {texts[0]})", f"(let $right {texts[1]})", *encoder.facts()]
     graph.run_program(*graph.parse_program("\n".join(facts)))
     return _saturate(graph, bindings)
@@ -90,8 +90,10 @@ def _named(matches: dict[str, int]) -> list[Lemma]:
 
 
 @functools.cache
-def _rules(bindings: Any) -> tuple[Any, ...]:
+def _rules() -> tuple[Any, ...]:
     """The lemmas as parsed rules; parsing once saves most of the cost of a small problem."""
+    from egglog import bindings
+
     return tuple(bindings.EGraph().parse_program(_SIGNATURE + "\n".join(rule_text(lemma) for lemma in LINEAR_ALGEBRA)))
 
 
@@ -131,7 +133,8 @@ def _is_linear(term: Term) -> bool:
 
 class _Encoder:
     """Views as egglog text over named indices. Bound indices are named by the number of
-    enclosing sums, so that equal sums have equal names."""
+    enclosing sums, so that equal sums have equal names.
+    """
 
     def __init__(self, opaque: set[Term]) -> None:
         self._opaque = opaque

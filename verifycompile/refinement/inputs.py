@@ -21,7 +21,9 @@ _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 
 def tensor_inputs(lowering: Lowering) -> dict[tuple[str, str], ProgramInput]:
     """Tensor placeholders by (space, name); tangents live in a name space of their own."""
-    return {input_key(p): p for p in lowering.program.inputs if p.role in _TENSORS and lowering.shape_of(p.node) is not None}
+    return {
+        input_key(p): p for p in lowering.program.inputs if p.role in _TENSORS and lowering.shape_of(p.node) is not None
+    }
 
 
 def input_key(program_input: ProgramInput) -> tuple[str, str]:
@@ -111,7 +113,10 @@ def shard_summands(stacked: View, placements: Sequence[Placement], partial: Sequ
     shifted = tuple(_shift(p, extra) for p in placements)
     wide = shard(stacked, shifted, mesh)
     axes = tuple(
-        tuple((partial[d[0] - lead], d[1], d[2]) if lead <= d[0] < lead + extra else _lower(d, lead + extra, extra) for d in axis)
+        tuple(
+            (partial[d[0] - lead], d[1], d[2]) if lead <= d[0] < lead + extra else _lower(d, lead + extra, extra)
+            for d in axis
+        )
         for axis in wide.axes
     )
     return View(wide.coefficient, wide.term, (*mesh.shape, *wide.shape[lead + extra :]), axes)

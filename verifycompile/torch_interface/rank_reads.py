@@ -14,13 +14,16 @@ import dis
 import sys
 import types
 from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch.fx.traceback
 from torch._guards import TracingContext
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+_TORCH = Path(torch.__file__).parent
 _READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
 _BENIGN_CALLERS = frozenset({"_get_mesh_tensor_from_full_mesh"})
 """Callers of ``get_rank`` that pick this rank's submesh out of all submeshes, as every rank does."""
@@ -74,6 +77,12 @@ def _is_read(instruction: dis.Instruction) -> bool:
     return instruction.argval == "rank" and is_method
 
 
+def _is_compiler_code(code: types.CodeType) -> bool:
+    """True for torch outside of torch.distributed: its logs and caches are kept by rank."""
+    file = Path(code.co_filename)
+    return file.is_relative_to(_TORCH) and not file.is_relative_to(_TORCH / "distributed")
+
+
 @contextlib.contextmanager
 def watch_rank_reads() -> Generator[list[ExportRead]]:
     """While entered, list every read of this rank that does not go through the graph's coordinate operator."""
@@ -105,8 +114,9 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
     def rank_not_in_group(group: Any) -> bool:
         caller = sys._getframe(1)
         if caller.f_code.co_name == "get_rank" and caller.f_back is not None:
-            if caller.f_back.f_code.co_name not in _BENIGN_CALLERS:
-                note(caller.f_back.f_code.co_name)
+            reader = caller.f_back.f_code
+            if reader.co_name not in _BENIGN_CALLERS and not _is_compiler_code(reader):
+                note(reader.co_name)
         return in_group(group)
 
     distributed_c10d._rank_not_in_group = rank_not_in_group

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import sympy
+
+from verifycompile.ir.scalar import NonFiniteScalar, add, as_scalar, divide, multiply, show, to_sympy
+
+s = sympy.Symbol("s", positive=True, integer=True)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.1, Fraction(1, 10)), (0.5, Fraction(1, 2)), (1 / 3, Fraction(1, 3)), (3, Fraction(3)), (-2.5, Fraction(-5, 2))])
+def test_a_literal_is_the_simple_number_that_it_stands_for(value: float, expected: Fraction) -> None:
+    assert as_scalar(value) == expected
+
+
+def test_reading_floats_loses_nothing() -> None:
+    draw = random.Random(0)
+    values = [draw.uniform(-10, 10) for _ in range(500)] + [n / d for n in range(1, 30) for d in range(1, 30)]
+    for value in values:
+        assert float(as_scalar(value)) == value  # type: ignore[arg-type]
+
+
+def test_neighbouring_floats_are_different_numbers() -> None:
+    draw = random.Random(1)
+    for _ in range(500):
+        value = draw.choice([0.1, 1 / 3, 0.7, 1e-5, draw.random()])
+        assert as_scalar(value) != as_scalar(math.nextafter(value, 1))
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_infinities_are_no_real_numbers(value: float) -> None:
+    with pytest.raises(NonFiniteScalar):
+        as_scalar(value)
+
+
+def test_arithmetic_with_sizes() -> None:
+    half = divide(Fraction(1), as_scalar(2 * s))
+    assert multiply(half, as_scalar(s)) == Fraction(1, 2)
+    assert isinstance(multiply(half, as_scalar(s)), Fraction)
+    assert add(as_scalar(s), as_scalar(-s)) == 0
+    assert to_sympy(Fraction(2, 3)) == sympy.Rational(2, 3)
+
+
+def test_division_by_zero() -> None:
+    with pytest.raises(ZeroDivisionError):
+        divide(Fraction(1), Fraction(0))
+    with pytest.raises(ZeroDivisionError):
+        divide(as_scalar(s), Fraction(0))
+
+
+def test_text() -> None:
+    assert show(Fraction(1, 3)) == "1/3"
+    assert show(as_scalar(0.123456789012345)) == "0.123457"

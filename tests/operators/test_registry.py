@@ -1,0 +1,76 @@
+"""The table of declarations: nothing in it goes unchecked, and nothing outside of it is accepted."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from tests.operators.call import Refused, Sample, evaluate_call
+from tests.operators.samples import SAMPLES
+from tests.operators.test_collectives import COLLECTIVES
+
+from verifycompile.rewrites import catalogue
+from verifycompile.rewrites.registry import NEUTRAL_ARGUMENTS, UnsupportedError, bind, declaration_of, declarations
+
+aten = torch.ops.aten
+
+
+def test_every_declaration_has_a_sample() -> None:
+    checked = {s.target for s in SAMPLES} | set(COLLECTIVES)
+    assert {str(target) for target in declarations()} - {str(target) for target in checked} == set()
+
+
+def test_every_family_is_loaded() -> None:
+    families = {family.__name__ for family in catalogue.FAMILIES}
+    handlers = {declaration.handler.__module__ for declaration in declarations().values()}
+    assert handlers == families & handlers
+    assert handlers <= families
+
+
+@pytest.mark.parametrize("declaration", declarations().values(), ids=lambda d: str(d.target))
+def test_a_declaration_names_arguments_of_its_schema(declaration: object) -> None:
+    """An argument that every schema of the handler lacks would never be given."""
+    overloads = [d for d in declarations().values() if d.handler is declaration.handler]  # type: ignore[attr-defined]
+    known = {a.name for d in overloads for a in d.target._schema.arguments}  # type: ignore[attr-defined]
+    assert declaration.arguments - known == set()  # type: ignore[attr-defined]
+    own = {a.name for a in declaration.target._schema.arguments}  # type: ignore[attr-defined]
+    optional = {
+        name
+        for name, parameter in inspect.signature(declaration.handler).parameters.items()  # type: ignore[attr-defined]
+        if parameter.default is not inspect.Parameter.empty
+    }
+    assert declaration.arguments - own <= optional  # type: ignore[attr-defined]
+
+
+def test_no_declared_operator_writes_to_its_operands() -> None:
+    assert [str(t) for t in declarations() if t._schema.is_mutable] == []  # type: ignore[attr-defined]
+
+
+def test_no_declared_operator_draws_random_numbers_unnoticed() -> None:
+    drawing = {str(t) for t in declarations() if torch.Tag.nondeterministic_seeded in t.tags}  # type: ignore[attr-defined]
+    # Both refuse a dropout that drops anything.
+    assert drawing == {"aten.native_dropout.default", "aten._scaled_dot_product_flash_attention_for_cpu.default"}
+
+
+def test_an_argument_without_declaration_must_have_its_default() -> None:
+    with pytest.raises(Refused) as refused:
+        evaluate_call(Sample(aten.expand.default, (torch.ones(3, 1), [3, 4]), {"implicit": True}))
+    assert str(refused.value) == "VC202 `aten.expand.default` has no declaration for `implicit=True`"
+    evaluate_call(Sample(aten.expand.default, (torch.ones(3, 1), [3, 4]), {"implicit": False}))
+
+
+def test_neutral_arguments_change_no_value() -> None:
+    declaration = declaration_of(aten.zeros_like.default)
+    assert declaration is not None
+    bound = bind(declaration, ["x"], {"device": "cpu", "pin_memory": True, "memory_format": torch.preserve_format})
+    assert bound == {"self": "x", "dtype": None}
+    assert {"device", "layout", "pin_memory", "memory_format", "non_blocking"} == NEUTRAL_ARGUMENTS
+
+
+def test_a_missing_argument_is_named() -> None:
+    declaration = declaration_of(aten.mm.default)
+    assert declaration is not None
+    with pytest.raises(UnsupportedError) as refused:
+        bind(declaration, ["x"], {})
+    assert refused.value.message == "`aten.mm.default` is called without its argument `mat2`"

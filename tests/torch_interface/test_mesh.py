@@ -1,0 +1,81 @@
+"""Meshes, submeshes, groups and coordinates as axes of the root mesh."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from tests.support import fake_mesh, fake_world
+from verifycompile.program import Mesh, MeshAxis
+from verifycompile.torch_interface.mesh import (
+    axes_of_coordinate,
+    axes_of_line,
+    axes_of_submesh,
+    describe_mesh,
+    group_ranks,
+    is_process_group,
+    mesh_group_ranks,
+    own_rank,
+    root_of,
+)
+
+MESH = Mesh((MeshAxis("dp", 2), MeshAxis("tp", 4)), tuple(range(8)))
+
+
+def test_description_of_a_mesh() -> None:
+    with fake_world(8, rank=5):
+        assert describe_mesh(fake_mesh((2, 4), ("dp", "tp"))) == MESH
+        assert own_rank() == 5
+
+
+def test_roots_and_submeshes() -> None:
+    with fake_world(8, rank=5):
+        mesh = fake_mesh((2, 2, 2), ("pp", "dp", "tp"))
+        assert root_of(mesh["tp"]) is mesh
+        assert root_of(mesh) is mesh
+        assert axes_of_submesh(mesh, mesh) == ((0,), (1,), (2,))
+        assert axes_of_submesh(mesh["tp"], mesh) == ((2,),)
+        assert axes_of_submesh(mesh["pp", "tp"], mesh) == ((0,), (2,))
+        assert axes_of_submesh(mesh["dp", "tp"]._flatten("both"), mesh) == ((1, 2),)
+
+
+def test_axes_of_size_one_are_found_by_name() -> None:
+    with fake_world(4):
+        mesh = fake_mesh((1, 4), ("dp", "tp"))
+        assert axes_of_submesh(mesh["dp"], mesh) == ((0,),)
+
+
+def test_lines_of_ranks() -> None:
+    assert axes_of_line((4, 5, 6, 7), MESH) == (1,)
+    assert axes_of_line((1, 5), MESH) == (0,)
+    assert axes_of_line(tuple(range(8)), MESH) == (0, 1)
+    assert axes_of_line((0, 4, 1, 5, 2, 6, 3, 7), MESH) == (1, 0)
+    assert axes_of_line((3,), MESH) == ()
+    assert axes_of_line((1, 2), MESH) is None
+    assert axes_of_line((5, 1), MESH) is None
+    assert axes_of_line((9,), MESH) is None
+
+
+def test_coordinates() -> None:
+    lines = torch.arange(8).reshape(2, 4)
+    assert axes_of_coordinate(lines, 0, MESH) == (1,)
+    assert axes_of_coordinate(lines[None], 0, MESH) == (0,)
+    assert axes_of_coordinate(lines[None], 1, MESH) == (1,)
+    assert axes_of_coordinate(torch.arange(8)[None], 0, MESH) == (0, 1)
+    assert axes_of_coordinate(torch.arange(8)[:, None], 0, MESH) == ()
+    assert axes_of_coordinate(torch.tensor([[0, 1, 2, 3], [4, 5, 7, 6]]), 0, MESH) is None
+    assert axes_of_coordinate(lines[:1], 0, MESH) is None
+
+
+def test_groups() -> None:
+    with fake_world(8, rank=5):
+        mesh = fake_mesh((2, 4), ("dp", "tp"))
+        group = mesh["tp"].get_group()
+        assert group_ranks(group) == (4, 5, 6, 7)
+        assert group_ranks(group.group_name) == (4, 5, 6, 7)
+        assert is_process_group(group)
+        assert not is_process_group(mesh)
+        assert mesh_group_ranks(mesh) == {(4, 5, 6, 7), (1, 5)}
+        mesh._flatten("all")
+        assert tuple(range(8)) in mesh_group_ranks(mesh)
+        assert group_ranks(dist.group.WORLD) == tuple(range(8))

@@ -1,0 +1,89 @@
+"""Rank numbers that become constants of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor._collective_utils
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from tests.support import fake_mesh_world
+from verifycompile.torch_interface.aot import export_joint
+from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.rank_reads import reads_in_traced_code, watch_rank_reads
+
+
+def inner(x: torch.Tensor) -> torch.Tensor:
+    return x * dist.get_rank()
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x, mesh: x * dist.get_rank(), "get_rank"),
+        (lambda x, mesh: x * mesh.get_local_rank(), "get_local_rank"),
+        (lambda x, mesh: x * mesh.get_coordinate()[0], "get_coordinate"),
+        (lambda x, mesh: x * mesh.get_group().rank(), "rank"),
+        (lambda x, mesh: inner(x), "get_rank"),
+    ],
+)
+def test_reads_in_the_users_code(function: Callable[..., Any], name: str) -> None:
+    with fake_mesh_world((4,), ("tp",), rank=2) as mesh:
+        frame = frame_of_call(function, (torch.ones(2), mesh), {})
+        reads = trace_frame(frame, lambda traced: reads_in_traced_code(traced.context))
+        assert [read.name for read in reads] == [name]
+        assert reads[0].file == __file__
+
+
+def test_an_attribute_called_rank_is_no_read() -> None:
+    class Adapter(torch.nn.Module):
+        rank = 4
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / self.rank
+
+    frame = frame_of_call(Adapter(), (torch.ones(2),), {})
+    assert trace_frame(frame, lambda traced: reads_in_traced_code(traced.context)) == ()
+
+
+def test_reads_by_torch_itself() -> None:
+    def function(x: DTensor) -> DTensor:
+        return x.redistribute(placements=[Shard(1)]) * 2
+
+    def use(traced: TracedFrame) -> Any:
+        return export_joint(traced.graph, traced.example_inputs).rank_reads
+
+    # On a CPU mesh torch replaces the all-to-all by an all-gather and its own rank's chunk.
+    with fake_mesh_world((4,), ("tp",), rank=2) as mesh:
+        reads = trace_frame(
+            frame_of_call(function, (distribute_tensor(torch.ones(8, 12), mesh, [Shard(0)]),), {}), use
+        )
+        assert "get_local_rank" in {read.reader for read in reads}
+        assert all("x.redistribute(placements=[Shard(1)])" in (read.stack_trace or "") for read in reads)
+
+
+def test_coordinate_operators_are_no_reads() -> None:
+    def use(traced: TracedFrame) -> Any:
+        return export_joint(traced.graph, traced.example_inputs).rank_reads
+
+    with fake_mesh_world((4,), ("tp",), rank=2) as mesh:
+        whole = distribute_tensor(torch.ones(8, 12), mesh, [Replicate()])
+        frame = frame_of_call(lambda x: x.redistribute(placements=[Shard(1)]) * 2, (whole,), {})
+        assert trace_frame(frame, use) == ()
+
+
+def test_watching_leaves_torch_as_it_was() -> None:
+    with fake_mesh_world((4,), ("tp",), rank=2) as mesh:
+        before = dict(vars(DeviceMesh)), dist.distributed_c10d._rank_not_in_group
+        with watch_rank_reads() as reads:
+            assert mesh.get_coordinate() == (2,)
+            assert mesh.get_local_rank() == 2
+            assert mesh.get_coordinate()[0] == 2  # type: ignore[index]
+        assert [read.reader for read in reads] == ["get_local_rank", "coordinate"]
+        assert (dict(vars(DeviceMesh)), dist.distributed_c10d._rank_not_in_group) == before
+        assert type(mesh.get_coordinate()) is tuple

@@ -1,0 +1,28 @@
+import operator
+
+import torch
+
+from verifycompile.torch_interface.schema import Argument, arguments_of, is_mutable, is_overload
+
+aten = torch.ops.aten
+
+
+def test_arguments_carry_their_defaults():
+    beta = next(a for a in arguments_of(aten.addmm.default) or () if a.name == "beta")
+    assert beta == Argument("beta", kwarg_only=True, has_default=True, default=1)
+
+
+def test_arguments_without_a_default():
+    assert [a.has_default for a in arguments_of(aten.mm.default) or ()] == [False, False]
+
+
+def test_other_call_targets_have_no_schema():
+    assert arguments_of(operator.getitem) is None
+    assert not is_overload(operator.getitem)
+    assert is_overload(aten.mm.default)
+
+
+def test_in_place_operators_are_mutable():
+    assert is_mutable(aten.add_.Tensor)
+    assert not is_mutable(aten.add.Tensor)
+    assert not is_mutable(operator.getitem)

@@ -1,0 +1,40 @@
+"""Schemas of ATen operators: names, defaults and mutability of their arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """One argument of a schema. ``default`` means something only where ``has_default`` holds."""
+
+    name: str
+    kwarg_only: bool
+    has_default: bool
+    default: Any
+
+
+def is_overload(target: object) -> bool:
+    """Whether ``target`` is one overload of an operator, such as ``torch.ops.aten.mm.default``."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
+@functools.cache
+def arguments_of(target: object) -> tuple[Argument, ...] | None:
+    """Arguments in the order of the schema; None for a call target that is no operator overload."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    return tuple(
+        Argument(a.name, a.kwarg_only, a.has_default_value(), a.default_value if a.has_default_value() else None)
+        for a in target._schema.arguments
+    )
+
+
+def is_mutable(target: object) -> bool:
+    """Whether a call of ``target`` writes to one of its operands."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
