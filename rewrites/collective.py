@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed._functional_collectives  # noqa: F401  # registers the operators below
-import torch.distributed.tensor  # noqa: F401
+import torch.distributed.tensor  # pyright: ignore[reportUnusedImport]  # registers the operators below
 
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.scalar import ONE, as_scalar, divide
@@ -19,6 +18,10 @@ from verifycompile.rewrites.values import Group
 
 c10d = torch.ops._c10d_functional
 dtensor = torch.ops._dtensor
+
+
+REDUCTION_ARGUMENT: dict[object, int] = {c10d.all_reduce.default: 1, c10d.reduce_scatter_tensor.default: 1}
+"""Reducing collectives, with the position of the argument that names the reduction."""
 
 
 def _group(group: Any) -> Group:

@@ -33,7 +33,7 @@ ZERO = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class OracleVerdict:
-    """``output`` is the first one that differs, None where all are equal; ``error`` is relative to its largest element."""
+    """``output``: the first that differs, None where all are equal; ``error``: relative to its largest element."""
 
     output: str | None = None
     error: float = 0.0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from tests.mutants.edits import ALL_REDUCE, drop
 from tests.oracle import run_module
-from tests.programs import llama, torch_transformer
+from tests.programs import llama, mlp, torch_transformer
 from tests.programs.captured import capture
 from tests.programs.case import Case
 from tests.programs.corpus import DEFAULT, SWEEP
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
+from verifycompile.capture import capture_model
 from verifycompile.options import Options
-from verifycompile.program import OutputKind
+from verifycompile.program import OutputKind, Role
 from verifycompile.verification import verify_programs
 from verifycompile.witness import Agreement, compare_outputs, find_witness
 
@@ -45,6 +48,29 @@ def test_verifies(case):
     assert find_witness(spec, implementation) is None
     agreements = {name: result.agreement for name, result in compare_outputs(spec, implementation).items()}
     assert set(agreements.values()) == {Agreement.EQUAL}, agreements
+
+
+@pytest.mark.parametrize("case", [mlp.case(2), mlp.residual_case(4), llama.block_case(2)], ids=lambda case: case.name)
+def test_dynamic_batch_size(case):
+    with fake_mesh_world(case.mesh_shape, case.mesh_names) as mesh:
+        (x,) = case.rank_inputs(0)
+        torch._dynamo.mark_dynamic(x, 0)
+        spec, implementation = capture_model(case.build(mesh), (x,), {}, Options())
+    assert [entry.role for entry in spec.inputs].count(Role.SIZE) == 1
+    report = verify_programs(spec, implementation, Options())
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert {result.agreement for result in compare_outputs(spec, implementation).values()} == {Agreement.EQUAL}
+
+
+def test_dynamic_batch_size_of_a_wrong_program():
+    case = mlp.residual_case(2)
+    with fake_mesh_world(case.mesh_shape, case.mesh_names) as mesh:
+        (x,) = case.rank_inputs(0)
+        torch._dynamo.mark_dynamic(x, 0)
+        spec, implementation = capture_model(case.build(mesh), (x,), {}, Options())
+    wrong = drop(ALL_REDUCE, 0, backward=False)(implementation)
+    report = verify_programs(spec, wrong, Options())
+    assert (report.verdict, report.findings[0].code) == (Verdict.REFUTED, "VC101"), str(report)
 
 
 def test_inputs_of_a_block_are_sharded_as_its_first_style_says():

@@ -21,7 +21,7 @@ def test_product() -> None:
     assert product([2, s, 3]) == 6 * s
 
 
-@pytest.mark.parametrize(("a", "b"), itertools.product(range(13), range(13)))
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(range(13), range(13))))
 def test_quotient_of_integers(a: int, b: int) -> None:
     assert exact_quotient(a, b) == (a // b if b and a % b == 0 else None)
 

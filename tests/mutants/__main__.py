@@ -20,9 +20,9 @@ def main(part: str = "") -> int:
             continue
         try:
             result = outcome(mutant)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a mutant that cannot be judged is counted, and the next one tried)
             failures += 1
-            print(f"{mutant.name:58} failed: {type(error).__name__} {str(error)[:150]}")
+            sys.stdout.write(f"{mutant.name:58} failed: {type(error).__name__} {str(error)[:150]}\n")
             if part:
                 traceback.print_exc()
             continue
@@ -33,10 +33,10 @@ def main(part: str = "") -> int:
             if not mutant.codes or not result.code or result.code in mutant.codes
             else f"(expected {sorted(mutant.codes)})"
         )
-        print(f"{name:58} {oracle:44} {ours} {flag}")
+        sys.stdout.write(f"{name:58} {oracle:44} {ours} {flag}\n")
     different = [result for result in outcomes if not result.oracle.equal]
     counts = {verdict.name: sum(result.verdict is verdict for result in different) for verdict in Verdict}
-    print(f"{len(outcomes)} mutants, {len(different)} change a result: {counts}; {failures} failed")
+    sys.stdout.write(f"{len(outcomes)} mutants, {len(different)} change a result: {counts}; {failures} failed\n")
     return 1 if failures or counts["VERIFIED"] else 0
 
 

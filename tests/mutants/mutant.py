@@ -61,7 +61,8 @@ class Outcome:
 def captured(case: Case, spec: Case) -> tuple[Program, Program]:
     """Both programs of a case against the single-device model of ``spec``; captured once a process."""
     with fake_mesh_world(case.mesh_shape, case.mesh_names) as mesh:
-        return capture(case, mesh, given_spec=spec)
+        # A wrong style would otherwise also be believed on how the caller lays out the inputs.
+        return capture(case, mesh, given_spec=spec, options={"in_placements": spec.input_placements()})
 
 
 @functools.cache

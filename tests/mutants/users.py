@@ -85,7 +85,7 @@ class LocalLinear(nn.Linear):
 
 
 class ColwiseByHand(ParallelStyle):
-    """Column-wise weights as in ``ColwiseParallel``, without its hooks: right forward, partial gradient of the input."""
+    """Column-wise weights without the hooks of ``ColwiseParallel``: right forward, partial gradient of the input."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def shard(_name: str, linear: nn.Module, mesh: DeviceMesh) -> None:

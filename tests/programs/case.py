@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+from torch.distributed.tensor.placement_types import Placement
 
 Plan = Mapping[str, ParallelStyle]
 """Module path (``*`` matches one part) -> style, as torch's ``parallelize_module`` takes it."""
@@ -56,6 +59,15 @@ class Case:
             value if dim is None else value.chunk(degree, dim)[rank % degree].contiguous()
             for value, dim in zip(self.inputs(), dims, strict=True)
         )
+
+    def input_placements(self) -> dict[str, tuple[Placement, ...]]:
+        """How :meth:`rank_inputs` lays out the inputs, by parameter name of ``forward``, as users declare it."""
+        names = inspect.signature(self.spec().forward).parameters
+        dims = self.sharded or (None,) * len(names)
+        return {
+            name: tuple(Replicate() if dim is None or axis != "tp" else Shard(dim) for axis in self.mesh_names)
+            for name, dim in zip(names, dims, strict=True)
+        }
 
     def build(self, mesh: DeviceMesh) -> nn.Module:
         """The parallel model, with the weights of :meth:`spec`."""

@@ -82,7 +82,7 @@ def _axis(axis: Axis, dims: Sequence[str], sizes: Sequence[Size]) -> str:
 
 
 def _name(digit: Digit, dims: Sequence[str]) -> str:
-    return dims[digit[0]] if digit[0] < len(dims) else f"d{digit[0]}"
+    return dims[digit[0]] if 0 <= digit[0] < len(dims) else f"d{digit[0]}"
 
 
 def _size(digit: Digit, sizes: Sequence[Size]) -> Size | None:

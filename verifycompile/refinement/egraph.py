@@ -102,8 +102,8 @@ def rule_text(lemma: Lemma) -> str:
     guards = " ".join(f"({name} {value} {index})" for name, value, index in lemma.guards)
     sides = [(lemma.left, lemma.right), *([(lemma.right, lemma.left)] if lemma.both_ways else [])]
     return "\n".join(
-        f'(rule ((= e {_text(source)}) {guards}) ((union e {_text(target)})) :name "{lemma.code}{"" if k == 0 else "R"}")'
-        for k, (source, target) in enumerate(sides)
+        f'(rule ((= e {_text(source)}) {guards}) ((union e {_text(target)})) :name "{lemma.code}{suffix}")'
+        for suffix, (source, target) in zip(("", "R"), sides, strict=False)
     )
 
 

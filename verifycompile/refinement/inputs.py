@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Shard
 from verifycompile.ir import algebra
 from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramInput, Role
 from verifycompile.refinement.placement import shard
@@ -38,7 +38,6 @@ def is_boolean(program_input: ProgramInput) -> bool:
 
 
 def relate(
-    pool: TermPool,
     spec: Lowering,
     implementation: Lowering,
     spec_input: ProgramInput,
@@ -50,7 +49,7 @@ def relate(
     Where the implementation holds a partial value the leaf is the stack of summands and the spec's value their sum.
     Raises UnsupportedError where shapes do not fit (VC204, VC206).
     """
-    mesh = implementation.program.mesh
+    mesh, pool = implementation.program.mesh, spec.pool
     shape = spec.shape_of(spec_input.node)
     local = implementation.shape_of(program_input.node)
     if shape is None or local is None:
@@ -66,7 +65,7 @@ def relate(
     if partial:
         if known is not None:
             raise UnsupportedError(UNREPRESENTABLE, f"two inputs are `{program_input.name}`, one of them partial")
-        value = _partial_leaf(pool, spec, spec_input, name, shape, placements, partial, mesh)
+        value = _partial_leaf(spec, spec_input, shape, placements, mesh)
     else:
         if known is None:
             known = pool.leaf(name, shape, indicator=boolean)
@@ -83,15 +82,14 @@ def relate(
 
 
 def _partial_leaf(
-    pool: TermPool,
     spec: Lowering,
     spec_input: ProgramInput,
-    name: str,
     shape: tuple[Size, ...],
     placements: Sequence[Placement],
-    partial: list[int],
     mesh: Mesh,
 ) -> View:
+    pool, name = spec.pool, ":".join(input_key(spec_input))
+    partial = [axis for axis, p in enumerate(placements) if isinstance(p, Partial)]
     stacked = pool.leaf(name, (*(mesh.axes[a].size for a in partial), *shape), "partial")
     total = algebra.sum_over(pool, stacked, range(len(partial)))
     count = 1

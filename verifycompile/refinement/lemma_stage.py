@@ -8,19 +8,21 @@ becomes an alias of the pool, so that everything downstream is rebuilt on the sp
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 
 from verifycompile.ir.relabel import UnalignedError, inverse_digits, substitute
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh
-from verifycompile.refinement.diagnose import Analysis, Diagnosis, producer
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
 from verifycompile.refinement.placement import candidate_placements, reduce_partial, shard
+from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
 from verifycompile.rewrites.registry import UnsupportedError
 
 _MAX_CANDIDATES = 40
 _MAX_SPEC_NODES = 8
+_MAX_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +38,10 @@ def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
     """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies."""
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
+    deadline = time.perf_counter() + _MAX_SECONDS
     for left, right in _pairs(case):
+        if time.perf_counter() > deadline:
+            return None
         for expected, found in _oriented(pool, left, right, mesh):
             if found.term is expected.term or found.term in spec_terms or found.term in pool.aliases:
                 continue
@@ -52,13 +57,13 @@ def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
 
 
 def _pairs(case: Diagnosis) -> Iterator[tuple[View, View]]:
-    analysis = Analysis(case)
-    unmatched = [case.implementation.view(n) for n in analysis.unmatched()[:_MAX_CANDIDATES]]
-    for node in analysis.unrelated_chain()[:_MAX_SPEC_NODES]:
+    relations = NodeRelations(case)
+    unmatched = [case.implementation.view(n) for n in relations.unmatched()[:_MAX_CANDIDATES]]
+    for node in relations.unrelated_chain()[:_MAX_SPEC_NODES]:
         left = case.spec.view(node)
         if left is None:
             continue
-        twin = analysis.counterpart(producer(node))
+        twin = relations.counterpart(producer(node))
         preferred = None if twin is None else case.implementation.view(twin)
         # Another value than that of the same line may be the one: a spec given by the user has lines of its own.
         yield from ((left, right) for right in (preferred, *unmatched) if right is not None)

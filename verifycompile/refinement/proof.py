@@ -1,4 +1,4 @@
-"""Proof steps: for every spec node the implementation node that is its relation, and the lemmas that made both terms."""
+"""Proof steps: for every spec node the implementation nodes that hold its term, and the lemmas used."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def collect_steps(spec: Lowering, implementation: Lowering) -> tuple[ProofStep, 
 
 
 def count_nodes(spec: Lowering, implementation: Lowering, equalities: int) -> NodeCounts:
-    """How many spec nodes found their term among the implementation's. ``equalities``: those that the e-graph proved."""
+    """How many spec nodes found their term among the implementation's. ``equalities``: those of the e-graph."""
     terms = {v.term for v in implementation.values.values() if isinstance(v, View)}
     terms |= {v.view.term for v in implementation.values.values() if isinstance(v, Pieces)}
     values = [v for v in spec.values.values() if isinstance(v, View)]

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.ir.evaluate import Evaluator
+
+from verifycompile.ir.algebra import multiply_views
+from verifycompile.ir.indicator import NOT, both, either, equal, is_indicator, less, less_equal, negate
+from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.builder import Builder
+
+VALUES = {"a": torch.tensor([-1.0, 0.0, 1.0, 2.0]), "b": torch.tensor([0.0, 0.0, 2.0, 1.0])}
+
+
+def pair(pool: TermPool) -> tuple[View, View]:
+    return pool.leaf("a", (4,)), pool.leaf("b", (4,))
+
+
+def holds(view: View) -> list[bool]:
+    return Evaluator(VALUES).view(view).bool().tolist()
+
+
+def test_comparisons() -> None:
+    pool = TermPool()
+    a, b = pair(pool)
+    assert holds(less(pool, a, b)) == [True, False, True, False]
+    assert holds(less_equal(pool, a, b)) == [True, True, True, False]
+    assert holds(equal(pool, a, b)) == [False, True, False, False]
+
+
+def test_equality_is_symmetric_and_order_is_not() -> None:
+    pool = TermPool()
+    a, b = pair(pool)
+    assert equal(pool, a, b) == equal(pool, b, a)
+    assert less(pool, a, b) != less(pool, b, a)
+    assert less(pool, a, b) != less_equal(pool, a, b)
+
+
+def test_negation() -> None:
+    pool = TermPool()
+    a, b = pair(pool)
+    assert negate(pool, less(pool, a, b)) == less_equal(pool, b, a)
+    assert negate(pool, less_equal(pool, a, b)) == less(pool, b, a)
+    assert negate(pool, equal(pool, a, b)).term.operation is NOT
+    for view in (less(pool, a, b), less_equal(pool, a, b), equal(pool, a, b), both(pool, less(pool, a, b), equal(pool, b, b))):
+        assert negate(pool, negate(pool, view)) == view
+        assert holds(negate(pool, view)) == [not h for h in holds(view)]
+    assert negate(pool, pool.zero((2,))) == pool.constant(as_scalar(1), (2,))
+
+
+def test_or_and_and() -> None:
+    pool = TermPool()
+    a, b = pair(pool)
+    p, q = less(pool, a, b), equal(pool, a, b)
+    assert holds(both(pool, p, q)) == [x and y for x, y in zip(holds(p), holds(q), strict=True)]
+    assert holds(either(pool, p, q)) == [x or y for x, y in zip(holds(p), holds(q), strict=True)]
+
+
+def test_what_is_no_indicator() -> None:
+    pool = TermPool()
+    a, b = pair(pool)
+    p = less(pool, a, b)
+    assert not is_indicator(a)
+    assert not is_indicator(p.scaled(as_scalar(2)))
+    assert not is_indicator(multiply_views(pool, p, a))
+    assert not is_indicator(Builder(pool).sum(p, None))
+    assert not is_indicator(pool.constant(as_scalar(2), ()))
+    assert is_indicator(pool.constant(as_scalar(1), ()))
+    with pytest.raises(ValueError, match="negation of a value that is not an indicator"):
+        negate(pool, a)

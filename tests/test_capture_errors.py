@@ -1,0 +1,311 @@
+"""What cannot be captured as asked: one clear error each; what cannot be proved: a blocker by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from tests.support import fake_mesh, fake_mesh_world
+from verifycompile.capture import capture_model
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+
+R = Replicate()
+
+
+class Plain(nn.Module):
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, hidden, bias=False)
+        self.down = nn.Linear(hidden, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+class Explicit(Plain):
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__(4)
+        self.group = mesh["tp"].get_group()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return collectives.all_reduce(super().forward(x), "sum", self.group)
+
+
+PLACEMENTS = {"up.weight": (R, Shard(0)), "down.weight": (R, Shard(1))}
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    with fake_mesh_world((2, 4), ("dp", "tp"), rank=5) as mesh:
+        yield mesh
+
+
+def error(model: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        capture_model(model, args or (torch.randn(4, 8),), {}, Options.from_mapping(options))
+    return str(caught.value)
+
+
+def blockers(function: Any, *args: Any, **options: Any) -> list[tuple[str, str]]:
+    _, implementation = capture_model(function, args, {}, Options.from_mapping(options))
+    return list(dict.fromkeys((blocker.code, blocker.message) for blocker in implementation.blockers))
+
+
+def test_usage_errors_have_code_and_message() -> None:
+    failure = UsageError("VC301", "no device mesh.")
+    assert (failure.code, failure.message, str(failure)) == ("VC301", "no device mesh.", "error[VC301]: no device mesh.")
+
+
+def test_no_mesh(mesh: DeviceMesh) -> None:
+    assert error(Plain()) == (
+        "error[VC301]: no device mesh: no parameter or input of this graph is a DTensor. "
+        "Name the mesh of your process groups with the option `mesh`."
+    )
+
+
+def test_several_meshes(mesh: DeviceMesh) -> None:
+    other = fake_mesh((4, 2), ("a", "b"))
+    first = distribute_tensor(torch.randn(8), mesh, [Shard(0), R])
+    second = distribute_tensor(torch.randn(8), other, [Shard(0), R])
+    message = error(lambda x, y: (x.sin(), y.sin()), first, second)
+    assert message == (
+        "error[VC302]: the DTensors of this graph lie on 2 meshes that are not parts of one: "
+        "(dp=2, tp=4) on ranks 0 to 7; (a=4, b=2) on ranks 0 to 7. "
+        "Make them slices of one mesh, or name the one to use with the option `mesh`."
+    )
+
+
+def test_wrong_number_of_placements(mesh: DeviceMesh) -> None:
+    message = error(Explicit(mesh), mesh=mesh, spec=Plain(), param_placements={"up.weight": (Shard(0),)})
+    assert message == "error[VC303]: `up.weight` has 1 placements, but the mesh has 2 axes (dp, tp)."
+
+
+def test_shard_of_a_dimension_that_does_not_exist(mesh: DeviceMesh) -> None:
+    message = error(Explicit(mesh), mesh=mesh, spec=Plain(), param_placements={"up.weight": (R, Shard(3))})
+    assert message == (
+        "error[VC303]: `up.weight` has 2 dimensions, but its placement is Shard(dim=3): "
+        "(Replicate(), Shard(dim=3))."
+    )
+
+
+def test_shapes_that_do_not_fit_the_spec(mesh: DeviceMesh) -> None:
+    message = error(Explicit(mesh), mesh=mesh, spec=Plain(32), param_placements=PLACEMENTS)
+    assert message == (
+        "error[VC303]: parameter `up.weight` has shape [16, 8] over the mesh "
+        "(placements (Replicate(), Shard(dim=0))), but the spec's has shape [32, 8]. "
+        "Check the option `param_placements` or the model's shapes."
+    )
+
+
+def test_a_spec_that_does_not_run_on_the_whole_inputs(mesh: DeviceMesh) -> None:
+    message = error(Explicit(mesh), mesh=mesh, spec=nn.Linear(9, 9), param_placements=PLACEMENTS)
+    assert message.startswith("error[VC303]: the spec does not run on the model's whole inputs.\n")
+
+
+def test_other_parameters(mesh: DeviceMesh) -> None:
+    class Other(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + self.bias
+
+    model = parallelize_module(Plain(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    assert error(model, spec=Other()) == (
+        "error[VC304]: the spec and the model have different parameters. Only in the spec: `bias`. "
+        "Map names that differ with the option `param_names`."
+    )
+    assert error(model, spec=lambda x: x + 1) == (
+        "error[VC304]: the spec and the model have different parameters. "
+        "Only in the model: `down.weight`, `up.weight`. Map names that differ with the option `param_names`."
+    )
+
+
+class Broken(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+def test_graph_breaks(mesh: DeviceMesh) -> None:
+    model = parallelize_module(Broken(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    line = Broken.forward.__code__.co_firstlineno + 1
+    explanation = (
+        "Call to `torch._dynamo.graph_break()`\n"
+        "  Explanation: User-inserted graph break. Message: None\n"
+        "  Hint: Remove the `torch._dynamo.graph_break()` call.\n"
+        "  From:\n"
+        f'  File "{__file__}", line {line}, in forward\n'
+        "    torch._dynamo.graph_break()"
+    )
+    assert error(model) == f"error[VC305]: the model does not trace to one graph.\n{explanation}"
+    model = parallelize_module(Plain(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    assert error(model, spec=Broken()) == f"error[VC305]: the spec does not trace to one graph.\n{explanation}"
+
+
+def test_unknown_options() -> None:
+    assert error(Plain(), specs=Plain()) == (
+        "error[VC306]: unknown option `specs`; the options are `spec`, `mesh`, `in_placements`, `param_placements`, "
+        "`param_names`, `out_placements`, `grad_placements`, `inner`, `on_unproved`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("spec", 3, "option `spec` must be an nn.Module or a callable."),
+        ("mesh", 3, "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
+        ("in_placements", {"x": 3}, "option `in_placements`: the value for `x` must be a tuple of placements."),
+        ("out_placements", {"x": (3,)}, "option `out_placements`: the value for `x` must be a tuple of placements."),
+        ("grad_placements", 3, "option `grad_placements` must map names to tuples of placements."),
+        ("param_names", 3, "option `param_names` must map implementation names to spec names."),
+        ("on_unproved", "ignore", 'option `on_unproved` must be "error" or "warn".'),
+    ],
+)
+def test_options_of_the_wrong_kind(option: str, value: object, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Options.from_mapping({option: value})
+    assert str(caught.value) == f"error[VC306]: {message}"
+
+
+def test_a_single_placement_stands_for_a_mesh_of_one_axis() -> None:
+    assert Options.from_mapping({"in_placements": {"x": Shard(0)}}).in_placements == {"x": (Shard(0),)}
+
+
+def test_names_that_do_not_exist(mesh: DeviceMesh) -> None:
+    common = {"mesh": mesh, "spec": Plain(), "param_placements": PLACEMENTS}
+    assert error(Explicit(mesh), **common, in_placements={"z": (R, R)}) == (
+        "error[VC306]: option `in_placements` names `z`; the plain tensor inputs are `x`."
+    )
+    assert error(Explicit(mesh), **common, out_placements={"output.1": (R, R)}) == (
+        "error[VC306]: option `out_placements` names `output.1`; the outputs are `output.0`."
+    )
+    assert error(Explicit(mesh), **common, grad_placements={"left.*": (R, R)}) == (
+        "error[VC306]: option `grad_placements`: nothing matches `left.*`; "
+        "the plain tensors are `x`, `up.weight`, `down.weight`."
+    )
+
+
+def test_a_spec_that_cannot_be_called(mesh: DeviceMesh) -> None:
+    message = error(Explicit(mesh), mesh=mesh, spec=lambda: 3, param_placements=PLACEMENTS)
+    assert message == (
+        "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."
+    )
+
+
+def test_a_spec_that_cannot_be_recovered(mesh: DeviceMesh) -> None:
+    assert error(Explicit(mesh), mesh=mesh) == (
+        "error[VC307]: the single-device program cannot be recovered from this model: without the hooks of "
+        "torch.distributed it still holds DTensors or collectives. "
+        "Pass the single-device program as the option `spec`."
+    )
+    assert error(Explicit(mesh), mesh=mesh, spec=Explicit(mesh)) == (
+        "error[VC307]: the option `spec` is no single-device program: it holds DTensors or collectives."
+    )
+
+
+def test_a_model_that_runs_on_local_shapes_only(mesh: DeviceMesh) -> None:
+    class Local(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.down(self.up(x).view(4, 4) * 2)
+
+    model = parallelize_module(Local(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    message = error(model)
+    assert message.startswith(
+        "error[VC307]: the single-device program cannot be recovered from this model: it does not run on whole "
+        "tensors. Pass the single-device program as the option `spec`.\n"
+    )
+    assert "return self.down(self.up(x).view(4, 4) * 2)" in message
+
+
+def test_a_plain_parameter_without_placement(mesh: DeviceMesh) -> None:
+    assert error(Explicit(mesh), mesh=mesh, spec=Plain()) == (
+        "error[VC308]: parameter `up.weight` is a plain tensor of shape [4, 8], but the spec's has shape [16, 8]. "
+        "Say how it is laid out with the option `param_placements`."
+    )
+
+
+def test_uneven_shards_block(mesh: DeviceMesh) -> None:
+    uneven = distribute_tensor(torch.randn(6, 8), mesh["tp"], [Shard(0)])
+    found = blockers(lambda x: x.sin(), uneven)
+    assert found[0] == (
+        "VC204",
+        "dimension 0 of `x` has size 6, which mesh axes tp (4 ranks) do not divide evenly.",
+    )
+
+
+def test_unknown_placements_block(mesh: DeviceMesh) -> None:
+    strided = distribute_tensor(torch.randn(16, 8), mesh, [R, Shard(0)]).redistribute(
+        placements=[_StridedShard(0, split_factor=4), Shard(0)]
+    )
+    found = blockers(lambda x: x.sin(), strided)
+    assert found[0] == (
+        "VC206",
+        f"`x` has placement {_StridedShard(0, split_factor=4)!r}; "
+        "only Shard, Replicate and Partial can be represented.",
+    )
+
+
+def test_rank_constants_of_the_user_block(mesh: DeviceMesh) -> None:
+    whole = distribute_tensor(torch.randn(8, 8), mesh["tp"], [R])
+
+    def scaled(x: Any) -> Any:
+        return x * dist.get_rank()
+
+    assert blockers(scaled, whole, spec=lambda x: x * 5) == [
+        (
+            "VC203",
+            f"`get_rank` in `scaled` (test_capture_errors.py:{scaled.__code__.co_firstlineno + 1}) is a constant of "
+            "the graph that was captured on this rank; other ranks run other graphs.",
+        )
+    ]
+
+
+def test_rank_constants_of_torch_block(mesh: DeviceMesh) -> None:
+    shard = distribute_tensor(torch.randn(8, 8), mesh["tp"], [Shard(0)])
+    _, implementation = capture_model(
+        lambda x: x.redistribute(placements=[Shard(1)]) * 2, (shard,), {}, Options(spec=lambda x: x * 2)
+    )
+    assert {blocker.code for blocker in implementation.blockers} == {"VC203"}
+    assert {"all_gather_into_tensor", "split"} <= {
+        blocker.node.name for blocker in implementation.blockers if blocker.node is not None
+    }
+
+
+def test_groups_that_are_no_mesh_axes_block(mesh: DeviceMesh) -> None:
+    group = dist.new_group([1, 2, 5])
+    found = blockers(
+        lambda x: collectives.all_reduce(x, "sum", group), torch.randn(4), mesh=mesh, spec=lambda x: x * 3
+    )
+    assert found == [("VC206", "the process group of ranks [1, 2, 5] is no product of mesh axes.")]
+
+
+def test_groups_that_the_mesh_did_not_make_are_assumed(mesh: DeviceMesh) -> None:
+    def assumptions(mesh: DeviceMesh, group: dist.ProcessGroup) -> tuple[str, ...]:
+        _, implementation = capture_model(
+            lambda x: collectives.all_reduce(x, "sum", group),
+            (torch.randn(4),),
+            {},
+            Options(mesh=mesh, spec=lambda x: x * 2),
+        )
+        return implementation.assumptions
+
+    general = "every rank runs the graph that rank 5 captured"
+    assert assumptions(mesh, mesh["tp"].get_group()) == (general,)
+    three = fake_mesh((2, 2, 2), ("pp", "dp", "tp"))
+    assert assumptions(three, dist.new_group([4, 5, 6, 7])) == (
+        general,
+        "on every rank, the group that is ranks [4, 5, 6, 7] here is that rank's slice of dp, tp",
+    )

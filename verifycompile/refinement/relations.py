@@ -1,0 +1,194 @@
+"""Relations of single nodes: which spec values the implementation holds, whole or as partial sums, and where."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator as python_operator
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch.fx
+
+from verifycompile.ir import algebra
+from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.lowering.lower import Lowering
+from verifycompile.program import Mesh, ProgramOutput
+from verifycompile.refinement.classify import Found, classify
+from verifycompile.torch_interface.source import location_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What failed: the pool and both lowered programs, and the outputs without a relation."""
+
+    pool: TermPool
+    spec: Lowering
+    implementation: Lowering
+    failed: Sequence[tuple[ProgramOutput, ProgramOutput]]
+
+
+class NodeRelations:
+    """Looks up relations between the nodes on which the failed outputs depend."""
+
+    def __init__(self, case: Diagnosis) -> None:
+        self.pool = case.pool
+        self.spec, self.implementation = case.spec, case.implementation
+        self.failed = case.failed
+        self.mesh: Mesh | None = case.implementation.program.mesh
+        self.spec_order = ordered_ancestors(self.spec, [o.node for o, _ in case.failed])
+        self.impl_order = ordered_ancestors(self.implementation, [o.node for _, o in case.failed])
+        self.impl_by_term = _by_term(self.implementation, self.impl_order)
+        self.spec_by_term = _by_term(self.spec, self.spec_order)
+
+    # -- relations
+
+    def is_unrelated(self, node: torch.fx.Node) -> bool:
+        """Whether no implementation value is this spec value, whole or as a partial sum."""
+        view = self.spec.view(node)
+        if view is None or node.op == "placeholder" or view.term is self.pool.unit:
+            return False
+        candidates = (*self.impl_by_term.get(view.term, ()), *self._partial_holders.get(view.term, ()))
+        for candidate in candidates:
+            other = self.implementation.view(candidate)
+            if other is not None and classify(self.pool, view, other, self.mesh).related:
+                return False
+        return True
+
+    def of_implementation(self, view: View) -> tuple[torch.fx.Node, Found] | None:
+        """A spec node to which an implementation value is related, and how."""
+        for term in (view.term, *self._summed_terms(view)):
+            for node in self.spec_by_term.get(term, ()):
+                spec_view = self.spec.view(node)
+                if spec_view is None:
+                    continue
+                found = classify(self.pool, spec_view, view, self.mesh)
+                if found.related:
+                    return node, found
+        return None
+
+    @functools.cached_property
+    def _partial_holders(self) -> dict[Term, list[torch.fx.Node]]:
+        """Terms that implementation values become when summed over the mesh axes that they use."""
+        holders: dict[Term, list[torch.fx.Node]] = {}
+        for node in self.impl_order:
+            view = self.implementation.view(node)
+            if view is None or view.term in self.spec_by_term:
+                continue
+            for term in self._summed_terms(view):
+                holders.setdefault(term, []).append(node)
+        return holders
+
+    def _summed_terms(self, view: View) -> Iterator[Term]:
+        """The term summed over all mesh axes that it uses, and over each alone."""
+        if self.mesh is None:
+            return
+        used = [a for a in range(len(self.mesh.axes)) if view.uses(a)]
+        for axes in (used, *([a] for a in used if len(used) > 1)):
+            if not axes:
+                continue
+            try:
+                yield algebra.sum_over(self.pool, view, axes).term
+            except ValueError:
+                continue
+
+    # -- the way from a failed output to its cause
+
+    def unrelated_chain(self) -> list[torch.fx.Node]:
+        """Spec nodes without a relation that are reached from a failed output through such nodes, operands first."""
+        unrelated = {n for n in self.spec_order if self.is_unrelated(n)}
+        reached: set[torch.fx.Node] = set()
+        stack = [o.node for o, _ in self.failed if o.node in unrelated]
+        while stack:
+            node = stack.pop()
+            if node not in reached:
+                reached.add(node)
+                stack.extend(i for i in self._operands(node) if i in unrelated)
+        return [n for n in self.spec_order if n in reached]
+
+    def roots(self) -> list[torch.fx.Node]:
+        """The nodes of the unrelated chain whose operands all have a relation."""
+        chain = self.unrelated_chain()
+        members = set(chain)
+        return [n for n in chain if not any(i in members for i in self._operands(n))]
+
+    def unmatched(self) -> list[torch.fx.Node]:
+        """Implementation nodes whose terms no spec node has, one per term."""
+        return [
+            nodes[0] for term, nodes in self.impl_by_term.items() if term not in self.spec_by_term and term.operands
+        ]
+
+    def counterpart(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """The implementation node that the same user line made, with the same operator, at the same turn."""
+        key = _origin_key(node)
+        same_impl = self._impl_by_origin.get(key)
+        if not same_impl:
+            return None
+        index = self._spec_by_origin[key].index(node)
+        return same_impl[min(index, len(same_impl) - 1)]
+
+    @functools.cached_property
+    def _impl_by_origin(self) -> dict[tuple[object, ...], list[torch.fx.Node]]:
+        return _by_origin(self.impl_order)
+
+    @functools.cached_property
+    def _spec_by_origin(self) -> dict[tuple[object, ...], list[torch.fx.Node]]:
+        return _by_origin(self.spec_order)
+
+    def first_holder(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """The first implementation node that holds the value of ``node``, up to its coefficient."""
+        view = self.implementation.view(node)
+        holders = [] if view is None else self.impl_by_term.get(view.term, [])
+        return holders[0] if holders else None
+
+    def first_scaled(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """The first implementation node that holds the value of ``node`` with its coefficient."""
+        view = self.implementation.view(node)
+        for holder in () if view is None else self.impl_by_term.get(view.term, ()):
+            other = self.implementation.view(holder)
+            if other is not None and view is not None and other.coefficient == view.coefficient:
+                return holder
+        return None
+
+    def _operands(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        """Operands with a tensor value; for an element of a tuple, those of the operator that made the tuple."""
+        return [i for i in producer(node).all_input_nodes if self.spec.view(i) is not None]
+
+
+def _by_term(lowering: Lowering, nodes: Sequence[torch.fx.Node]) -> dict[Term, list[torch.fx.Node]]:
+    holders: dict[Term, list[torch.fx.Node]] = {}
+    for node in nodes:
+        view = lowering.view(node)
+        if view is not None:
+            holders.setdefault(view.term, []).append(node)
+    return holders
+
+
+def _by_origin(nodes: Sequence[torch.fx.Node]) -> dict[tuple[object, ...], list[torch.fx.Node]]:
+    found: dict[tuple[object, ...], list[torch.fx.Node]] = {}
+    for node in nodes:
+        found.setdefault(_origin_key(node), []).append(node)
+    return found
+
+
+def ordered_ancestors(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Lowered nodes that ``nodes`` depend on, in graph order."""
+    wanted: set[torch.fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in wanted:
+            wanted.add(node)
+            stack.extend(node.all_input_nodes)
+    return [n for n in lowering.program.graph.graph.nodes if n in wanted and n in lowering.values]
+
+
+def producer(node: torch.fx.Node) -> torch.fx.Node:
+    """The operator that computed a value: for an element of a tuple, the operator that returned the tuple."""
+    source = node.args[0] if node.target is python_operator.getitem else node
+    return source if isinstance(source, torch.fx.Node) else node
+
+
+def _origin_key(node: torch.fx.Node) -> tuple[object, ...]:
+    location = location_of(node)
+    place = None if location is None else (location.file, location.line)
+    return str(node.target), place, bool(node.meta.get("autograd_backward"))
