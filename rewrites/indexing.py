@@ -1,6 +1,7 @@
 """Lookups by index: embedding, gather, scatter. Each is a contraction with the one-hot form of its index.
 
-An index outside of its table is an error in torch and contributes zero here; the proof is about runs without errors.
+An index outside of its table is an error in torch and contributes zero here; one that a rank computes is shown to
+be within (see ``bounds``), one that is given is right by assumption.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
+from verifycompile.rewrites.bounds import require_within, within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, choose, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
@@ -28,6 +30,7 @@ def one_hot(b: Builder, index: View, size: Size) -> View:
 @operator(aten.embedding.default)
 def embedding(b: Builder, weight: View, indices: View, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> View:
     """Row lookup. The last three arguments change the gradient only, which is an operator of its own."""
+    require_within(b, indices, b.shape(weight)[0])
     lookup = one_hot(b, indices, b.shape(weight)[0])
     return b.contraction("*b v, v d -> *b d", lookup, weight)
 
@@ -41,6 +44,7 @@ def embedding_dense_backward(
         raise UnsupportedError(UNSUPPORTED, "embedding with scale_grad_by_freq=True")
     if num_weights == 0:
         return b.full(0, [0, b.shape(grad_output)[-1]])
+    require_within(b, indices, num_weights)
     lookup = one_hot(b, indices, num_weights)
     if padding_idx >= 0:
         kept = b.negate(b.equal(b.iota(num_weights), padding_idx))
@@ -60,6 +64,7 @@ def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> 
     table = _trim(b, self, index, position)
     table = b.permute(table, [*(d for d in range(rank) if d != position), position])
     table = b.unsqueeze(table, position)
+    require_within(b, index, b.shape(self)[position])
     lookup = one_hot(b, index, b.shape(self)[position])
     return b.sum(b.mul(lookup, table), [rank])
 
@@ -75,6 +80,7 @@ def _trim(b: Builder, view: View, index: View, position: int) -> View:
 def index_select(b: Builder, self: View, dim: int, index: View) -> View:
     position = dim % b.rank(self)
     size = b.shape(self)[position]
+    require_within(b, index, size)
     moved = relabel.permute(self, _to_front(self, b.lead + position, b.lead))
     rows = b.contraction("i v, v *r -> i *r", one_hot(b, index, size), moved)
     return relabel.permute(rows, _from_front(rows, b.lead + position, b.lead))
@@ -123,6 +129,9 @@ def _put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, 
         other = indices[1 - dim]
         if not _counts(b, rows, b.shape(view)[dim]) or b.rank(other) != 1 or b.rank(values) > 1:
             continue
+        if not within(other, b.shape(view)[1 - dim]):
+            # A negative index counts from the end.
+            raise UnsupportedError(UNSUPPORTED, "index_put with an index that is not known to be within its dimension")
         # Each row occurs once, so no two values meet in one element and their order does not matter.
         mask = one_hot(b, other, b.shape(view)[1 - dim])
         spread = b.unsqueeze(values, 1) if b.rank(values) else values

@@ -234,6 +234,7 @@ def test_compiled_models_are_unwrapped(mesh: DeviceMesh) -> None:
         assert_alike(*capture_model(model, (torch.randn(4, 8),), {}, Options()))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo, of a block's input
 def test_blocks_compiled_one_by_one(mesh: DeviceMesh) -> None:
     model = tensor_parallel(Net(), mesh["tp"])
     names: list[set[str]] = []

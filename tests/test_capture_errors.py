@@ -194,7 +194,7 @@ def test_names_that_do_not_exist(mesh: DeviceMesh) -> None:
     )
     assert error(Explicit(mesh), **common, grad_placements={"left.*": (R, R)}) == (
         "error[VC306]: option `grad_placements`: nothing matches `left.*`; "
-        "the plain tensors are `x`, `up.weight`, `down.weight`."
+        "the plain tensors are `down.weight`, `up.weight`, `x`."
     )
 
 

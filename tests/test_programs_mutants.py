@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutants.mutant import outcome
-from tests.mutants.table import MUTANTS
+from tests.mutants.mutant import captured, outcome
+from tests.mutants.table import MUTANTS, every_collective
+from tests.programs import gpt2, llama, torch_transformer
 from verifycompile import Verdict
+
+EXHAUSTIVE = [
+    torch_transformer.case(4),
+    torch_transformer.case(2, sequence_parallel=False),
+    llama.case(2),
+    llama.case(2, data_parallel=2),
+    llama.block_case(4),
+    gpt2.case(4),
+    gpt2.case(2, data_parallel=2),
+]
 
 NOT_REFUTED = {
     # Plain outputs that hold the spec's elements in another order, or among others: no value refutes every layout.
@@ -60,3 +71,14 @@ def test_there_are_enough_mutants_of_every_kind():
     assert {"drop", "twice", "scale", "axis", "rotate", "other-rank", "swap", "partial-kept", "input-layouts"} <= kinds
     assert len(MUTANTS) - len(EQUAL) >= 40
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", EXHAUSTIVE, ids=lambda case: case.name)
+def test_no_wrong_edit_of_any_collective_verifies(case):
+    _, implementation = captured(case, case)
+    outcomes = [outcome(mutant) for mutant in every_collective(case, implementation)]
+    different = [result for result in outcomes if not result.oracle.equal]
+    assert [result.row() for result in different if result.verdict is Verdict.VERIFIED] == []
+    refuted = [result for result in different if result.verdict is Verdict.REFUTED]
+    assert 3 * len(refuted) >= 2 * len(different), [result.row() for result in different if result not in refuted]

@@ -17,12 +17,14 @@ from tests.ir.evaluate import Evaluator
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate_pool
+from verifycompile.rewrites import indexing
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.registry import UnsupportedError
 
 RANK = sympy.Symbol("u0", integer=True, nonnegative=True)
-SIZES = [(2, 4), (3, 2), (4, 1), (2, 3)]
+SIZES = [(2, 4), (3, 2), (2, 3)]
 TOKENS, WIDTH = 5, 2
 
 
@@ -63,7 +65,7 @@ class Lookup:
         position = b.sub(tokens, start)
         if self.mask_index:
             position = choose(b, mask, 0, position)
-        found = b.contraction("t v, v d -> t d", _one_hot(b, position, rows), local)
+        found = indexing.embedding(b, local, position, -1, False, False)
         if self.mask_rows:
             found = choose(b, b.unsqueeze(mask, 1), 0, found)
         return algebra.sum_over(pool, found, [0]), whole
@@ -94,40 +96,56 @@ def test_the_masked_lookup_is_the_lookup(ranks: int, rows: int) -> None:
     assert "merge-shifted-one-hot" in {name for name, _ in pool.lemma_trace}
 
 
-MISTAKES = {
-    "lower bound one too low": Lookup(below=-1),
+WRONG = {
     "lower bound one too high": Lookup(below=1),
     "upper bound one too low": Lookup(above=-1),
+    "rows not masked": Lookup(mask_rows=False),
+    "shard of one row less": Lookup(stride=-1, below=0),
+}
+
+OUTSIDE = {
+    "lower bound one too low": Lookup(below=-1),
     "upper bound one too high": Lookup(above=1),
     "offset one too low": Lookup(offset=-1),
     "offset one too high": Lookup(offset=1),
     "offset of another shard size": Lookup(stride=1),
-    "offset of a smaller shard size": Lookup(stride=-1),
-    "whole shard shifted": Lookup(below=1, above=1, offset=1),
+    "whole shard shifted": Lookup(below=1, above=1),
     "no lower bound": Lookup(mask_below=False),
     "no upper bound": Lookup(mask_above=False),
-    "rows not masked": Lookup(mask_rows=False),
     "mask negated": Lookup(negated=True),
+    "index not masked": Lookup(mask_index=False),
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize("mistake", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize(("ranks", "rows"), SIZES)
-def test_a_mistake_is_no_lookup(mistake: Lookup, ranks: int, rows: int) -> None:
+def test_a_mistake_is_another_value(mistake: Lookup, ranks: int, rows: int) -> None:
     pool = TermPool()
-    parallel, whole = mistake.build(pool, ranks, rows)
+    try:
+        parallel, whole = mistake.build(pool, ranks, rows)
+    except UnsupportedError:
+        assert mistake.stride
+        return
     assert not agree(parallel, whole, ranks, rows)
     assert parallel != whole
     validate_pool(pool)
 
 
+@pytest.mark.parametrize("mistake", OUTSIDE.values(), ids=OUTSIDE)
 @pytest.mark.parametrize(("ranks", "rows"), SIZES)
-def test_an_index_outside_of_the_shard_finds_nothing(ranks: int, rows: int) -> None:
-    """The index needs no mask of its own where what it finds is masked."""
+def test_an_index_that_may_leave_the_shard_is_refused(mistake: Lookup, ranks: int, rows: int) -> None:
+    """torch raises an error for it: the one-hot form, which finds nothing, must not hide that."""
+    with pytest.raises(UnsupportedError) as refused:
+        mistake.build(TermPool(), ranks, rows)
+    assert refused.value.message == f"an index that may lie outside of a table of size {rows}"
+
+
+@pytest.mark.parametrize(("ranks", "rows"), SIZES)
+def test_an_index_that_is_given_is_taken_to_be_right(ranks: int, rows: int) -> None:
     pool = TermPool()
-    parallel, whole = Lookup(mask_index=False).build(pool, ranks, rows)
-    assert agree(parallel, whole, ranks, rows)
-    assert parallel == whole
+    b = Builder(pool, (ranks,))
+    table, index = pool.leaf("table", (rows, WIDTH)), pool.leaf("index", (ranks, TOKENS))
+    indexing.embedding(b, relabel.insert_dim(table, 0, ranks), index, -1, False, False)
 
 
 @pytest.mark.parametrize(("ranks", "rows"), SIZES)

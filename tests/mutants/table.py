@@ -15,6 +15,7 @@ from tests.mutants.edits import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.mutants.mutant import Mutant
 from tests.programs import gpt2, llama, mlp, torch_transformer
 from tests.programs.case import Case
+from verifycompile.program import Program
 
 PLAIN = mlp.case(2)
 MLP, MLP_2D = mlp.residual_case(2), mlp.residual_case(2, data_parallel=2)
@@ -194,6 +195,27 @@ def _swap_gate(model: nn.Module) -> None:
 
 def _swap_queries(model: nn.Module) -> None:
     model.get_submodule("h.0").__class__ = SwappedBlock
+
+
+def every_collective(case: Case, program: Program) -> Iterator[Mutant]:
+    """Every edit of every collective and coordinate of one captured program."""
+    for name, target in _COLLECTIVES.items():
+        for direction in ("forward", "backward"):
+            backward = direction == "backward"
+            for position, node in enumerate(edits.nodes_of(program, target, backward=backward)):
+                detail = f"{name}-{direction}-{position}"
+                yield _graph("drop", detail, case, edits.drop(target, position, backward))
+                yield _graph("scale", detail, case, edits.scale(target, position, backward, 2.0))
+                if target is not ALL_GATHER:
+                    yield _graph("mean", detail, case, edits.other_reduction(target, position, backward, "avg"))
+                if target is ALL_REDUCE:
+                    yield _graph("twice", detail, case, edits.reduce_twice(position, backward))
+                elif edits.has_pieces(node):
+                    yield _graph("rotate", detail, case, edits.rotate_pieces(target, position, backward))
+                if len(case.mesh) == 2 and case.mesh[0][1] == case.mesh[1][1]:
+                    yield _graph("axis", detail, case, edits.other_axis(target, position, backward, 0))
+    for position in range(len(edits.coordinates(program))):
+        yield _graph("other-rank", f"coordinate-{position}", case, edits.other_rank(position))
 
 
 _FAMILIES: tuple[Callable[[], Iterator[Mutant]], ...] = (

@@ -36,7 +36,7 @@ def check_against(
         lines.append("Map names that differ with the option `param_names`.")
         raise UsageError("VC304", " ".join(lines))
     for name, item in implementation_inputs.items():
-        if name in spec_inputs:
+        if name in spec_inputs and item.placements is not None:
             _check_shape(item, spec_inputs[name])
     for name in sorted(set(spec_passed_through) | set(implementation_passed_through)):
         ours, theirs = implementation_passed_through.get(name), spec_passed_through.get(name)
@@ -81,7 +81,7 @@ def unify_symbols(spec: Program, implementation: Program) -> Program:
     implementation_inputs = _tensors(implementation)
     for name, item in _tensors(spec).items():
         other = implementation_inputs.get(name)
-        if other is None or other.global_shape is None or item.global_shape is None:
+        if other is None or other.placements is None or other.global_shape is None or item.global_shape is None:
             continue
         for dimension, (size, whole) in enumerate(zip(item.global_shape, other.global_shape, strict=True)):
             expected = substitute(whole, implementation.size_values)

@@ -213,7 +213,7 @@ class PlacedBoundary:
         for name in self._options.in_placements:
             if name not in arguments and name.split(".")[0] not in unused:
                 raise UsageError(
-                    "VC306", f"option `in_placements` names `{name}`; the plain tensor inputs are {_listed(arguments)}."
+                    "VC306", f"option `in_placements` names `{name}`; the plain tensor inputs are {_listed(sorted(arguments))}."
                 )
         for option, patterns, candidates in (
             ("param_placements", self._options.param_placements, parameters),
@@ -223,7 +223,7 @@ class PlacedBoundary:
                 if not fnmatch.filter(candidates, pattern):
                     raise UsageError(
                         "VC306",
-                        f"option `{option}`: nothing matches `{pattern}`; the plain tensors are {_listed(candidates)}.",
+                        f"option `{option}`: nothing matches `{pattern}`; the plain tensors are {_listed(sorted(candidates))}.",
                     )
 
 

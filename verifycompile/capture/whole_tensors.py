@@ -62,7 +62,7 @@ class WholeTensors:
             shape = tuple(size * degree for size, degree in zip(shape, degrees, strict=True))
         device = self._device if item is None and tensor.is_meta else tensor.device
         is_whole = type(tensor) in (torch.Tensor, nn.Parameter) and shape == tuple(tensor.shape)
-        if is_whole and device == tensor.device and not copy:
+        if is_whole and tensor.is_leaf and device == tensor.device and not copy:
             return tensor
         whole = torch.empty(shape, dtype=tensor.dtype, device=device)
         if isinstance(tensor, nn.Parameter):

@@ -139,7 +139,7 @@ def _layouts(metas: Sequence[Any], offset: int) -> dict[int, Layout]:
             placements=tuple(placements),
             global_shape=tuple(meta.outer_size),
             shard_order_is_default=all(
-                tuple(entry.mesh_dims) == tuple(sorted(entry.mesh_dims)) for entry in shard_order
+                tuple(entry.mesh_dims) == tuple(sorted(entry.mesh_dims)) for entry in shard_order or ()
             ),
         )
     return layouts

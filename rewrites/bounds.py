@@ -1,0 +1,41 @@
+"""Whether a computed index stays within its table.
+
+An index outside of a table is an error in torch, or counts from the end; a one-hot lookup finds nothing there. So
+an index that is shifted to a shard of the table must be shown to be masked, and is refused otherwise.
+"""
+
+from __future__ import annotations
+
+import z3
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import WHERE
+from verifycompile.rewrites.one_hot import _holds, _Translator, _Untranslatable
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+
+_ARITHMETIC = (COMBINE, CONTRACT, WHERE)
+
+
+def within(index: View, size: Size) -> bool:
+    """Whether z3 proves ``0 <= index < size`` for every value of what the index is computed from."""
+    if not isinstance(size, int):
+        return False
+    translator = _Translator()
+    try:
+        value = translator.integer(index)
+    except _Untranslatable:
+        return False
+    return _holds(z3.And(value >= 0, value < size), translator.indices, index.shape)
+
+
+def require_within(b: Builder, index: View, size: Size) -> None:
+    """Refuse an index that is computed from a rank's coordinate and may leave a table of ``size`` rows.
+
+    An index that every rank takes as it is given is the spec's too, where it is right by assumption.
+    """
+    computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
+    if computed and any(index.uses(axis) for axis in range(b.lead)) and not within(index, size):
+        raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
