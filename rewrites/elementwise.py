@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from verifycompile.ir.algebra import CONTRACT
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import INFINITY, Builder, Number
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -70,7 +71,18 @@ def _negative(value: Number) -> Number:
 
 @operator(aten.mul.Tensor, aten.mul.Scalar)
 def mul(b: Builder, self: View, other: View | Number) -> View:
+    if _is_infinite(self) or _is_infinite(b.view(other)):
+        # Zero times infinity is no number in torch; a mask that selects an infinity is a product here.
+        raise UnsupportedError(UNSUPPORTED, "a product with infinity")
     return b.mul(self, other) if isinstance(other, View) else b.scale(self, other)
+
+
+def _is_infinite(view: View) -> bool:
+    """Whether the value is infinity, or infinity where a mask is one."""
+    term = view.term
+    return term.operation is INFINITY or (
+        term.operation is CONTRACT and any(v.term.operation is INFINITY for v in term.operands)
+    )
 
 
 @operator(aten.div.Tensor, aten.div.Scalar)

@@ -38,7 +38,7 @@ class Piece:
     def view(self, builder: Builder) -> View:
         pieces = self.pieces
         start: Size = 0
-        if pieces.lengths[0] == pieces.lengths[self.index]:
+        if pieces.lengths[: self.index].count(pieces.lengths[0]) == self.index:
             start = pieces.lengths[0] * self.index
         else:
             for length in pieces.lengths[: self.index]:

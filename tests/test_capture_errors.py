@@ -64,7 +64,11 @@ def blockers(function: Any, *args: Any, **options: Any) -> list[tuple[str, str]]
 
 def test_usage_errors_have_code_and_message() -> None:
     failure = UsageError("VC301", "no device mesh.")
-    assert (failure.code, failure.message, str(failure)) == ("VC301", "no device mesh.", "error[VC301]: no device mesh.")
+    assert (failure.code, failure.message, str(failure)) == (
+        "VC301",
+        "no device mesh.",
+        "error[VC301]: no device mesh.",
+    )
 
 
 def test_no_mesh(mesh: DeviceMesh) -> None:
@@ -94,8 +98,7 @@ def test_wrong_number_of_placements(mesh: DeviceMesh) -> None:
 def test_shard_of_a_dimension_that_does_not_exist(mesh: DeviceMesh) -> None:
     message = error(Explicit(mesh), mesh=mesh, spec=Plain(), param_placements={"up.weight": (R, Shard(3))})
     assert message == (
-        "error[VC303]: `up.weight` has 2 dimensions, but its placement is Shard(dim=3): "
-        "(Replicate(), Shard(dim=3))."
+        "error[VC303]: `up.weight` has 2 dimensions, but its placement is Shard(dim=3): (Replicate(), Shard(dim=3))."
     )
 
 
@@ -286,9 +289,7 @@ def test_rank_constants_of_torch_block(mesh: DeviceMesh) -> None:
 
 def test_groups_that_are_no_mesh_axes_block(mesh: DeviceMesh) -> None:
     group = dist.new_group([1, 2, 5])
-    found = blockers(
-        lambda x: collectives.all_reduce(x, "sum", group), torch.randn(4), mesh=mesh, spec=lambda x: x * 3
-    )
+    found = blockers(lambda x: collectives.all_reduce(x, "sum", group), torch.randn(4), mesh=mesh, spec=lambda x: x * 3)
     assert found == [("VC206", "the process group of ranks [1, 2, 5] is no product of mesh axes.")]
 
 

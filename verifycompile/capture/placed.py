@@ -213,7 +213,8 @@ class PlacedBoundary:
         for name in self._options.in_placements:
             if name not in arguments and name.split(".")[0] not in unused:
                 raise UsageError(
-                    "VC306", f"option `in_placements` names `{name}`; the plain tensor inputs are {_listed(sorted(arguments))}."
+                    "VC306",
+                    f"option `in_placements` names `{name}`; the plain tensor inputs are {_listed(sorted(arguments))}.",
                 )
         for option, patterns, candidates in (
             ("param_placements", self._options.param_placements, parameters),

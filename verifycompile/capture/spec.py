@@ -46,7 +46,9 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     """
     start = time.perf_counter()
     exported: Export = implementation.graph.meta.pop(EXPORT)
-    captured = _given(exported, implementation, options) if options.spec is not None else _recovered(exported, implementation)
+    captured = (
+        _given(exported, implementation, options) if options.spec is not None else _recovered(exported, implementation)
+    )
     if has_rank_operators(captured.exported.joint.graph):
         raise UsageError("VC307", _STILL_PARALLEL)
     program = _program(captured)

@@ -113,8 +113,23 @@ class _Checker:
         forward = [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
         backward = [o for o in self.spec.program.outputs if o.kind is OutputKind.GRADIENT]
         return (
-            self._relate_outputs(forward, outputs) or self._relate_tangents() or self._relate_outputs(backward, outputs)
+            self._relate_outputs(forward, outputs)
+            or self._relate_tangents()
+            or self._relate_outputs(backward, outputs)
+            or self._side_effect()
         )
+
+    def _side_effect(self) -> Mismatch | None:
+        """What the implementation does to a parameter, buffer or input must be done by the spec too."""
+        expected = {o.name for o in self.spec.program.outputs}
+        for output in self.implementation.program.outputs:
+            if output.name in expected or output.kind is OutputKind.VALUE:
+                continue
+            effect = "has a gradient for" if output.kind is OutputKind.GRADIENT else "writes to"
+            target = output.name.partition(".")[2]
+            message = f"the implementation {effect} `{target}`, the spec does not"
+            return Mismatch("VC107", message, output.name, impl_node=output.node)
+        return None
 
     def _mutation(self) -> Mismatch | None:
         """A node that writes to its operands changes values that the proof takes as fixed."""

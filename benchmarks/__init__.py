@@ -1,0 +1,1 @@
+"""Measures what verification costs beside the capture of the same graphs."""

@@ -1,0 +1,32 @@
+"""After every lowering in any test, the terms and values that it made are checked for validity."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import pytest
+import torch.fx
+
+from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.validate import validate, validate_term
+from verifycompile.lowering.lower import Lowering
+
+
+@pytest.fixture(autouse=True)
+def valid_ir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms never change, so each is checked once."""
+    lower = Lowering.lower
+    checked: weakref.WeakKeyDictionary[TermPool, int] = weakref.WeakKeyDictionary()
+
+    def checked_lower(self: Lowering, targets: Iterable[torch.fx.Node]) -> None:
+        before = set(self.values)
+        lower(self, targets)
+        for term in self.pool.terms[checked.get(self.pool, 0) :]:
+            validate_term(term)
+        checked[self.pool] = len(self.pool)
+        for node, value in self.values.items():
+            if node not in before and isinstance(value, View):
+                validate(value)
+
+    monkeypatch.setattr(Lowering, "lower", checked_lower)
