@@ -62,7 +62,8 @@ def rank_of_job() -> int | None:
 
 
 def _warn(text: str, report: Report | None) -> None:
-    location = report.findings[0].impl_location if report is not None else None
+    first = report.findings[0] if report is not None else None
+    location = None if first is None else first.impl_location or first.spec_location
     if location is None:
         warnings.warn(text, VerificationWarning, stacklevel=2)
         return

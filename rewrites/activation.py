@@ -6,7 +6,7 @@ import torch
 
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import MAXIMUM, require_real
+from verifycompile.rewrites.elementwise import MAXIMUM, require_real, require_same_on_ranks
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -66,10 +66,12 @@ def tanh_backward(b: Builder, grad_output: View, output: View) -> View:
 
 @operator(aten.softplus.default)
 def softplus(b: Builder, self: View, beta: Number, threshold: Number) -> View:
+    require_same_on_ranks(b, beta=beta, threshold=threshold)
     return b.pointwise(SOFTPLUS, self, attributes=(beta, threshold))
 
 
 @operator(aten.softplus_backward.default)
 def softplus_backward(b: Builder, grad_output: View, self: View, beta: Number, threshold: Number) -> View:
     require_real(b, "grad_output", "self")
+    require_same_on_ranks(b, beta=beta, threshold=threshold)
     return b.mul(grad_output, b.pointwise(SOFTPLUS_DERIVATIVE, self, attributes=(beta, threshold)))

@@ -27,7 +27,7 @@ ATTENTION_GRADIENT = {
 
 def _scale(query: View, scale: float | None) -> float:
     if scale is not None:
-        if not isinstance(scale, (int, float)) or scale <= 0:
+        if scale <= 0:
             # torch scales masked scores too: minus infinity would change its sign.
             raise UnsupportedError(UNSUPPORTED, f"attention with scale={scale}")
         return scale

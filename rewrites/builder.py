@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import sympy
 import torch
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.scalar import ONE, NonFiniteScalar, Scalar, as_scalar, divide
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 
 Number = int | float | bool | sympy.Expr
 

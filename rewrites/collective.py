@@ -41,7 +41,9 @@ def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
     """The reduced value, equal on every rank of the group."""
     axes = sorted(group.axes)
     dtype = b.call.dtype
-    if dtype is not None and ((dtype is torch.bool and operation == "sum") or (operation == "avg" and _is_whole(dtype))):
+    added = dtype is torch.bool and operation == "sum"
+    averaged = dtype is not None and _is_whole(dtype) and operation == "avg"
+    if added or averaged:
         # Booleans are added as "or", and a mean of whole numbers is truncated, each backend in its own way.
         raise UnsupportedError(UNSUPPORTED, f"a collective `{operation}` of {dtype}")
     if operation in ("sum", "avg"):

@@ -65,12 +65,16 @@ def linear(b: Builder, input: View, weight: View, bias: View | None) -> View:
 
 
 @operator(aten.sum.default, aten.sum.dim_IntList)
-def sum_dims(b: Builder, self: View, dtype: torch.dtype | None, dim: Sequence[int] | None = None, keepdim: bool = False) -> View:
+def sum_dims(
+    b: Builder, self: View, dtype: torch.dtype | None, dim: Sequence[int] | None = None, keepdim: bool = False
+) -> View:
     if b.call.dtype is torch.bool:
         raise UnsupportedError(UNSUPPORTED, "a sum in booleans")
     return b.sum(cast(b, self, b.dtype_of("self"), dtype), dim, keepdim)
 
 
 @operator(aten.mean.default, aten.mean.dim)
-def mean(b: Builder, self: View, dtype: torch.dtype | None, dim: Sequence[int] | None = None, keepdim: bool = False) -> View:
+def mean(
+    b: Builder, self: View, dtype: torch.dtype | None, dim: Sequence[int] | None = None, keepdim: bool = False
+) -> View:
     return b.mean(cast(b, self, b.dtype_of("self"), dtype), dim, keepdim)

@@ -26,7 +26,7 @@ def _checked(b: Builder, value: Number) -> Number:
     elif dtype is torch.bool:
         return int(bool(value))
     else:
-        whole = value == math.floor(value) if math.isfinite(value) else False
+        whole = math.isfinite(value) and value == math.floor(value)
     if not whole:
         raise UnsupportedError(UNSUPPORTED, f"the value {value} in a tensor of {dtype}")
     return value
@@ -106,7 +106,7 @@ def prims_iota(
 
 
 def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
-    if b.call.shape is None or any(isinstance(n, float) and n != int(n) for n in (start, end, step)):
+    if b.call.shape is None or any(isinstance(n, float) and not n.is_integer() for n in (start, end, step)):
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}, {step})")
     length = b.call.shape[0]
     if step == 1 and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]

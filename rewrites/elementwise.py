@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
 
 from verifycompile.ir.algebra import CONTRACT
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import INFINITY, Builder, Number
-from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -43,6 +44,13 @@ def require_exact(b: Builder, **numbers: Number) -> None:
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if not (whole or getattr(value, "is_integer", False) is True) or dtype is torch.bool:
             raise UnsupportedError(UNSUPPORTED, f"`{name}={value}` in arithmetic on {dtype}")
+
+
+def require_same_on_ranks(b: Builder, **numbers: object) -> None:
+    """Refuse attributes that are computed from a rank's coordinate: a term has one attribute for all ranks."""
+    for name, value in numbers.items():
+        if isinstance(value, sympy.Expr) and value.free_symbols & set(b.coordinates):
+            raise UnsupportedError(UNREPRESENTABLE, f"`{name}={value}` depends on the rank")
 
 
 @operator(aten.add.Tensor, aten.add.Scalar)
@@ -97,6 +105,7 @@ def neg(b: Builder, self: View) -> View:
 
 @operator(aten.pow.Tensor_Scalar)
 def pow_scalar(b: Builder, self: View, exponent: Number) -> View:
+    require_same_on_ranks(b, exponent=exponent)
     return b.power(self, exponent)
 
 

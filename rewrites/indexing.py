@@ -28,7 +28,9 @@ def one_hot(b: Builder, index: View, size: Size) -> View:
 
 
 @operator(aten.embedding.default)
-def embedding(b: Builder, weight: View, indices: View, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> View:
+def embedding(
+    b: Builder, weight: View, indices: View, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
+) -> View:
     """Row lookup. The last three arguments change the gradient only, which is an operator of its own."""
     require_within(b, indices, b.shape(weight)[0])
     lookup = one_hot(b, indices, b.shape(weight)[0])

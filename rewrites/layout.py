@@ -11,6 +11,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import SLICE, Builder, Number
+from verifycompile.rewrites.elementwise import require_same_on_ranks
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.values import Piece, Pieces
 
@@ -107,7 +108,9 @@ def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Nu
         return _empty(b, self, dim) if length == 0 else b.narrow(self, dim, first, length)
     if not all(isinstance(n, int) for n in (size, first, last, step)):
         raise UnsupportedError(UNREPRESENTABLE, f"a slice with step {step} of symbolic size")
-    assert isinstance(first, int) and isinstance(last, int) and isinstance(step, int)
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    assert isinstance(step, int)
     length = max(0, -(-(last - first) // step))
     if length == 0:
         return _empty(b, self, dim)
@@ -234,6 +237,7 @@ def slice_backward(
 
 @operator(aten.select_backward.default)
 def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, index: int) -> View:
+    require_same_on_ranks(b, index=index)
     total = input_sizes[dim % len(input_sizes)]
     position = dim % len(input_sizes)
     start = total + index if index < 0 else index
@@ -242,6 +246,8 @@ def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], 
 
 @operator(aten.constant_pad_nd.default)
 def constant_pad_nd(b: Builder, self: View, pad: Sequence[int], value: Number) -> View:
+    for number in (value, *pad):
+        require_same_on_ranks(b, pad=number)
     if value != 0 or any(p < 0 for p in pad):
         raise UnsupportedError(UNSUPPORTED, f"padding {list(pad)} with {value}")
     result = self

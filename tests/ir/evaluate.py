@@ -6,6 +6,7 @@ for all of its free indices at once; every operand is first read over the term's
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -153,6 +154,11 @@ def _power(attributes: Sequence[object], x: Tensor) -> Tensor:
     return x ** float(attributes[0])  # type: ignore[arg-type]
 
 
+def _function_of_one(function: Callable[[Tensor], Tensor], attributes: Sequence[object], x: Tensor) -> Tensor:
+    assert not attributes
+    return function(x)
+
+
 _POINTWISE: dict[str, Callable[..., Tensor]] = {
     "combine": lambda _, *operands: sum(operands[1:], operands[0]),
     "power": _power,
@@ -179,7 +185,7 @@ for _name in (
     "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor",
     "log", "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
 ):  # fmt: skip
-    _POINTWISE[_name] = lambda _, x, function=getattr(torch, _name): function(x)
+    _POINTWISE[_name] = functools.partial(_function_of_one, getattr(torch, _name))
 
 
 # ------------------------------------------------------------------------------------------------ with core indices

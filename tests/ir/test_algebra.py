@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from tests.ir.evaluate import Evaluator
 from tests.ir.test_relabel import step
 from tests.ir.views import Leaves, leaf
-
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, iota, multiply_views, sum_over
 from verifycompile.ir.build import ShapeError

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.ir.evaluate import Evaluator
 
+from tests.ir.evaluate import Evaluator
 from verifycompile.ir.algebra import multiply_views
 from verifycompile.ir.indicator import NOT, both, either, equal, is_indicator, less, less_equal, negate
 from verifycompile.ir.scalar import as_scalar
@@ -43,7 +43,12 @@ def test_negation() -> None:
     assert negate(pool, less(pool, a, b)) == less_equal(pool, b, a)
     assert negate(pool, less_equal(pool, a, b)) == less(pool, b, a)
     assert negate(pool, equal(pool, a, b)).term.operation is NOT
-    for view in (less(pool, a, b), less_equal(pool, a, b), equal(pool, a, b), both(pool, less(pool, a, b), equal(pool, b, b))):
+    for view in (
+        less(pool, a, b),
+        less_equal(pool, a, b),
+        equal(pool, a, b),
+        both(pool, less(pool, a, b), equal(pool, b, b)),
+    ):
         assert negate(pool, negate(pool, view)) == view
         assert holds(negate(pool, view)) == [not h for h in holds(view)]
     assert negate(pool, pool.zero((2,))) == pool.constant(as_scalar(1), (2,))

@@ -12,8 +12,8 @@ import pytest
 import sympy
 import torch
 import z3
-from tests.ir.evaluate import Evaluator
 
+from tests.ir.evaluate import Evaluator
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate_pool
@@ -153,7 +153,7 @@ def test_the_lemma_is_true(ranks: int, rows: int) -> None:
     """``inside(m) and x - m*n == l`` is ``x == m*n + l`` for all reals x; each guard is needed (z3)."""
     x = z3.Real("x")
     m, position = z3.Ints("m l")
-    bounds = [0 <= m, m < ranks, 0 <= position, position < rows]
+    bounds = [m >= 0, m < ranks, position >= 0, position < rows]
     inside = z3.And(m * rows <= x, x < m * rows + rows)
     shifted = z3.If(inside, x - z3.ToReal(m * rows), 0) == z3.ToReal(position)
     lemma = z3.And(inside, shifted) == (x == z3.ToReal(m * rows + position))
@@ -166,7 +166,9 @@ def test_the_lemma_is_true(ranks: int, rows: int) -> None:
     # A mask that lets one row more through is caught by the local index, which has no such row.
     assert _proved(bounds, wrong == (x == z3.ToReal(m * rows + position)))
     narrow = z3.And(m * rows < x, x < m * rows + rows)
-    assert not _proved(bounds, z3.And(narrow, x - z3.ToReal(m * rows) == z3.ToReal(position)) == (x == z3.ToReal(m * rows + position)))
+    assert not _proved(
+        bounds, z3.And(narrow, x - z3.ToReal(m * rows) == z3.ToReal(position)) == (x == z3.ToReal(m * rows + position))
+    )
 
 
 def _proved(assumptions: list[z3.BoolRef], claim: z3.BoolRef) -> bool:

@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
+
 from tests.ir.evaluate import Evaluator
 from tests.ir.views import Leaves, leaf, random_shape
-
 from verifycompile.ir import relabel
 from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
 from verifycompile.ir.term import CONSTANT, TermPool, View
@@ -31,7 +31,9 @@ def step(draw: random.Random, view: View, value: torch.Tensor) -> tuple[View, to
     if kind == "insert":
         place, extent = draw.randrange(view.rank + 1), draw.choice([1, 1, 2])
         wide = value.unsqueeze(place)
-        return relabel.insert_dim(view, place, extent), wide.expand([extent if d == place else -1 for d in range(wide.dim())])
+        return relabel.insert_dim(view, place, extent), wide.expand(
+            [extent if d == place else -1 for d in range(wide.dim())]
+        )
     if kind == "broadcast":
         return relabel.broadcast_to(view, (2, *view.shape), 0), value.expand((2, *value.shape))
     if not view.rank:

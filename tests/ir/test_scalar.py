@@ -12,7 +12,10 @@ from verifycompile.ir.scalar import NonFiniteScalar, add, as_scalar, divide, mul
 s = sympy.Symbol("s", positive=True, integer=True)
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.1, Fraction(1, 10)), (0.5, Fraction(1, 2)), (1 / 3, Fraction(1, 3)), (3, Fraction(3)), (-2.5, Fraction(-5, 2))])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.1, Fraction(1, 10)), (0.5, Fraction(1, 2)), (1 / 3, Fraction(1, 3)), (3, Fraction(3)), (-2.5, Fraction(-5, 2))],
+)
 def test_a_literal_is_the_simple_number_that_it_stands_for(value: float, expected: Fraction) -> None:
     assert as_scalar(value) == expected
 

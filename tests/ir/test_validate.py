@@ -68,7 +68,9 @@ def test_views(change: dict[str, Any], message: str) -> None:
     assert str(error.value) == message
 
 
-def term(pool: TermPool, operation: Operation, *operands: View, sizes: tuple[int, ...] = (8, 6), **changes: Any) -> Term:
+def term(
+    pool: TermPool, operation: Operation, *operands: View, sizes: tuple[int, ...] = (8, 6), **changes: Any
+) -> Term:
     fields: dict[str, Any] = {"free": 2, "summed": 0, "cores": (), "fresh": ()}
     fields.update(changes)
     views = tuple(dataclasses.replace(v, shape=sizes) for v in operands)
@@ -83,8 +85,14 @@ def test_terms() -> None:
     halved = View(ONE, square.term, (8, 6), (((0, 4, 2), (CONSTANT, 0, 4)), ((0, 1, 8),)))
     name = "#99 point[i j](x[i j])"
     for bad, message in (
-        (term(pool, POINT, x, cores=((1,),)), "#99 point[i j ; j](x[i j]): free, summed and core indices are not all of the 2 indices"),
-        (term(pool, POINT, x, free=1), "#99 point[i](x[i j]): free, summed and core indices are not all of the 2 indices"),
+        (
+            term(pool, POINT, x, cores=((1,),)),
+            "#99 point[i j ; j](x[i j]): free, summed and core indices are not all of the 2 indices",
+        ),
+        (
+            term(pool, POINT, x, free=1),
+            "#99 point[i](x[i j]): free, summed and core indices are not all of the 2 indices",
+        ),
         (term(pool, POINT, x, fresh=(1,)), f"{name}: an operand reads the fresh index 1"),
         (term(pool, POINT, x, fresh=(2,)), f"{name}: a fresh index that is not free"),
         (term(pool, POINT, diagonal), "#99 point[i j](y[i i]): no operand reads index 1"),
@@ -96,9 +104,13 @@ def test_terms() -> None:
         ),
         (
             term(pool, CONTRACT, x, pool.leaf("z", (8,)), free=1, summed=1),
-            "#99 contract[i ; j](x[i j], z[i]): a sum over index 1, which one factor alone reads, is left outside of it",
+            "#99 contract[i ; j](x[i j], z[i]): a sum over index 1, which one factor alone reads, "
+            "is left outside of it",
         ),
-        (dataclasses.replace(term(pool, POINT, x), operands=(dataclasses.replace(x, shape=(8,)),)), "#99 point[i j](x[i j]): operand 0 is no view over the indices of its term"),
+        (
+            dataclasses.replace(term(pool, POINT, x), operands=(dataclasses.replace(x, shape=(8,)),)),
+            "#99 point[i j](x[i j]): operand 0 is no view over the indices of its term",
+        ),
         (term(pool, LEAF, sizes=(8, -1)), None),
     ):
         with pytest.raises(InvalidTermError) as error:

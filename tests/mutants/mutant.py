@@ -30,7 +30,6 @@ class Mutant:
     changed: Case | None = None
     edit: Callable[[Program], Program] | None = None
     codes: frozenset[str] = frozenset()
-    sweep: bool = False
 
     @property
     def name(self) -> str:

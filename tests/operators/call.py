@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch.fx
 from torch._decomp import decomposition_table
-from tests.ir.evaluate import Evaluator
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tests.ir.evaluate import Evaluator
 from verifycompile.ir import relabel
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate, validate_pool
@@ -23,7 +23,7 @@ from verifycompile.program import Mesh, MeshAxis, Program
 Target = Any
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The lowering ended in an unknown; the message is its blocker's."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -68,7 +68,9 @@ class Sample:
 
 
 REFERENCES: dict[Any, Any] = {
-    torch.ops.aten._fused_rms_norm_backward.default: decomposition_table[torch.ops.aten._fused_rms_norm_backward.default]
+    torch.ops.aten._fused_rms_norm_backward.default: decomposition_table[
+        torch.ops.aten._fused_rms_norm_backward.default
+    ]
 }
 """What stands in for an operator without a CPU kernel."""
 
@@ -92,7 +94,7 @@ def lower_call(
 ) -> list[View | None]:
     """Lower ``sample`` where its tensors have the given values and torch recorded the given result (of one rank).
 
-    Raises Refused.
+    Raises RefusedError.
     """
     graph = torch.fx.Graph()
     placeholders: list[torch.fx.Node] = []
@@ -124,7 +126,7 @@ def lower_call(
     lowering.lower([nodes[t.name] for t in targets])
     if lowering.blockers:
         blocker = next(iter(lowering.blockers.values()))
-        raise Refused(blocker.code, blocker.message)
+        raise RefusedError(blocker.code, blocker.message)
     views = [lowering.view(nodes[t.name]) for t in targets]
     validate_pool(pool)
     for view in views:
@@ -142,13 +144,25 @@ def leaf(pool: TermPool, position: int, tensor: torch.Tensor) -> View:
 
 
 def evaluate_call(sample: Sample, pool: TermPool | None = None) -> tuple[list[View | None], list[torch.Tensor | None]]:
-    """Lower a call without a mesh and evaluate its results. Raises Refused."""
+    """Lower a call without a mesh and evaluate its results. Raises RefusedError."""
     pool = TermPool() if pool is None else pool
     tensors = sample.tensors
     recorded = sample.recorded()
     views = lower_call(sample, [leaf(pool, k, t) for k, t in enumerate(tensors)], recorded, pool=pool)
     evaluator = Evaluator({leaf_name(k): t for k, t in enumerate(tensors)})
     return views, [None if v is None else evaluator.view(v) for v in views]
+
+
+def evaluate_or_refuse(
+    sample: Sample, what: str, pool: TermPool | None = None
+) -> tuple[list[View | None], list[torch.Tensor | None]] | None:
+    """``evaluate_call``, or None where the declaration refuses; a defect of the declaration is no refusal."""
+    try:
+        return evaluate_call(sample, pool)
+    except RefusedError as refused:
+        message = refused.message
+    assert "internal error" not in message, what
+    return None
 
 
 def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what: str, finite: bool = False) -> None:
@@ -192,7 +206,11 @@ def sharded(
             local[rank].append(part)
         whole = torch.cat(parts, dim) if tensor.dim() else torch.stack(parts)
         leaves[leaf_name(k)] = whole
-        split = relabel.split_dim(leaf(pool, k, whole), dim, ranks, tensor.shape[dim]) if tensor.dim() else leaf(pool, k, whole)
+        split = (
+            relabel.split_dim(leaf(pool, k, whole), dim, ranks, tensor.shape[dim])
+            if tensor.dim()
+            else leaf(pool, k, whole)
+        )
         order = [dim, *(d for d in range(split.rank) if d != dim)]
         views.append(relabel.permute(split, order))
     return views, leaves, local

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+
 from tests.operators.call import Sample, Target
 
 aten = torch.ops.aten
@@ -256,7 +257,15 @@ add(aten.embedding.default, real(6, 4), whole(6, 3), 2, False, False)
 add(aten.embedding.default, real(6, 4), whole(6))
 add(aten.embedding_dense_backward.default, real(2, 3, 4), whole(6, 2, 3), 6, -1, False)
 add(aten.embedding_dense_backward.default, real(9, 4), whole(6, 9), 6, 2, False)
-refuse("VC202 embedding with scale_grad_by_freq=True", aten.embedding_dense_backward.default, real(9, 4), whole(6, 9), 6, -1, True)
+refuse(
+    "VC202 embedding with scale_grad_by_freq=True",
+    aten.embedding_dense_backward.default,
+    real(9, 4),
+    whole(6, 9),
+    6,
+    -1,
+    True,
+)
 add(aten.gather.default, real(3, 4), 1, whole(4, 3, 2))
 add(aten.gather.default, real(3, 4), -2, whole(3, 2, 4))
 add(aten.gather.default, real(3, 4), 0, whole(3, 5, 2))
@@ -268,10 +277,34 @@ _mask = truth(3, 4)
 add(aten.index_put.default, real(3, 4), [_mask], real())
 add(aten.index_put.default, real(3, 4), [truth(3)], torch.zeros((), dtype=torch.float64))
 add(aten.index_put.default, real(3, 4), [truth(3, 4)], real(1))
-refuse("VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`", aten.index_put.default, real(3, 4), [whole(3, 2)], real())
-refuse("VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`", aten.index_put.default, real(3, 4), [whole(3, 2), whole(4, 2)], real())
-refuse("VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`", aten.index_put.default, real(2, 4), [torch.zeros(2, dtype=torch.int64)], real())
-refuse("VC202 index_put with a mask and more than one value", aten.index_put.default, real(3, 4), [_mask], real(int(_mask.sum())))
+refuse(
+    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
+    aten.index_put.default,
+    real(3, 4),
+    [whole(3, 2)],
+    real(),
+)
+refuse(
+    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
+    aten.index_put.default,
+    real(3, 4),
+    [whole(3, 2), whole(4, 2)],
+    real(),
+)
+refuse(
+    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
+    aten.index_put.default,
+    real(2, 4),
+    [torch.zeros(2, dtype=torch.int64)],
+    real(),
+)
+refuse(
+    "VC202 index_put with a mask and more than one value",
+    aten.index_put.default,
+    real(3, 4),
+    [_mask],
+    real(int(_mask.sum())),
+)
 
 # ------------------------------------------------------------------------------------------------ layout
 
@@ -328,7 +361,9 @@ add(aten.stack.default, [real(2, 3), real(2, 3), real(2, 3)], -1)
 add(aten.stack.default, [real(), real()])
 add(aten.slice_backward.default, real(3, 2), [3, 6], 1, 2, 4, 1)
 add(aten.slice_backward.default, real(3, 2), [3, 6], -1, -2, 2**63 - 1, 1)
-refuse("VC202 the gradient of a slice with start 0 and step 2", aten.slice_backward.default, real(3, 3), [3, 6], 1, 0, 6, 2)
+refuse(
+    "VC202 the gradient of a slice with start 0 and step 2", aten.slice_backward.default, real(3, 3), [3, 6], 1, 0, 6, 2
+)
 add(aten.select_backward.default, real(3), [3, 6], 1, 2)
 add(aten.select_backward.default, real(6), [3, 6], -2, -1)
 add(aten.constant_pad_nd.default, real(3, 4), [1, 2])
@@ -353,9 +388,20 @@ for _reduction in (NONE, MEAN, SUM):
             add(aten.nll_loss_backward.default, _grad, *_call, _total)
     add(aten.nll_loss_forward.default, real(4), torch.tensor(2), None, _reduction, -100)
     add(aten.mse_loss.default, real(3, 4), real(3, 4), _reduction)
-    add(aten.mse_loss_backward.default, real(3, 4) if _reduction == NONE else real(), real(3, 4), real(3, 4), _reduction)
+    add(
+        aten.mse_loss_backward.default, real(3, 4) if _reduction == NONE else real(), real(3, 4), real(3, 4), _reduction
+    )
     add(aten.mse_loss_backward.default, real(), real(3, 4), real(3, 4), _reduction)
-add(aten.nll_loss_backward.default, real(), real(4), torch.tensor(2), None, MEAN, -100, torch.ones((), dtype=torch.float64))
+add(
+    aten.nll_loss_backward.default,
+    real(),
+    real(4),
+    torch.tensor(2),
+    None,
+    MEAN,
+    -100,
+    torch.ones((), dtype=torch.float64),
+)
 add(aten.nll_loss_backward.default, real(), real(5, 4), _target, None, MEAN, -100, positive())
 
 # ------------------------------------------------------------------------------------------------ normalization
@@ -371,7 +417,14 @@ for _shape in ([4], [3, 4]):
     add(aten.native_layer_norm_backward.default, _grad, _x, _shape, _mean, _rstd, None, None, [True, False, False])
     add(aten._fused_rms_norm.default, _x, _shape, _weight, 1e-5)
     add(aten._fused_rms_norm.default, _x, _shape, None, 0.1)
-    refuse("VC202 rms_norm with an epsilon that depends on the dtype", aten._fused_rms_norm.default, _x, _shape, _weight, None)
+    refuse(
+        "VC202 rms_norm with an epsilon that depends on the dtype",
+        aten._fused_rms_norm.default,
+        _x,
+        _shape,
+        _weight,
+        None,
+    )
     _, _rstd = aten._fused_rms_norm.default(_x, _shape, _weight, 1e-5)
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, _weight, [True, True])
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, _weight, [False, True])
@@ -392,7 +445,9 @@ add(aten._safe_softmax.default, real(3, 4), 0, dtype=torch.float64)
 add(aten.native_dropout.default, real(3, 4), 0.0, True)
 add(aten.native_dropout.default, real(3, 4), 0.5, False)
 add(aten.native_dropout.default, real(3, 4), 0.0, None)
-refuse("VC202 dropout with p=1.0: the random stream is not modelled", aten.native_dropout.default, real(3, 4), 1.0, True)
+refuse(
+    "VC202 dropout with p=1.0: the random stream is not modelled", aten.native_dropout.default, real(3, 4), 1.0, True
+)
 add(aten.native_dropout_backward.default, real(3, 4), truth(3, 4), 1.25)
 
 _attention = aten._scaled_dot_product_flash_attention_for_cpu.default

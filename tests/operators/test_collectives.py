@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from tests.ir.evaluate import Evaluator
-from tests.operators.call import Refused, Sample, assert_same, leaf_name, lower_call
 
+from tests.ir.evaluate import Evaluator
+from tests.operators.call import RefusedError, Sample, assert_same, leaf_name, lower_call
 from verifycompile.ir.term import TermPool, View, identity_view
 
 c10d = torch.ops._c10d_functional
@@ -37,7 +37,7 @@ def members(mesh: tuple[int, ...], axes: tuple[int, ...]) -> list[list[tuple[int
 
 
 def check(sample: Sample, mesh: tuple[int, ...], axes: tuple[int, ...], reference: Reference) -> View:
-    """Compare with ``reference`` where every rank has an input of its own. Returns the view. Raises Refused."""
+    """Compare with ``reference`` where every rank has an input of its own. Returns the view. Raises RefusedError."""
     (local,) = sample.tensors
     generator = torch.Generator().manual_seed(1)
     stacked = torch.randn((*mesh, *local.shape), dtype=torch.float64, generator=generator)
@@ -134,11 +134,26 @@ def test_broadcast(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
 
 
 REFUSED = [
-    (Sample(c10d.all_reduce.default, (torch.empty(4, 2), "product", GROUP)), "VC202 a collective with the reduction `product`"),
-    (Sample(c10d.all_reduce.default, (torch.empty(4, 2), "sum", "other")), "VC206 a process group that is no set of mesh axes: other"),
-    (Sample(c10d.all_gather_into_tensor.default, (torch.empty(4, 2), 3, GROUP)), "VC206 group_size=3 for a group of 2 ranks"),
-    (Sample(c10d.reduce_scatter_tensor.default, (torch.empty(4, 2), "sum", 4, GROUP)), "VC206 group_size=4 for a group of 2 ranks"),
-    (Sample(c10d.reduce_scatter_tensor.default, (torch.empty(5, 2), "sum", 2, GROUP)), "VC206 a dimension of size 5 scattered unevenly"),
+    (
+        Sample(c10d.all_reduce.default, (torch.empty(4, 2), "product", GROUP)),
+        "VC202 a collective with the reduction `product`",
+    ),
+    (
+        Sample(c10d.all_reduce.default, (torch.empty(4, 2), "sum", "other")),
+        "VC206 a process group that is no set of mesh axes: other",
+    ),
+    (
+        Sample(c10d.all_gather_into_tensor.default, (torch.empty(4, 2), 3, GROUP)),
+        "VC206 group_size=3 for a group of 2 ranks",
+    ),
+    (
+        Sample(c10d.reduce_scatter_tensor.default, (torch.empty(4, 2), "sum", 4, GROUP)),
+        "VC206 group_size=4 for a group of 2 ranks",
+    ),
+    (
+        Sample(c10d.reduce_scatter_tensor.default, (torch.empty(5, 2), "sum", 2, GROUP)),
+        "VC206 a dimension of size 5 scattered unevenly",
+    ),
     (
         Sample(c10d.all_to_all_single.default, (torch.empty(4, 2), [1, 3], [2, 2], GROUP)),
         "VC206 all_to_all_single with the split sizes [1, 3]",
@@ -147,8 +162,14 @@ REFUSED = [
         Sample(c10d.all_to_all_single.default, (torch.empty(4, 2), [2, 2, 2], [2, 2], GROUP)),
         "VC206 all_to_all_single with the split sizes [2, 2, 2]",
     ),
-    (Sample(dtensor.shard_dim_alltoall.default, (torch.empty(4, 3), 0, 1, GROUP)), "VC206 a dimension of size 3 exchanged unevenly"),
-    (Sample(c10d.broadcast.default, (torch.empty(4, 2), 2, GROUP)), "VC206 a broadcast from rank 2 in a group of 2 ranks"),
+    (
+        Sample(dtensor.shard_dim_alltoall.default, (torch.empty(4, 3), 0, 1, GROUP)),
+        "VC206 a dimension of size 3 exchanged unevenly",
+    ),
+    (
+        Sample(c10d.broadcast.default, (torch.empty(4, 2), 2, GROUP)),
+        "VC206 a broadcast from rank 2 in a group of 2 ranks",
+    ),
     (
         Sample(c10d.all_reduce.default, (torch.zeros(4, 2, dtype=torch.bool), "sum", GROUP)),
         "VC202 a collective `sum` of torch.bool",
@@ -169,7 +190,7 @@ def test_refused(sample: Sample, message: str) -> None:
     pool = TermPool()
     (tensor,) = sample.tensors
     value = pool.leaf(leaf_name(0), (2, *tensor.shape))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         lower_call(sample, [value], tensor, pool=pool, mesh=(2,), groups={GROUP: (0,)})
     assert str(refused.value) == message
 

@@ -6,10 +6,10 @@ import inspect
 
 import pytest
 import torch
-from tests.operators.call import Refused, Sample, evaluate_call
+
+from tests.operators.call import RefusedError, Sample, evaluate_call
 from tests.operators.samples import SAMPLES
 from tests.operators.test_collectives import COLLECTIVES
-
 from verifycompile.rewrites import catalogue
 from verifycompile.rewrites.registry import NEUTRAL_ARGUMENTS, UnsupportedError, bind, declaration_of, declarations
 
@@ -54,7 +54,7 @@ def test_no_declared_operator_draws_random_numbers_unnoticed() -> None:
 
 
 def test_an_argument_without_declaration_must_have_its_default() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RefusedError) as refused:
         evaluate_call(Sample(aten.expand.default, (torch.ones(3, 1), [3, 4]), {"implicit": True}))
     assert str(refused.value) == "VC202 `aten.expand.default` has no declaration for `implicit=True`"
     evaluate_call(Sample(aten.expand.default, (torch.ones(3, 1), [3, 4]), {"implicit": False}))

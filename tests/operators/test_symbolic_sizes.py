@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sympy
 import torch
-from tests.ir.evaluate import Evaluator
 
+from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate, validate_pool
 from verifycompile.rewrites.builder import Builder, Call
@@ -54,7 +54,9 @@ def substituted(value: Any, numbers: dict[sympy.Symbol, int]) -> Any:
 
 @pytest.mark.parametrize(("target", "shapes", "rest"), CALLS, ids=lambda v: str(v) if hasattr(v, "_schema") else "")
 @pytest.mark.parametrize("numbers", NUMBERS, ids=str)
-def test_symbolic(target: Any, shapes: list[tuple[Any, ...]], rest: Callable[[], tuple[Any, ...]], numbers: dict[sympy.Symbol, int]) -> None:
+def test_symbolic(
+    target: Any, shapes: list[tuple[Any, ...]], rest: Callable[[], tuple[Any, ...]], numbers: dict[sympy.Symbol, int]
+) -> None:
     pool = TermPool()
     builder = Builder(pool)
     leaves = {f"x{k}": torch.randn(substituted(shape, numbers), dtype=torch.float64) for k, shape in enumerate(shapes)}

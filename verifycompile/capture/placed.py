@@ -224,7 +224,8 @@ class PlacedBoundary:
                 if not fnmatch.filter(candidates, pattern):
                     raise UsageError(
                         "VC306",
-                        f"option `{option}`: nothing matches `{pattern}`; the plain tensors are {_listed(sorted(candidates))}.",
+                        f"option `{option}`: nothing matches `{pattern}`; "
+                        f"the plain tensors are {_listed(sorted(candidates))}.",
                     )
 
 

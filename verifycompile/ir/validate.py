@@ -16,7 +16,6 @@ from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
 
-
 Where = Callable[[], str]
 """Says which view or term is checked; texts are made for errors only."""
 
@@ -27,6 +26,7 @@ class InvalidTermError(ValueError):
 
 def validate(view: View) -> None:
     """Check a view against its term. Raises InvalidTermError."""
+
     def where() -> str:
         return show(view)
 
@@ -38,6 +38,7 @@ def validate(view: View) -> None:
 
 def validate_term(term: Term) -> None:
     """Check a term: its indices, and its operands over them. Raises InvalidTermError."""
+
     def where() -> str:
         return describe_term(term)
 
@@ -139,7 +140,9 @@ def _check_operand(term: Term, position: int, operand: View, where: Where) -> No
                 and dim < term.free + term.summed
                 and not (divisor == 1 and _equal(size, term.index_sizes[dim]))
             ):
-                raise InvalidTermError(f"{where()}: operand {position} reads index {dim} in part: {describe_axis(axis)}")
+                raise InvalidTermError(
+                    f"{where()}: operand {position} reads index {dim} in part: {describe_axis(axis)}"
+                )
 
 
 def _check_every_index_is_used(term: Term, where: Where) -> None:

@@ -36,6 +36,8 @@ from verifycompile.witness.interpreter import Interpreter, ancestors
 
 DEFAULT_MAX_ELEMENTS = 50_000_000
 _LARGEST_PRINTED_INPUT = 16
+_ELEMENTS_OF_A_CALL = 128
+"""Calling an operator takes the time of about so many elements, however small its result is."""
 _ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
     (Distribution.NORMAL, None),
     (Distribution.POSITIVE, None),
@@ -100,9 +102,10 @@ def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> di
 
 
 def elements(program: Program) -> int:
-    """Number of elements of all of the program's values on all ranks."""
+    """What an evaluation costs: the number of elements of all values on all ranks, small values rounded up."""
     ranks = len(program.mesh.ranks) if program.mesh is not None else 1
-    return ranks * sum(_elements_of(node.meta.get("val")) for node in program.graph.graph.nodes)
+    sizes = [_elements_of(node.meta.get("val")) for node in program.graph.graph.nodes]
+    return ranks * sum(max(size, _ELEMENTS_OF_A_CALL) for size in sizes)
 
 
 def _elements_of(value: object) -> int:

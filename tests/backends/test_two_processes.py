@@ -1,0 +1,48 @@
+"""Verified programs on real processes: gloo over loopback, two ranks."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+SCRIPTS = pathlib.Path(__file__).parent / "scripts"
+EXAMPLE = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "tensor_parallel_transformer.py"
+
+
+def run(script: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+@pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
+def test_training_step_has_the_loss_and_gradients_of_one_device(inner: str, tmp_path: pathlib.Path) -> None:
+    done = run(SCRIPTS / "training_step.py", inner, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "equal: loss and 8 gradients\n"
+
+
+def test_example_trains_with_the_losses_of_one_device() -> None:
+    done = run(EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    parallel, single = re.findall(r"losses (.*)", done.stdout)
+    assert parallel == single
+
+
+def test_example_with_its_bug_is_refused_at_the_norm_that_has_no_style() -> None:
+    done = run(EXAMPLE, "--bug")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    line = next(number for number, text in enumerate(EXAMPLE.read_text().splitlines(), 1) if "self.ffn(self.ffn_norm" in text)
+    assert f"tensor_parallel_transformer.py:{line}:" in done.stderr
+    assert "`grad.layers.0.ffn_norm.weight`" in done.stderr

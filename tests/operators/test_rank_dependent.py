@@ -1,0 +1,176 @@
+"""Numbers computed from a rank's coordinate, and lookups in shards, on the stacked tensor against every rank."""
+
+from __future__ import annotations
+
+import pytest
+import sympy
+import torch
+
+from tests.ir.evaluate import Evaluator
+from verifycompile.ir import relabel
+from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.validate import validate, validate_pool
+from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of
+
+aten = torch.ops.aten
+RANKS = 2
+U = sympy.Symbol("u0", integer=True, nonnegative=True)
+REAL = Call({"self": torch.float64, "values": torch.float64, "grad_output": torch.float64}, dtype=torch.float64)
+
+
+class Ranks:
+    """A builder over one mesh axis, and leaves that are equal on all ranks."""
+
+    def __init__(self) -> None:
+        self.pool = TermPool()
+        self.b = Builder(self.pool, (RANKS,), {U: 0})
+        self.b.call = REAL
+        self.leaves: dict[str, torch.Tensor] = {}
+
+    def leaf(self, value: torch.Tensor) -> View:
+        name = f"x{len(self.leaves)}"
+        self.leaves[name] = value
+        return relabel.insert_dim(self.pool.leaf(name, tuple(value.shape)), 0, RANKS)
+
+    def call(self, target: object, *args: object) -> View:
+        declaration = declaration_of(target)
+        assert declaration is not None
+        result = declaration.handler(self.b, **bind(declaration, args, {}))
+        validate(result)
+        validate_pool(self.pool)
+        return result
+
+    def values(self, view: View) -> list[torch.Tensor]:
+        return list(Evaluator(self.leaves).view(view))
+
+
+NUMBERS = [
+    (aten.add.Scalar, lambda x, u: (x, 2 * u + 1)),
+    (aten.sub.Scalar, lambda x, u: (x, u, 3)),
+    (aten.mul.Scalar, lambda x, u: (x, u)),
+    (aten.div.Scalar, lambda x, u: (x, u + 1)),
+    (aten.eq.Scalar, lambda x, u: (x, u)),
+    (aten.lt.Scalar, lambda x, u: (x, 2 * u)),
+    (aten.ge.Scalar, lambda x, u: (x, u)),
+    (aten.clamp_min.default, lambda x, u: (x, u)),
+    (aten.clamp.default, lambda x, u: (x, u - 1, u)),
+    (aten.tril.default, lambda x, u: (x, u)),
+    (aten.triu.default, lambda x, u: (x, 1 - u)),
+    (aten.threshold_backward.default, lambda x, u: (x, x, u)),
+    (aten.slice.Tensor, lambda x, u: (x, 1, 2 * u, 2 * u + 2)),
+    (aten.full_like.default, lambda x, u: (x, u)),
+]
+
+
+@pytest.mark.parametrize(("target", "arguments"), NUMBERS, ids=lambda v: str(v) if hasattr(v, "_schema") else "")
+def test_numbers(target: object, arguments: object) -> None:
+    ranks = Ranks()
+    x = torch.tensor(
+        [[0.0, 1.0, 2.0, -1.0], [1.5, -0.5, 0.0, 1.0], [2.0, 2.0, 1.0, 0.0], [0.5, 0.25, 3.0, 1.0]], dtype=torch.float64
+    )
+    result = ranks.call(target, *arguments(ranks.leaf(x), U))  # type: ignore[operator]
+    for rank, value in enumerate(ranks.values(result)):
+        expected = target(*arguments(x, rank))  # type: ignore[operator]
+        torch.testing.assert_close(value, expected.double())
+
+
+ATTRIBUTES = [
+    (aten.pow.Tensor_Scalar, lambda x: (x, U + 2), "`exponent=u0 + 2` depends on the rank"),
+    (aten.softplus.default, lambda x: (x, 1, U), "`threshold=u0` depends on the rank"),
+    (aten.softplus_backward.default, lambda x: (x, x, U, 20), "`beta=u0` depends on the rank"),
+    (aten.select_backward.default, lambda x: (x, [2, 4, 4], 0, U), "`index=u0` depends on the rank"),
+    (aten.constant_pad_nd.default, lambda x: (x, [U, 1 - U]), "`pad=u0` depends on the rank"),
+    (aten.slice.Tensor, lambda x: (x, 1, U, U + 2), "slice offset steps by 1 a rank where the slices are 2 long"),
+    (aten.mul.Scalar, lambda x: (x, U**2), "`u0**2` is not linear in the rank's coordinates"),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "message"), ATTRIBUTES, ids=lambda v: str(v) if hasattr(v, "_schema") else ""
+)
+def test_attributes_have_one_value_for_all_ranks(target: object, arguments: object, message: str) -> None:
+    ranks = Ranks()
+    x = ranks.leaf(torch.ones(4, 4, dtype=torch.float64))
+    with pytest.raises(UnsupportedError) as refused:
+        ranks.call(target, *arguments(x))  # type: ignore[operator]
+    assert refused.value.message == message
+
+
+# ------------------------------------------------------------------------------------------------ rows of a shard
+
+ROWS, CLASSES = 5, 3
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("single", [False, True])
+def test_one_element_a_row(accumulate: bool, transposed: bool, single: bool) -> None:
+    """``x[arange, index] = values`` where the index of another rank's class is masked to 0."""
+    ranks = Ranks()
+    b = ranks.b
+    target = torch.tensor([0, 5, 2, 3, 4])
+    x, values = (
+        torch.randn(ROWS, CLASSES, dtype=torch.float64),
+        torch.randn(() if single else ROWS, dtype=torch.float64),
+    )
+    x = x.t().contiguous() if transposed else x
+    tokens = ranks.leaf(target)
+    outside = b.either(b.less(tokens, CLASSES * U), b.less_equal(CLASSES * U + CLASSES, tokens))
+    index = choose(b, outside, 0, b.sub(tokens, CLASSES * U))
+    rows = b.iota(ROWS)
+    indices = [index, rows] if transposed else [rows, index]
+    result = ranks.call(aten.index_put.default, ranks.leaf(x), indices, ranks.leaf(values), accumulate)
+    for rank, value in enumerate(ranks.values(result)):
+        local = torch.where(
+            (target < CLASSES * rank) | (target >= CLASSES * rank + CLASSES), 0, target - CLASSES * rank
+        )
+        places = (local, torch.arange(ROWS)) if transposed else (torch.arange(ROWS), local)
+        torch.testing.assert_close(value, aten.index_put.default(x, places, values, accumulate))
+
+
+def test_an_index_that_may_be_negative_is_refused() -> None:
+    """torch counts it from the end, the one-hot form finds nothing."""
+    ranks = Ranks()
+    b = ranks.b
+    x, values, tokens = (ranks.leaf(torch.ones(s, dtype=torch.float64)) for s in ((ROWS, CLASSES), (ROWS,), (ROWS,)))
+    for index in (tokens, b.sub(tokens, CLASSES * U)):
+        with pytest.raises(UnsupportedError) as refused:
+            ranks.call(aten.index_put.default, x, [b.iota(ROWS), index], values, False)
+        assert refused.value.message == "index_put with an index that is not known to be within its dimension"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [aten.embedding.default, aten.gather.default, aten.index_select.default, aten.embedding_dense_backward.default],
+)
+def test_a_lookup_that_may_leave_its_table_is_refused(target: object) -> None:
+    ranks = Ranks()
+    table = ranks.leaf(torch.ones(ROWS, ROWS, dtype=torch.float64))
+    index = ranks.b.sub(ranks.leaf(torch.zeros(ROWS)), ROWS * U)
+    wide = ranks.b.unsqueeze(index, 0)
+    arguments = {
+        aten.embedding.default: (table, index),
+        aten.gather.default: (table, 1, wide),
+        aten.index_select.default: (table, 0, index),
+        aten.embedding_dense_backward.default: (table, index, ROWS, -1, False),
+    }
+    with pytest.raises(UnsupportedError) as refused:
+        ranks.call(target, *arguments[target])
+    assert refused.value.message == "an index that may lie outside of a table of size 5"
+
+
+def test_whole_numbers_are_no_mask() -> None:
+    """An index tensor that happens to hold 0 and 1 writes rows, it selects no elements."""
+    ranks = Ranks()
+    b = ranks.b
+    x, value = ranks.leaf(torch.zeros(2, 4, dtype=torch.float64)), ranks.leaf(torch.ones((), dtype=torch.float64))
+    index = b.full(0, [3])
+    with pytest.raises(UnsupportedError) as refused:
+        ranks.call(aten.index_put.default, x, [index], value, False)
+    assert refused.value.message == "index_put with whole numbers as its mask"
+    b.call = Call({"self": torch.float64, "values": torch.float64, "indices": torch.int64}, dtype=torch.float64)
+    with pytest.raises(UnsupportedError) as refused:
+        ranks.call(aten.index_put.default, x, [b.full(0, [2])], value, False)
+    assert refused.value.message == "index_put with whole numbers as its mask"
