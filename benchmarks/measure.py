@@ -1,27 +1,19 @@
-"""One measurement: capture and verification of one program, in the process that runs it."""
+"""One measurement, in a process of its own: nothing is warm, and peak memory is that of this program alone."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 import statistics
+import subprocess
 import sys
-import time
-import warnings
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
-from benchmarks.programs import EIGHT_BILLION, Dimensions, parallel_mlp, parallel_transformer, small
-from verifycompile import verify
+from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """One row of the table. ``program``: mlp, transformer or transformer-8b."""
+class Point:
+    """What is measured: a program, its number of layers, its degree of tensor parallelism."""
 
     program: str
     layers: int
@@ -30,74 +22,95 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Seconds are wall-clock. ``peak_gib``: largest resident memory of the process."""
+    """Seconds are wall-clock; memory is the process's peak in GiB, and what the process held before the capture."""
 
-    setting: Setting
+    point: Point
     verdict: str
-    nodes_spec: int
-    nodes_implementation: int
-    capture_spec: float
-    capture_implementation: float
-    verification: float
-    whole: float
-    peak_gib: float
+    spec_nodes: int
+    implementation_nodes: int
+    spec_capture_seconds: float
+    implementation_capture_seconds: float
+    verification_seconds: float
+    peak_memory: float
+    memory_before: float
 
     @property
     def ratio(self) -> float:
         """Verification over the capture of both graphs."""
-        return self.verification / (self.capture_spec + self.capture_implementation)
+        return self.verification_seconds / (self.spec_capture_seconds + self.implementation_capture_seconds)
 
 
-def build(setting: Setting, mesh: DeviceMesh) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The parallel model and one rank's inputs."""
-    if setting.program == "mlp":
-        return parallel_mlp(setting.degree, mesh), (torch.empty(8, 64),)
-    d: Dimensions = EIGHT_BILLION if setting.program == "transformer-8b" else small(setting.degree)
-    tokens = torch.zeros(d.batch, d.sequence, dtype=torch.int64)
-    # Real dimensions, no real weights: parameters are allocated, never initialised nor read.
-    with torch.device("meta") if setting.program == "transformer-8b" else torch.device("cpu"):
-        if setting.program == "transformer-8b":
-            model = parallel_transformer(d, setting.layers, mesh)
-            return model.to_empty(device="cpu"), (tokens, tokens)
-        return parallel_transformer(d, setting.layers, mesh), (tokens, tokens)
+def measure_here(point: Point) -> Measurement:
+    """Capture and verify one program in this process, under a fake process group."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    import verifycompile
+    from benchmarks.programs import PROGRAMS
+
+    program = PROGRAMS[point.program]
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=point.degree)
+    mesh = init_device_mesh("cpu", (point.degree,), mesh_dim_names=("tp",))
+    model = program.parallel(point.layers, mesh)
+    before = _peak_memory()
+    report = verifycompile.verify(model, program.inputs())
+    if not report:
+        print(report, file=sys.stderr)
+    stats = report.stats
+    return Measurement(
+        point=point,
+        verdict=report.verdict.value,
+        spec_nodes=stats.spec_nodes,
+        implementation_nodes=stats.implementation_nodes,
+        spec_capture_seconds=stats.spec_capture_seconds,
+        implementation_capture_seconds=stats.implementation_capture_seconds,
+        verification_seconds=stats.verification_seconds,
+        peak_memory=_peak_memory(),
+        memory_before=before,
+    )
 
 
-def measure(setting: Setting, repetitions: int) -> Measurement:
-    """Median by verification time of several runs in this process; the process group is fake."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=setting.degree)
-    mesh = init_device_mesh("cpu", (setting.degree,), mesh_dim_names=("tp",))
-    model, inputs = build(setting, mesh)
-    runs: list[Measurement] = []
-    for _ in range(repetitions):
-        torch._dynamo.reset()
-        started = time.perf_counter()
-        report = verify(model, inputs)
-        whole = time.perf_counter() - started
-        stats = report.stats
-        runs.append(
-            Measurement(
-                setting,
-                report.verdict.name,
-                stats.spec_nodes,
-                stats.implementation_nodes,
-                stats.spec_capture_seconds,
-                stats.implementation_capture_seconds,
-                stats.verification_seconds,
-                whole,
-                stats.peak_memory / 2**30,
-            )
-        )
-    middle = statistics.median_low([run.verification for run in runs])
-    return next(run for run in runs if run.verification == middle)
+def measure(point: Point, repetitions: int) -> Measurement:
+    """The medians of ``repetitions`` measurements, one process each, one after the other.
+
+    Raises ``RuntimeError`` where a process fails.
+    """
+    runs = [_measure_in_subprocess(point) for _ in range(repetitions)]
+    return dataclasses.replace(
+        runs[0],
+        spec_capture_seconds=_median(runs, "spec_capture_seconds"),
+        implementation_capture_seconds=_median(runs, "implementation_capture_seconds"),
+        verification_seconds=_median(runs, "verification_seconds"),
+        peak_memory=_median(runs, "peak_memory"),
+        memory_before=_median(runs, "memory_before"),
+    )
 
 
-def main() -> None:
-    """``python -m benchmarks.measure PROGRAM LAYERS DEGREE REPETITIONS``: one measurement as JSON."""
-    warnings.filterwarnings("ignore")
-    program, layers, degree, repetitions = sys.argv[1:]
-    result = measure(Setting(program, int(layers), int(degree)), int(repetitions))
-    print(json.dumps(dataclasses.asdict(result)))
+def _measure_in_subprocess(point: Point) -> Measurement:
+    command = [sys.executable, "-m", "benchmarks.measure", point.program, str(point.layers), str(point.degree)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
+    values = json.loads(done.stdout)
+    return Measurement(point=Point(**values.pop("point")), **values)
+
+
+def _median(runs: Sequence[Measurement], name: str) -> float:
+    return statistics.median(getattr(run, name) for run in runs)
+
+
+def _peak_memory() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
+
+
+def main(arguments: Sequence[str]) -> None:
+    """``python -m benchmarks.measure PROGRAM LAYERS DEGREE`` prints one measurement as JSON."""
+    program, layers, degree = arguments
+    measurement = measure_here(Point(program, int(layers), int(degree)))
+    print(json.dumps(dataclasses.asdict(measurement)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

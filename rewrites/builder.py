@@ -14,7 +14,7 @@ import torch
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
-from verifycompile.ir.scalar import ONE, NonFiniteScalar, Scalar, as_scalar, divide
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
@@ -92,7 +92,7 @@ class Builder:
             return self._affine(value)
         try:
             scalar = as_scalar(int(value) if isinstance(value, bool) else value)
-        except NonFiniteScalar:
+        except NonFiniteScalarError:
             return self._infinity(float(value))
         return self.pool.constant(scalar, self.mesh)
 
@@ -190,7 +190,7 @@ class Builder:
             return self.mul(view, factor)
         try:
             return view.scaled(as_scalar(factor))
-        except NonFiniteScalar:
+        except NonFiniteScalarError:
             return self.mul(view, factor)  # pyright: ignore[reportArgumentType]
 
     def power(self, view: View, exponent: Number) -> View:

@@ -163,6 +163,13 @@ for _name in (
     operator(getattr(aten, _name).default)(_function(_name))
 
 
+@operator(aten.sgn.default)
+def sgn(b: Builder, self: View) -> View:
+    """``sign``, which differs from it for complex numbers only."""
+    _refuse_complex(b, "sgn")
+    return b.pointwise(Operation("sign"), self)
+
+
 @operator(aten.exp.default)
 def exp(b: Builder, self: View) -> View:
     _refuse_complex(b, "exp")

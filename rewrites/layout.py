@@ -273,4 +273,4 @@ def repeat(b: Builder, self: View, repeats: Sequence[int]) -> View:
 
 def piece_of(value: Any, index: int) -> Any:
     """``value[index]`` for the tuple-like results of operators."""
-    return Piece(value, index) if isinstance(value, Pieces) else value[index]
+    return Piece(value, range(len(value))[index]) if isinstance(value, Pieces) else value[index]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import sympy
 
-from verifycompile.ir.scalar import NonFiniteScalar, add, as_scalar, divide, multiply, show, to_sympy
+from verifycompile.ir.scalar import NonFiniteScalarError, add, as_scalar, divide, multiply, show, to_sympy
 
 s = sympy.Symbol("s", positive=True, integer=True)
 
@@ -36,7 +36,7 @@ def test_neighbouring_floats_are_different_numbers() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_infinities_are_no_real_numbers(value: float) -> None:
-    with pytest.raises(NonFiniteScalar):
+    with pytest.raises(NonFiniteScalarError):
         as_scalar(value)
 
 

@@ -104,8 +104,10 @@ def test_terms() -> None:
         ),
         (
             term(pool, CONTRACT, x, pool.leaf("z", (8,)), free=1, summed=1),
-            "#99 contract[i ; j](x[i j], z[i]): a sum over index 1, which one factor alone reads, "
-            "is left outside of it",
+            (
+                "#99 contract[i ; j](x[i j], z[i]): "
+                "a sum over index 1, which one factor alone reads, is left outside of it"
+            ),
         ),
         (
             dataclasses.replace(term(pool, POINT, x), operands=(dataclasses.replace(x, shape=(8,)),)),

@@ -183,9 +183,7 @@ def test_dtypes(sample: Sample) -> None:
 # ------------------------------------------------------------------------------------------------ stacked operands
 
 
-@pytest.mark.parametrize(
-    "sample", [s for s in SAMPLES if s.tensors and all(t.numel() for t in s.tensors)], ids=lambda s: str(s)
-)
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.tensors and all(t.numel() for t in s.tensors)], ids=str)
 def test_stacked(sample: Sample) -> None:
     """Operands sharded over a mesh axis: the stacked result is torch's on every rank."""
     choose = random.Random(str(sample))

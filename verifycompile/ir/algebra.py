@@ -14,6 +14,7 @@ summing over that digit yields the very term of the specification.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
@@ -186,7 +187,7 @@ def _split_summed(factors: list[View], shape: tuple[Size, ...], free: int) -> tu
     replacement: dict[int, list[Digit]] = {d: [(d, 1, shape[d])] for d in range(free)}
     for d in labels[free:]:
         digits: list[Digit] = []
-        for low, high in reversed(list(zip(chains[d], chains[d][1:]))):
+        for low, high in reversed(list(itertools.pairwise(chains[d]))):
             extent = exact_quotient(high, low) or 1
             digits.append((len(new_shape), 1, extent))
             new_shape.append(extent)

@@ -111,7 +111,7 @@ def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, S
             known = sizes.get(label, 1)
             if known == 1:
                 sizes[label] = size
-            elif size != 1 and size != known:
+            elif size not in (1, known):
                 raise ShapeError(f"index {label!r} has sizes {known} and {size}")
     sizes.update(signature.fresh)
     return sizes
@@ -165,7 +165,7 @@ def _build(
     extent = {
         (label, low): exact_quotient(high, low) or 1
         for label, chain in chains.items()
-        for low, high in zip(chain, chain[1:])
+        for low, high in itertools.pairwise(chain)
     }
     rewritten = [_rewrite_axes(operands[i], signature.inputs[i], chains) for i in order]
     groups, appearance = _merge(rewritten, signature, extent)
@@ -260,7 +260,7 @@ def _merge(
 
     def kind(atom: _Atom) -> Hashable:
         label = atom[0]
-        return core_of[label] if label in core_of else label in signature.summed
+        return core_of.get(label, label in signature.summed)
 
     joined: dict[_Atom, _Atom] = {}
     for atom, followers in after.items():

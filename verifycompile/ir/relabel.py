@@ -41,7 +41,8 @@ def extract(digits: Sequence[Digit], divisor: Size, size: Size) -> list[Digit]:
     """
     taken: list[Digit] = []
     skip, need = divisor, size
-    for dim, inner, extent in reversed(digits):
+    for digit in reversed(digits):
+        dim, inner, extent = digit
         if need == 1:
             break
         if extent == 1:

@@ -21,12 +21,12 @@ ZERO = Fraction(0)
 _SIMPLE_DENOMINATOR = 10_000
 
 
-class NonFiniteScalar(ValueError):
+class NonFiniteScalarError(ValueError):
     """An infinity or NaN has no place in real arithmetic."""
 
 
 def as_scalar(value: float | Fraction | sympy.Expr) -> Scalar:
-    """Read a Python or sympy number exactly. Raises NonFiniteScalar for infinities and NaN."""
+    """Read a Python or sympy number exactly. Raises NonFiniteScalarError for infinities and NaN."""
     if isinstance(value, Fraction):
         return value
     if isinstance(value, int):
@@ -39,7 +39,7 @@ def as_scalar(value: float | Fraction | sympy.Expr) -> Scalar:
 @functools.lru_cache(maxsize=4096)
 def _from_float(value: float) -> Fraction:
     if not math.isfinite(value):
-        raise NonFiniteScalar(f"{value} is not a real number")
+        raise NonFiniteScalarError(f"{value} is not a real number")
     exact = Fraction(value)
     simple = exact.limit_denominator(_SIMPLE_DENOMINATOR)
     return simple if float(simple) == value else exact

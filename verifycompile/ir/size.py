@@ -6,6 +6,7 @@ Ints take the fast path everywhere; a sympy expression appears only where a prog
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 
 import sympy
@@ -56,7 +57,7 @@ def divisibility_chain(cuts: set[Size]) -> list[Size] | None:
     """
     if all(isinstance(cut, int) for cut in cuts):
         ordered = sorted(cuts)  # pyright: ignore[reportArgumentType]  # all are ints here
-        for low, high in zip(ordered, ordered[1:]):
+        for low, high in itertools.pairwise(ordered):
             if high % low:  # pyright: ignore[reportOperatorIssue]
                 return None
         return list(ordered)

@@ -136,7 +136,7 @@ class TermPool:
         """All terms, in order of creation."""
         return tuple(self._terms.values())
 
-    def intern(
+    def intern(  # noqa: PLR0917 - the fields of a term, in their order
         self,
         operation: Operation,
         attributes: tuple[Hashable, ...],

@@ -16,7 +16,7 @@ import torch.fx
 
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError, insert_dim
-from verifycompile.ir.scalar import NonFiniteScalar
+from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.size import Size, normalize_size
 from verifycompile.ir.term import Operation, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
@@ -158,9 +158,9 @@ class Lowering:
             self._check_result(node, value)
         except UnsupportedError as error:
             return self._unknown(node, error.code, error.message)
-        except (UnalignedError, ShapeError, NonFiniteScalar) as error:
+        except (UnalignedError, ShapeError, NonFiniteScalarError) as error:
             return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - see below
             # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
             return self._unknown(
                 node, UNREPRESENTABLE, f"`{node.target}`: internal error, {type(error).__name__}: {error}"
@@ -245,7 +245,7 @@ class Lowering:
                 )
 
     def _note_cast(self, node: torch.fx.Node) -> None:
-        if "dtype" not in node.kwargs or node.target is not torch.ops.aten._to_copy.default:
+        if "dtype" not in node.kwargs or str(node.target) != "aten._to_copy.default":
             return
         source, target = self.builder.call.dtypes.get("self"), node.kwargs["dtype"]
         if source != target and source is not None:

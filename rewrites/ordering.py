@@ -1,0 +1,159 @@
+"""Operators that read one dimension wholly and in order: sorting, selection of extremes, scans, flips.
+
+Each is taken as it is. The other dimensions are batch dimensions, which may be sharded; the one that is read may
+not, because what comes out of a part of it says nothing about the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import cast, require_real
+from verifycompile.rewrites.reduction import extreme
+from verifycompile.rewrites.registry import Handler, UNREPRESENTABLE, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+CUMULATIVE_SUM = Operation("cumulative_sum", linear=frozenset({0}))
+CUMULATIVE_PRODUCT = Operation("cumulative_product")
+CUMULATIVE_LOGSUMEXP = Operation("cumulative_logsumexp")
+PRODUCT = Operation("product_of_all")
+FLIP = Operation("flip", linear=frozenset({0}))
+ROLL = Operation("roll", linear=frozenset({0}))
+TOPK = Operation("topk_values"), Operation("topk_indices")
+SORT = Operation("sort_values"), Operation("sort_indices")
+KTH = Operation("kth_value"), Operation("kth_index")
+MEDIAN = Operation("median_value"), Operation("median_index")
+INDEX_OF_EXTREME = {kind: Operation(f"index_of_{kind}") for kind in ("max", "min")}
+ARG_EXTREME = {kind: Operation(f"arg{kind}") for kind in ("max", "min")}
+
+
+def _scalar_as_row(b: Builder, view: View) -> View:
+    """torch treats a tensor without dimensions as one element."""
+    return b.unsqueeze(view, 0) if b.rank(view) == 0 else view
+
+
+def _reduced(b: Builder, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, keepdim: bool) -> View:
+    """One element from all of ``dim``."""
+    if b.rank(view) == 0:
+        return b.select(b.along(operation, attributes, b.unsqueeze(view, 0), 0, 1), 0, 0)
+    result = b.along(operation, attributes, view, dim, 1)
+    return result if keepdim else b.squeeze(result, [dim])
+
+
+def _scan(operation: Operation) -> Handler:
+    def handler(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
+        value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
+        return b.along(operation, (), value, dim) if b.rank(value) else value
+
+    return handler
+
+
+operator(aten.cumsum.default)(_scan(CUMULATIVE_SUM))
+operator(aten.cumprod.default)(_scan(CUMULATIVE_PRODUCT))
+
+
+@operator(aten.logcumsumexp.default)
+def logcumsumexp(b: Builder, self: View, dim: int) -> View:
+    require_real(b, "self")
+    return b.along(CUMULATIVE_LOGSUMEXP, (), self, dim) if b.rank(self) else self
+
+
+@operator(aten.prod.dim_int)
+def prod_dim(b: Builder, self: View, dim: int, keepdim: bool, dtype: torch.dtype | None) -> View:
+    value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
+    return _reduced(b, PRODUCT, (), value, dim, keepdim)
+
+
+@operator(aten.flip.default)
+def flip(b: Builder, self: View, dims: Sequence[int]) -> View:
+    result = self
+    for dim in sorted({d % b.rank(self) for d in dims}) if b.rank(self) else ():
+        result = b.along(FLIP, (), result, dim)
+    return result
+
+
+@operator(aten.roll.default)
+def roll(b: Builder, self: View, shifts: Sequence[Size], dims: Sequence[int]) -> View:
+    """Without ``dims`` the elements are rolled in row-major order."""
+    if not dims:
+        shape = b.shape(self)
+        flat = b.along(ROLL, (shifts[0],), b.reshape(self, [product(shape)]), 0)
+        return b.reshape(flat, shape)
+    result = self
+    for shift, dim in sorted(zip(shifts, dims, strict=True), key=lambda pair: pair[1] % b.rank(self)):
+        result = b.along(ROLL, (shift,), result, dim)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------ order
+
+
+@operator(aten.topk.default)
+def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool) -> tuple[View, View]:
+    if b.rank(self) == 0:
+        raise UnsupportedError(UNREPRESENTABLE, "topk of a tensor without dimensions")
+    attributes = (largest, sorted)
+    values, indices = (b.along(operation, attributes, self, dim, k) for operation in TOPK)
+    return values, indices
+
+
+def _sorted(b: Builder, view: View, attributes: tuple[object, ...], dim: int) -> tuple[View, View]:
+    row = _scalar_as_row(b, view)
+    values, indices = (b.along(operation, attributes, row, dim) for operation in SORT)
+    return (values, indices) if b.rank(view) else (b.select(values, 0, 0), b.select(indices, 0, 0))
+
+
+@operator(aten.sort.default)
+def sort(b: Builder, self: View, dim: int, descending: bool) -> tuple[View, View]:
+    return _sorted(b, self, (descending, False), dim)
+
+
+@operator(aten.sort.stable)
+def sort_stable(b: Builder, self: View, stable: bool | None, dim: int, descending: bool) -> tuple[View, View]:
+    return _sorted(b, self, (descending, bool(stable)), dim)
+
+
+@operator(aten.kthvalue.default)
+def kthvalue(b: Builder, self: View, k: Size, dim: int, keepdim: bool) -> tuple[View, View]:
+    value, index = (_reduced(b, operation, (k,), self, dim, keepdim) for operation in KTH)
+    return value, index
+
+
+@operator(aten.median.dim)
+def median(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
+    value, index = (_reduced(b, operation, (), self, dim, keepdim) for operation in MEDIAN)
+    return value, index
+
+
+# ------------------------------------------------------------------------------------------------ extremes and places
+
+
+def _extreme_with_index(kind: str) -> Handler:
+    def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
+        index = _reduced(b, INDEX_OF_EXTREME[kind], (), self, dim, keepdim)
+        return (extreme(b, self, [dim], keepdim, kind) if b.rank(self) else self), index
+
+    return handler
+
+
+def _place_of_extreme(kind: str) -> Handler:
+    def handler(b: Builder, self: View, dim: int | None, keepdim: bool) -> View:
+        if dim is not None:
+            return _reduced(b, ARG_EXTREME[kind], (), self, dim, keepdim)
+        shape = b.shape(self)
+        place = _reduced(b, ARG_EXTREME[kind], (), b.reshape(self, [product(shape)]), 0, False)
+        return b.reshape(place, [1] * len(shape)) if keepdim else place
+
+    return handler
+
+
+operator(aten.max.dim)(_extreme_with_index("max"))
+operator(aten.min.dim)(_extreme_with_index("min"))
+operator(aten.argmax.default)(_place_of_extreme("max"))
+operator(aten.argmin.default)(_place_of_extreme("min"))

@@ -1,0 +1,97 @@
+"""Moments and norms along dimensions: variance, standard deviation, vector norms, log-sum-exp.
+
+All are written in sums, so that a sum over a sharded dimension is the sum of its shards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.elementwise import cast, require_real
+from verifycompile.rewrites.reduction import extreme
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+ABSOLUTE = Operation("abs")
+
+Dims = Sequence[int] | int | None
+
+
+def _variance(b: Builder, view: View, dims: Dims, correction: Number, keepdim: bool) -> View:
+    """Sum of squared deviations from the mean, divided by ``count - correction``."""
+    require_real(b, "self")
+    count: Size = b.count(view, dims)
+    freedom = count - correction
+    if isinstance(freedom, (int, float)) and freedom <= 0:
+        raise UnsupportedError(UNREPRESENTABLE, f"the variance of {count} elements with correction={correction}")
+    centered = b.sub(view, b.mean(view, dims, keepdim=True))
+    return b.divide(b.sum(b.power(centered, 2), dims, keepdim), freedom)
+
+
+def _root(b: Builder, view: View) -> View:
+    return b.power(view, 0.5)
+
+
+@operator(aten.var.correction)
+def var(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> View:
+    return _variance(b, self, dim, 1 if correction is None else correction, keepdim)
+
+
+@operator(aten.var.dim)
+def var_dim(b: Builder, self: View, dim: Dims, unbiased: bool, keepdim: bool) -> View:
+    return _variance(b, self, dim, int(unbiased), keepdim)
+
+
+@operator(aten.var.default)
+def var_all(b: Builder, self: View, unbiased: bool) -> View:
+    return _variance(b, self, None, int(unbiased), False)
+
+
+@operator(aten.std.correction)
+def std(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> View:
+    return _root(b, _variance(b, self, dim, 1 if correction is None else correction, keepdim))
+
+
+@operator(aten.std.dim)
+def std_dim(b: Builder, self: View, dim: Dims, unbiased: bool, keepdim: bool) -> View:
+    return _root(b, _variance(b, self, dim, int(unbiased), keepdim))
+
+
+@operator(aten.std.default)
+def std_all(b: Builder, self: View, unbiased: bool) -> View:
+    return _root(b, _variance(b, self, None, int(unbiased), False))
+
+
+@operator(aten.var_mean.correction)
+def var_mean(
+    b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool
+) -> tuple[View, View]:
+    return _variance(b, self, dim, 1 if correction is None else correction, keepdim), b.mean(self, dim, keepdim)
+
+
+@operator(aten.linalg_vector_norm.default)
+def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> View:
+    """``(sum |x| ** ord) ** (1 / ord)`` for the orders 1 and 2; the largest ``|x|`` for infinity."""
+    require_real(b, "self")
+    value = cast(b, self, b.dtype_of("self"), dtype)
+    if ord == 2:
+        return _root(b, b.sum(b.power(value, 2), dim, keepdim))
+    absolute = b.pointwise(ABSOLUTE, value)
+    if ord == 1:
+        return b.sum(absolute, dim, keepdim)
+    if ord == math.inf:
+        return extreme(b, absolute, dim, keepdim, "max")
+    raise UnsupportedError(UNSUPPORTED, f"a vector norm with ord={ord}")
+
+
+@operator(aten.logsumexp.default)
+def logsumexp(b: Builder, self: View, dim: Dims, keepdim: bool) -> View:
+    require_real(b, "self")
+    return b.log(b.sum(b.exp(self), dim, keepdim))
