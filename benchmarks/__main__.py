@@ -1,87 +1,103 @@
-"""``python -m benchmarks``: a table of what verification costs, every row measured in a process of its own."""
+"""``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 
-from benchmarks.measure import Measurement, Setting
+from benchmarks.measure import Measurement, Point, measure
 
-DEGREES = (2, 8, 64, 1024)
 LAYERS = (1, 2, 4, 8, 32)
-
-SETTINGS = (
-    *(Setting("mlp", 1, degree) for degree in DEGREES),
-    *(Setting("transformer", layers, 8) for layers in LAYERS),
-    *(Setting("transformer", 2, degree) for degree in DEGREES),
-    *(Setting("transformer-8b", layers, 8) for layers in (1, 8, 32)),
+DEGREES = (2, 8, 64, 1024)
+POINTS = (
+    *(Point("mlp", 2, degree) for degree in DEGREES),
+    *(Point("transformer", layers, 8) for layers in LAYERS),
+    *(Point("transformer", 8, degree) for degree in DEGREES if degree != 8),
+    *(Point("llama-3-8b", layers, 8) for layers in LAYERS),
 )
-HEADER = ("program", "layers", "degree", "verdict", "nodes", "capture spec s", "capture impl s", "verify s", "ratio", "GiB")
+REPEATED_UP_TO = 8
+"""Programs of at most this many layers are measured several times; a longer run hides its own noise."""
+
+HEADER = (
+    "program",
+    "layers",
+    "degree",
+    "verdict",
+    "nodes spec + impl",
+    "capture spec s",
+    "capture impl s",
+    "verify s",
+    "verify / capture",
+    "peak GiB",
+    "of it before",
+)
 
 
-def run(setting: Setting, repetitions: int) -> Measurement:
-    """Measure one setting in a new process. Raises CalledProcessError where it fails."""
-    command = [sys.executable, "-m", "benchmarks.measure", setting.program, str(setting.layers), str(setting.degree)]
-    done = subprocess.run([*command, str(repetitions)], check=True, stdout=subprocess.PIPE, text=True)
-    fields = json.loads(done.stdout.splitlines()[-1])
-    return Measurement(**{**fields, "setting": Setting(**fields["setting"])})
-
-
-def row(m: Measurement) -> tuple[str, ...]:
-    s = m.setting
-    return (
-        s.program,
-        str(s.layers),
-        str(s.degree),
-        m.verdict,
-        f"{m.nodes_spec}+{m.nodes_implementation}",
-        f"{m.capture_spec:.2f}",
-        f"{m.capture_implementation:.2f}",
-        f"{m.verification:.3f}",
-        f"{m.ratio:.3f}",
-        f"{m.peak_gib:.2f}",
-    )
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cells) + " |" for cells in (HEADER, *rows)]
-    lines.insert(1, "|" + "---|" * len(HEADER))
-    return "\n".join(lines)
-
-
-def selected(arguments: argparse.Namespace) -> list[Setting]:
-    settings = dict.fromkeys(SETTINGS)
+def selected(arguments: argparse.Namespace) -> list[Point]:
+    """The points of the full table that the options select."""
     return [
-        s
-        for s in settings
-        if (arguments.program is None or s.program in arguments.program)
-        and (arguments.layers is None or s.layers in arguments.layers)
-        and (arguments.degree is None or s.degree in arguments.degree)
+        point
+        for point in POINTS
+        if (arguments.program is None or point.program in arguments.program)
+        and (arguments.layers is None or point.layers in arguments.layers)
+        and (arguments.degree is None or point.degree in arguments.degree)
     ]
 
 
-def main() -> None:
+def row(measurement: Measurement) -> tuple[str, ...]:
+    """The cells of one measurement, in the order of ``HEADER``."""
+    point = measurement.point
+    return (
+        point.program,
+        str(point.layers),
+        str(point.degree),
+        measurement.verdict,
+        f"{measurement.spec_nodes} + {measurement.implementation_nodes}",
+        f"{measurement.spec_capture_seconds:.2f}",
+        f"{measurement.implementation_capture_seconds:.2f}",
+        f"{measurement.verification_seconds:.3f}",
+        f"{measurement.ratio:.3f}",
+        f"{measurement.peak_memory:.2f}",
+        f"{measurement.memory_before:.2f}",
+    )
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    rule = tuple("-" * width for width in widths)
+    lines = ("| " + " | ".join(map(str.ljust, cells, widths)) + " |" for cells in (HEADER, rule, *rows))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Exit status: 0 everything measured was verified, 1 something was not, 2 nothing was selected."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--program", action="append", choices=sorted({s.program for s in SETTINGS}))
-    parser.add_argument("--layers", action="append", type=int)
-    parser.add_argument("--degree", action="append", type=int)
-    parser.add_argument("--repetitions", type=int, default=3, help="runs a row, of which the median is shown")
+    parser.add_argument("--program", action="append", choices=sorted({point.program for point in POINTS}))
+    parser.add_argument("--layers", action="append", type=int, metavar="N")
+    parser.add_argument("--degree", action="append", type=int, metavar="N")
+    parser.add_argument("--repetitions", type=int, default=3, help="measurements of a point, of which medians are shown")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of the table")
     arguments = parser.parse_args()
-    rows: list[tuple[str, ...]] = []
-    for setting in selected(arguments):
-        measurement = run(setting, 1 if setting.program == "transformer-8b" else arguments.repetitions)
-        rows.append(row(measurement))
+    points = selected(arguments)
+    if not points:
+        parser.error("the table has no such row")
+
+    measurements: list[Measurement] = []
+    for point in points:
+        measured = measure(point, arguments.repetitions if point.layers <= REPEATED_UP_TO else 1)
+        measurements.append(measured)
         if arguments.json:
-            print(json.dumps(dict(zip(HEADER, rows[-1], strict=True))), flush=True)
+            print(json.dumps({**dataclasses.asdict(measured), "ratio": measured.ratio}), flush=True)
         else:
-            print(" ".join(rows[-1]), file=sys.stderr, flush=True)
+            print("  ".join(row(measured)), file=sys.stderr, flush=True)
     if not arguments.json:
-        print(markdown(rows))
+        print(table([row(measured) for measured in measurements]))
+    return 0 if all(measured.verdict == "verified" for measured in measurements) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

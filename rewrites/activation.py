@@ -7,7 +7,7 @@ import torch
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import MAXIMUM, require_real, require_same_on_ranks
+from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, require_real, require_same_on_ranks
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten

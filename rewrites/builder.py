@@ -165,8 +165,15 @@ class Builder:
 
     def pointwise(self, operation: Operation, *values: View | Number, attributes: tuple[object, ...] = ()) -> View:
         """One element of the result per element of the (broadcast) operands."""
+        self._require_same_on_ranks(attributes)
         views = self.aligned(*values)
         return self._expanded(algebra.elementwise(self.pool, operation, attributes, views), views)
+
+    def _require_same_on_ranks(self, attributes: Sequence[object]) -> None:
+        """A term has one set of attributes for all ranks."""
+        for attribute in attributes:
+            if isinstance(attribute, sympy.Expr) and attribute.free_symbols & set(self.coordinates):
+                raise UnsupportedError(UNREPRESENTABLE, f"the attribute {attribute} depends on the rank")
 
     def mul(self, *values: View | Number) -> View:
         views = self.aligned(*values)
@@ -293,6 +300,7 @@ class Builder:
 
         ``text``: labels as in ``contraction``; ``fresh``: output labels that no operand has, with sizes.
         """
+        self._require_same_on_ranks((*attributes, *(fresh or {}).values()))
         inputs, output = self._labels(text, views)
         signature = Signature(
             inputs,
@@ -307,6 +315,7 @@ class Builder:
         self, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, length: Size | None = None
     ) -> View:
         """Apply an operation that reads one dimension wholly; its result has ``length`` there (default: as before)."""
+        self._require_same_on_ranks((*attributes, length))
         position = self.dim(view, dim)
         labels: tuple[Label, ...] = tuple(range(view.rank))
         output = tuple("fresh" if d == position else d for d in labels)
@@ -453,6 +462,9 @@ def join_pieces(views: Sequence[View], position: int) -> View | None:
         return None
     if any(v.coefficient != first.coefficient for v in views):
         return None
+    if all(v.axes == first.axes for v in views):  # one piece, repeated
+        size = first.shape[position]
+        return relabel.replace_dim(first, position, [(position, 1, size)], product((size, count)))
     place = _differing_digit(first, views[1])
     if place is None:
         return None

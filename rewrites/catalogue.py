@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from verifycompile.rewrites import (
     activation,
+    arithmetic,
     attention,
     collective,
     complex,
@@ -15,12 +16,16 @@ from verifycompile.rewrites import (
     loss,
     normalization,
     one_hot,
+    ordering,
     random,
     reduction,
+    scatter,
+    statistics,
 )
 
 FAMILIES = (
     activation,
+    arithmetic,
     attention,
     collective,
     complex,
@@ -31,8 +36,11 @@ FAMILIES = (
     layout,
     loss,
     normalization,
+    ordering,
     random,
     reduction,
+    scatter,
+    statistics,
 )
 
 CONTRACTION_LEMMAS = (one_hot.open_masked_sum, one_hot.merge_shifted_one_hot, one_hot.drop_implied_mask)

@@ -10,7 +10,7 @@ import torch
 from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import SLICE, Builder, Number
+from verifycompile.rewrites.builder import PAD, SLICE, Builder, Number
 from verifycompile.rewrites.elementwise import require_same_on_ranks
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.values import Piece, Pieces
@@ -227,12 +227,15 @@ def stack(b: Builder, tensors: Sequence[View], dim: int) -> View:
 def slice_backward(
     b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, start: Number, end: Number, step: Number
 ) -> View:
-    if step != 1 or not isinstance(start, int):
+    """The gradient at the places that the slice read, zero at the others."""
+    if not isinstance(start, int) or not isinstance(step, int):
         raise UnsupportedError(UNSUPPORTED, f"the gradient of a slice with start {start} and step {step}")
     total = input_sizes[dim % len(input_sizes)]
     first = _bound(total, start)
     assert isinstance(first, int) or first is total
-    return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]
+    if step == 1:
+        return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]
+    return b.along(PAD, (first, step), grad_output, dim, total)
 
 
 @operator(aten.select_backward.default)

@@ -91,6 +91,16 @@ def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, d
     raise UnsupportedError(UNSUPPORTED, f"a vector norm with ord={ord}")
 
 
+@operator(aten.norm.ScalarOpt_dim)
+def norm_dims(b: Builder, self: View, p: Number | None, dim: Dims, keepdim: bool) -> View:
+    return vector_norm(b, self, 2 if p is None else p, dim, keepdim, None)
+
+
+@operator(aten.norm.Scalar)
+def norm_all(b: Builder, self: View, p: Number) -> View:
+    return vector_norm(b, self, p, None, False, None)
+
+
 @operator(aten.logsumexp.default)
 def logsumexp(b: Builder, self: View, dim: Dims, keepdim: bool) -> View:
     require_real(b, "self")

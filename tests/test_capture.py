@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 from torch.nn.utils import parametrize
+
 from tests.programs.torch_transformer import ModelArgs, Transformer
 from tests.support import fake_mesh, fake_mesh_world, fake_world
 from verifycompile.capture import capture_implementation, capture_model, has_parallelism, recover_spec

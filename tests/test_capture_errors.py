@@ -256,8 +256,10 @@ def test_unknown_placements_block(mesh: DeviceMesh) -> None:
     found = blockers(lambda x: x.sin(), strided)
     assert found[0] == (
         "VC206",
-        f"`x` has placement {_StridedShard(0, split_factor=4)!r}; "
-        "only Shard, Replicate and Partial can be represented.",
+        (
+            f"`x` has placement {_StridedShard(0, split_factor=4)!r}; "
+            "only Shard, Replicate and Partial can be represented."
+        ),
     )
 
 
@@ -270,8 +272,10 @@ def test_rank_constants_of_the_user_block(mesh: DeviceMesh) -> None:
     assert blockers(scaled, whole, spec=lambda x: x * 5) == [
         (
             "VC203",
-            f"`get_rank` in `scaled` (test_capture_errors.py:{scaled.__code__.co_firstlineno + 1}) is a constant of "
-            "the graph that was captured on this rank; other ranks run other graphs.",
+            (
+                f"`get_rank` in `scaled` (test_capture_errors.py:{scaled.__code__.co_firstlineno + 1}) is a constant of "
+                "the graph that was captured on this rank; other ranks run other graphs."
+            ),
         )
     ]
 

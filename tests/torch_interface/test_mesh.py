@@ -8,9 +8,9 @@ import torch.distributed as dist
 from tests.support import fake_mesh, fake_world
 from verifycompile.program import Mesh, MeshAxis
 from verifycompile.torch_interface.mesh import (
+    RootMesh,
     axes_of_coordinate,
     axes_of_line,
-    axes_of_submesh,
     describe_mesh,
     group_ranks,
     is_process_group,
@@ -33,16 +33,16 @@ def test_roots_and_submeshes() -> None:
         mesh = fake_mesh((2, 2, 2), ("pp", "dp", "tp"))
         assert root_of(mesh["tp"]) is mesh
         assert root_of(mesh) is mesh
-        assert axes_of_submesh(mesh, mesh) == ((0,), (1,), (2,))
-        assert axes_of_submesh(mesh["tp"], mesh) == ((2,),)
-        assert axes_of_submesh(mesh["pp", "tp"], mesh) == ((0,), (2,))
-        assert axes_of_submesh(mesh["dp", "tp"]._flatten("both"), mesh) == ((1, 2),)
+        assert RootMesh(mesh).spans(mesh) == ((0,), (1,), (2,))
+        assert RootMesh(mesh).spans(mesh["tp"]) == ((2,),)
+        assert RootMesh(mesh).spans(mesh["pp", "tp"]) == ((0,), (2,))
+        assert RootMesh(mesh).spans(mesh["dp", "tp"]._flatten("both")) == ((1, 2),)
 
 
 def test_axes_of_size_one_are_found_by_name() -> None:
     with fake_world(4):
         mesh = fake_mesh((1, 4), ("dp", "tp"))
-        assert axes_of_submesh(mesh["dp"], mesh) == ((0,),)
+        assert RootMesh(mesh).spans(mesh["dp"]) == ((0,),)
 
 
 def test_lines_of_ranks() -> None:

@@ -19,7 +19,7 @@ from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
-from verifycompile.torch_interface.mesh import describe_mesh, is_process_group, own_rank, real_object
+from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
 from verifycompile.torch_interface.rank_reads import reads_in_traced_code
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
@@ -51,15 +51,15 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
     start = time.perf_counter()
     root = root_mesh(traced, options.mesh)
     exported = _with_spec_names(export(traced), options)
-    mesh = describe_mesh(root)
+    mesh = root.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
-    boundary = PlacedBoundary(exported, root, mesh, options, size_values)
+    boundary = PlacedBoundary(exported, root, options, size_values)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
     graph = exported.joint.graph
     coordinates = resolve_coordinates(graph, mesh)
-    groups = resolve_groups(graph, root, mesh)
+    groups = resolve_groups(graph, root)
     blockers: list[Blocker] = [
         *boundary_blockers(exported),
         *boundary.blockers,
@@ -78,9 +78,16 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
         blockers=tuple(blockers),
-        assumptions=(f"every rank runs the graph that rank {own_rank()} captured", *groups.assumptions),
+        assumptions=(*_assumptions(exported), *groups.assumptions),
         seconds=time.perf_counter() - start,
     )
+
+
+def _assumptions(exported: Export) -> tuple[str, ...]:
+    general = f"every rank runs the graph that rank {own_rank()} captured"
+    if not exported.joint.rearranged:
+        return (general,)
+    return (general, "torch's chunk and concatenate around collectives equals the views that it documents them as")
 
 
 def _with_spec_names(exported: Export, options: Options) -> Export:

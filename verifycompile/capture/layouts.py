@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from verifycompile.program import Blocker, Mesh, Size
-from verifycompile.torch_interface.mesh import axes_of_submesh
+from verifycompile.torch_interface.mesh import RootMesh
 
 Placements = tuple[Placement, ...]
 
@@ -28,7 +28,7 @@ class LayoutError(Exception):
 
 
 def lift_placements(
-    name: str, placements: Sequence[Placement], mesh: DeviceMesh, root: DeviceMesh, ndim: int | None
+    name: str, placements: Sequence[Placement], mesh: DeviceMesh, root: RootMesh, ndim: int | None
 ) -> Placements:
     """Placements over ``root`` of a tensor laid out over ``mesh``; axes that ``mesh`` lacks hold it replicated.
 
@@ -36,7 +36,7 @@ def lift_placements(
     Raises ``LayoutError`` naming ``name``.
     """
     check_kinds(name, placements)
-    spans = axes_of_submesh(mesh, root)
+    spans = root.spans(mesh)
     if spans is None or len(spans) != len(placements):
         raise LayoutError("VC206", f"`{name}` lies on a mesh that is no product of axes of the root mesh: {mesh}.")
     lifted: list[Placement] = [Replicate()] * root.ndim

@@ -13,10 +13,9 @@ from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh
 from verifycompile.torch_interface.dynamo import TracedFrame
 from verifycompile.torch_interface.mesh import (
+    RootMesh,
     axes_of_coordinate,
     axes_of_line,
-    axes_of_submesh,
-    describe_mesh,
     group_ranks,
     mesh_group_ranks,
     real_object,
@@ -25,19 +24,22 @@ from verifycompile.torch_interface.mesh import (
 from verifycompile.torch_interface.ranks import GroupUse, coordinate_reads, group_uses
 
 
-def root_mesh(traced: TracedFrame, named: DeviceMesh | None) -> DeviceMesh:
+def root_mesh(traced: TracedFrame, named: DeviceMesh | None) -> RootMesh:
     """The mesh that placements speak of: ``named``, else the root of the meshes that enter the graph.
 
     Raises ``UsageError`` VC301 where there is none and VC302 where there are several.
     """
     if named is not None:
-        return named
-    roots: dict[Mesh, DeviceMesh] = {}
+        return RootMesh(named)
+    seen: dict[int, DeviceMesh] = {}
     for value in traced.example_inputs:
         held = value.device_mesh if isinstance(value, DTensor) else real_object(value)
         if isinstance(held, DeviceMesh):
             root = root_of(held)
-            roots.setdefault(describe_mesh(root), root)
+            seen.setdefault(id(root), root)
+    roots: dict[Mesh, RootMesh] = {}
+    for found in map(RootMesh, seen.values()):
+        roots.setdefault(found.description, found)
     if not roots:
         raise UsageError(
             "VC301",
@@ -110,14 +112,15 @@ class Groups:
     assumptions: tuple[str, ...]
 
 
-def resolve_groups(graph: torch.fx.GraphModule, root: DeviceMesh, mesh: Mesh) -> Groups:
+def resolve_groups(graph: torch.fx.GraphModule, root: RootMesh) -> Groups:
     """The mesh axes that every process group of the graph spans."""
+    mesh = root.description
     axes: dict[str, tuple[int, ...]] = {}
     blockers: list[Blocker] = []
     assumptions: dict[str, None] = {}
     own_groups: set[tuple[int, ...]] | None = None
     for use in group_uses(graph):
-        spans = axes.get(use.key) or _spans(use, root, mesh)
+        spans = axes.get(use.key) or _spans(use, root)
         if spans is None:
             ranks = group_ranks(use.group)
             blockers.append(
@@ -128,7 +131,7 @@ def resolve_groups(graph: torch.fx.GraphModule, root: DeviceMesh, mesh: Mesh) ->
         if use.mesh is not None or len(spans) == 0:
             continue
         if own_groups is None:
-            own_groups = mesh_group_ranks(root)
+            own_groups = mesh_group_ranks(root.mesh)
         ranks = group_ranks(use.group)
         if ranks not in own_groups and len(ranks) != len(mesh.ranks):
             names = ", ".join(mesh.axes[axis].name for axis in spans)
@@ -137,9 +140,9 @@ def resolve_groups(graph: torch.fx.GraphModule, root: DeviceMesh, mesh: Mesh) ->
     return Groups(axes, tuple(blockers), tuple(assumptions))
 
 
-def _spans(use: GroupUse, root: DeviceMesh, mesh: Mesh) -> tuple[int, ...] | None:
+def _spans(use: GroupUse, root: RootMesh) -> tuple[int, ...] | None:
     if use.mesh is not None:
-        spans = axes_of_submesh(use.mesh, root)
+        spans = root.spans(use.mesh)
         if spans is not None:
             return spans[use.dimension]
-    return axes_of_line(group_ranks(use.group), mesh)
+    return axes_of_line(group_ranks(use.group), root.description)

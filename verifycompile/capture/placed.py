@@ -27,9 +27,9 @@ from verifycompile.capture.layouts import (
 from verifycompile.capture.sizes import substitute
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Mesh, OutputKind, ProgramInput, ProgramOutput, Role, Size
+from verifycompile.program import Blocker, OutputKind, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
-from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.mesh import RootMesh, real_object
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
@@ -50,15 +50,14 @@ class PlacedBoundary:
     def __init__(
         self,
         exported: Export,
-        root: DeviceMesh,
-        mesh: Mesh,
+        root: RootMesh,
         options: Options,
         size_values: Mapping[sympy.Symbol, sympy.Expr],
     ) -> None:
         self.blockers: list[Blocker] = []
         self._exported = exported
         self._root = root
-        self._mesh = mesh
+        self._mesh = root.description
         self._options = options
         self._size_values = size_values
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
@@ -229,7 +228,7 @@ class PlacedBoundary:
                     )
 
 
-def _layouts_of_from_local(exported: Export, root: DeviceMesh) -> dict[int, Placements]:
+def _layouts_of_from_local(exported: Export, root: RootMesh) -> dict[int, Placements]:
     """Dynamo graph input -> placements of the ``DTensor.from_local`` calls that it feeds, where all agree."""
     placeholders = exported.traced.graph.graph.find_nodes(op="placeholder")
     positions = {node: position for position, node in enumerate(placeholders)}
@@ -251,7 +250,7 @@ def _layouts_of_from_local(exported: Export, root: DeviceMesh) -> dict[int, Plac
 
 
 def _lifted(
-    exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: DeviceMesh, ndim: int
+    exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: RootMesh, ndim: int
 ) -> Placements | None:
     mesh_node = arguments.get("device_mesh")
     if not isinstance(mesh_node, torch.fx.Node) or mesh_node not in positions:

@@ -7,7 +7,7 @@ nothing else, so that everything computed from it stays unproved, with the node 
 from __future__ import annotations
 
 import operator as python_operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -48,6 +48,13 @@ PROVABLE_DTYPES = frozenset(
 """Narrower integers wrap around and 8-bit floats saturate: a value of another dtype is an unknown."""
 
 FAMILIES = _catalogue.FAMILIES
+
+_SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
+    python_operator.add: python_operator.add,
+    python_operator.sub: python_operator.sub,
+    python_operator.mul: python_operator.mul,
+    python_operator.neg: python_operator.neg,
+}
 
 # Larger constants are not compared element by element.
 _MAX_CONSTANT = 65_536
@@ -123,8 +130,7 @@ class Lowering:
 
     def _value(self, node: torch.fx.Node) -> Any:
         if _is_size(node):
-            value = node.meta["val"]
-            return self._number(value)
+            return self._size_value(node)
         if node.name in self.program.groups:
             return Group(self.program.groups[node.name])
         if node in self._blocked_by_program:
@@ -139,6 +145,19 @@ class Lowering:
         if node.target is python_operator.getitem:
             return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
         return self._call(node)
+
+    def _size_value(self, node: torch.fx.Node) -> Any:
+        """The number that torch recorded; where the node is arithmetic, its operands' numbers must give the same."""
+        value = self._number(node.meta["val"])
+        if node.target not in _SIZE_ARITHMETIC or isinstance(value, (bool, float)):
+            return value
+        operands = [self._number(a.meta["val"]) if isinstance(a, torch.fx.Node) else a for a in node.args]
+        computed = _SIZE_ARITHMETIC[node.target](*(sympy.sympify(o) for o in operands))
+        if sympy.simplify(computed - sympy.sympify(value)) == 0:
+            return value
+        return self._unknown(
+            node, UNREPRESENTABLE, f"`{node.name}` is recorded as {value} where its operands give {computed}"
+        )
 
     def _call(self, node: torch.fx.Node) -> Any:
         declaration = declaration_of(node.target)
@@ -209,7 +228,9 @@ class Lowering:
             return {}
         found: dict[str, torch.dtype] = {}
         for argument, actual in zip(arguments, node.args, strict=False):
-            dtype = _dtype(actual) if isinstance(actual, torch.fx.Node) else None
+            nodes = actual if isinstance(actual, (list, tuple)) else (actual,)
+            dtypes = {_dtype(n) for n in nodes if isinstance(n, torch.fx.Node)}
+            dtype = dtypes.pop() if len(dtypes) == 1 else None
             if dtype is not None:
                 found[argument.name] = dtype
         return found

@@ -11,6 +11,7 @@ from verifycompile.ir.scalar import ONE, Scalar, divide, show
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.placement import Placements, infer, same_value
+from verifycompile.rewrites.builder import CONCATENATE
 
 
 class Kind(enum.Enum):
@@ -24,6 +25,8 @@ class Kind(enum.Enum):
     """Its sum over ``axes`` is ``factor`` times the spec value."""
     SCALED = "scaled"
     """``factor`` times the spec value."""
+    PARTIAL_PIECE = "partial piece"
+    """Its sum over ``axes`` has elements of the spec value, but not the ones that belong there."""
     MISPLACED = "misplaced"
     """Elements of the spec value, but not the ones that belong there."""
     DIFFERENT = "different"
@@ -52,6 +55,8 @@ class Found:
         scale = "" if self.factor == 1 else f"{show(self.factor)} * "
         if self.kind is Kind.PARTIAL:
             return f"the sum of the implementation's value over {axes} is {scale}{name}"
+        if self.kind is Kind.PARTIAL_PIECE:
+            return f"the sum of the implementation's value over {axes} is a piece of {name}"
         if self.kind is Kind.SCALED:
             return f"the implementation's value is {scale}{name}"
         if self.kind is Kind.MISPLACED:
@@ -70,6 +75,7 @@ def classify(pool: TermPool, spec: View, implementation: View, mesh: Mesh | None
         return whole
     if mesh is None:
         return Found(Kind.DIFFERENT)
+    piece: Found | None = None
     used = [a for a in range(len(mesh.axes)) if implementation.uses(a)]
     for count in range(1, len(used) + 1):
         for axes in itertools.combinations(used, count):
@@ -82,8 +88,19 @@ def classify(pool: TermPool, spec: View, implementation: View, mesh: Mesh | None
             found = _compare(pool, spec, reduced, mesh)
             if found is not None and found.kind is not Kind.MISPLACED:
                 return Found(Kind.PARTIAL, axes, found.factor)
-    same_term = spec.term is implementation.term
-    return Found(Kind.MISPLACED) if same_term else Found(Kind.DIFFERENT)
+            if reduced.term is spec.term and spec.term is not implementation.term and piece is None:
+                piece = Found(Kind.PARTIAL_PIECE, axes)
+    if piece is not None:
+        return piece
+    return Found(Kind.MISPLACED) if _holds_pieces(spec, implementation) else Found(Kind.DIFFERENT)
+
+
+def _holds_pieces(spec: View, implementation: View) -> bool:
+    """Whether the implementation's value is made of elements of the spec's."""
+    term = implementation.term
+    if term.operation is CONCATENATE:
+        return any(operand.term is spec.term for operand in term.operands)
+    return term is spec.term
 
 
 def _compare(pool: TermPool, spec: View, implementation: View, mesh: Mesh | None) -> Found | None:

@@ -146,7 +146,7 @@ class _Cause:
     ) -> Mismatch:
         operand = spec_operand.name
         site = _Site(root, twin, operand)
-        if found.kind is Kind.PARTIAL:
+        if found.kind in (Kind.PARTIAL, Kind.PARTIAL_PIECE):
             return self._partial_fault(found, site, _operator_name(root), impl_operand)
         if found.kind is Kind.SCALED:
             origin = self.relations.first_scaled(impl_operand)
@@ -225,7 +225,14 @@ class _Cause:
         """No node could be named: say how the output itself stands to the spec's."""
         name = self.spec_output.name
         found = self._classify(self.spec_output.node, self.impl_output.node) or Found(Kind.DIFFERENT)
-        code = {Kind.SCALED: "VC103", Kind.MISPLACED: "VC104", Kind.CLEAN: "VC104"}.get(found.kind, "VC107")
+        codes = {
+            Kind.SCALED: "VC103",
+            Kind.MISPLACED: "VC104",
+            Kind.CLEAN: "VC104",
+            Kind.PARTIAL: "VC101",
+            Kind.PARTIAL_PIECE: "VC101",
+        }
+        code = codes.get(found.kind, "VC107")
         if code == "VC107":
             blocked = self._blocked(self.implementation, self.relations.impl_order)
             blocked = blocked or self._blocked(self.spec, self.relations.spec_order)

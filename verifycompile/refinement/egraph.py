@@ -22,6 +22,7 @@ _MAX_ROUNDS = 8
 _MAX_SECONDS = 0.25
 _MAX_NODES = 4_000
 _MAX_DEPTH = 4
+_MAX_INTEGER = 2**63 - 1  # of egglog's literals
 
 _OPERATORS = {"add": "Add", "mul": "Mul", "scale": "Scale", "sum": "Sum", "plus": "+", "times": "*"}
 
@@ -143,9 +144,12 @@ class _Encoder:
         self._indices: dict[object, int] = {}
 
     def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> str | None:
-        """Text of ``view`` whose dimensions are called ``names``; None for a coefficient that is no rational."""
+        """Text of ``view`` whose dimensions are called ``names``; None for a coefficient that egglog cannot read."""
         coefficient = view.coefficient
-        if not isinstance(coefficient, Fraction):
+        if (
+            not isinstance(coefficient, Fraction)
+            or max(abs(coefficient.numerator), coefficient.denominator) > _MAX_INTEGER
+        ):
             return None
         body = self._term(view.unscaled(), names, depth, level)
         if body is None or coefficient == 1:

@@ -19,6 +19,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.torch_interface.mesh import real_mesh
 from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
+from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
 
 
 class Origin(enum.Enum):
@@ -77,12 +78,14 @@ class JointGraph:
     """The exported graph; ``inputs`` in placeholder order, ``outputs`` in the order of the returned list.
 
     ``rank_reads``: where torch itself put this rank's number into the graph.
+    ``rearranged``: the rearrangements around collectives are views here and pieces in what torch compiles.
     """
 
     graph: torch.fx.GraphModule
     inputs: tuple[Flat, ...]
     outputs: tuple[Flat, ...]
     rank_reads: tuple[ExportRead, ...] = ()
+    rearranged: bool = False
 
 
 def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> JointGraph:
@@ -94,6 +97,7 @@ def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     with (
         torch.distributed.config.patch(compile_on_one_rank=True),
         watch_rank_reads() as rank_reads,
+        collectives_rearrange_by_views() as rearranged,
         contextlib.ExitStack() as stack,
     ):
         exported = aot_export_joint_with_descriptors(stack, graph, tuple(example_inputs))
@@ -122,6 +126,7 @@ def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
             for position, (node, descriptor) in enumerate(zip(returned, returned_descriptors, strict=True))
         ),
         rank_reads=tuple(rank_reads),
+        rearranged=bool(rearranged),
     )
 
 

@@ -36,27 +36,43 @@ def describe_mesh(mesh: DeviceMesh) -> Mesh:
     return Mesh(tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True)), ranks)
 
 
-def axes_of_submesh(submesh: DeviceMesh, root: DeviceMesh) -> tuple[tuple[int, ...], ...] | None:
-    """For each dimension of ``submesh`` the root axes it spans, outermost first; None where it is no product of axes.
+class RootMesh:
+    """The mesh that placements speak of. What it finds out about submeshes it remembers: rank maps may be large."""
 
-    A flattened dimension spans several axes.
-    """
-    described = describe_mesh(root)
-    if describe_mesh(submesh) == described:
-        return tuple((index,) for index in range(root.ndim))
-    root_names = tuple(axis.name for axis in described.axes)
-    found: list[tuple[int, ...]] = []
-    ranks = submesh.mesh
-    names = submesh.mesh_dim_names or (None,) * submesh.ndim
-    for dimension, name in enumerate(names):
-        line = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0]
-        by_ranks = axes_of_line(tuple(int(rank) for rank in line.tolist()), described)
-        if by_ranks == () and name in root_names:
-            by_ranks = (root_names.index(name),)
-        if by_ranks is None:
-            return None
-        found.append(by_ranks)
-    return tuple(found)
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+        self.description = describe_mesh(mesh)
+        self._spans: dict[int, tuple[DeviceMesh, tuple[tuple[int, ...], ...] | None]] = {}
+
+    @property
+    def ndim(self) -> int:
+        return len(self.description.axes)
+
+    def spans(self, submesh: DeviceMesh) -> tuple[tuple[int, ...], ...] | None:
+        """For each dimension of ``submesh`` the root axes it spans, outermost first; None for no product of axes.
+
+        A flattened dimension spans several axes.
+        """
+        if id(submesh) not in self._spans:
+            self._spans[id(submesh)] = (submesh, self._find_spans(submesh))
+        return self._spans[id(submesh)][1]
+
+    def _find_spans(self, submesh: DeviceMesh) -> tuple[tuple[int, ...], ...] | None:
+        if submesh is self.mesh or describe_mesh(submesh) == self.description:
+            return tuple((index,) for index in range(self.ndim))
+        root_names = tuple(axis.name for axis in self.description.axes)
+        found: list[tuple[int, ...]] = []
+        ranks = submesh.mesh
+        names = submesh.mesh_dim_names or (None,) * submesh.ndim
+        for dimension, name in enumerate(names):
+            line = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0]
+            axes = axes_of_line(tuple(int(rank) for rank in line.tolist()), self.description)
+            if axes == () and name in root_names:
+                axes = (root_names.index(name),)
+            if axes is None:
+                return None
+            found.append(axes)
+        return tuple(found)
 
 
 def axes_of_line(ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, ...] | None:

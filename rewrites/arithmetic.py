@@ -1,0 +1,174 @@
+"""Arithmetic of whole numbers, powers, bounds by tensors, and logical reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, require_real
+from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+FLOOR = Operation("floor")
+TRUNC = Operation("trunc")
+POWER_OF_NUMBER = Operation("power_of_number")
+POWER_OF_TENSOR = Operation("power_of_tensor")
+ATAN2 = Operation("atan2")
+NAN_TO_NUM = Operation("nan_to_num")
+ANY = Operation("any", indicator=True)
+
+
+# ------------------------------------------------------------------------------------------------ bounds
+
+
+@operator(aten.clamp.Tensor)
+def clamp(b: Builder, self: View, min: View | None, max: View | None) -> View:
+    result = self if min is None else b.pointwise(MAXIMUM, self, min)
+    return result if max is None else b.pointwise(MINIMUM, result, max)
+
+
+@operator(aten.clamp_min.Tensor)
+def clamp_min(b: Builder, self: View, min: View) -> View:
+    return b.pointwise(MAXIMUM, self, min)
+
+
+@operator(aten.clamp_max.Tensor)
+def clamp_max(b: Builder, self: View, max: View) -> View:
+    return b.pointwise(MINIMUM, self, max)
+
+
+@operator(aten.nan_to_num.default)
+def nan_to_num(b: Builder, self: View, nan: float | None, posinf: float | None, neginf: float | None) -> View:
+    """The defaults of the bounds depend on the dtype."""
+    require_real(b, "self")
+    return b.pointwise(NAN_TO_NUM, self, attributes=(nan, posinf, neginf, b.dtype_of("self")))
+
+
+# ------------------------------------------------------------------------------------------------ division
+
+
+def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None) -> View:
+    if b.call.dtype is torch.bool or (b.call.dtype is not None and b.call.dtype.is_complex):
+        raise UnsupportedError(UNSUPPORTED, f"division with a result of {b.call.dtype}")
+    quotient = b.divide(left, right)
+    if rounding is None:
+        return quotient
+    if rounding not in ("floor", "trunc"):
+        raise UnsupportedError(UNSUPPORTED, f"division with rounding_mode={rounding}")
+    return b.pointwise(FLOOR if rounding == "floor" else TRUNC, quotient)
+
+
+@operator(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div_rounded(b: Builder, self: View, other: View | Number, rounding_mode: str | None) -> View:
+    return _quotient(b, self, other, rounding_mode)
+
+
+@operator(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide(b: Builder, self: View, other: View | Number) -> View:
+    return _quotient(b, self, other, "floor")
+
+
+@operator(aten.remainder.Tensor, aten.remainder.Scalar)
+def remainder(b: Builder, self: View, other: View | Number) -> View:
+    """``x - y floor(x / y)``: it has the sign of the divisor."""
+    return b.sub(self, b.mul(_quotient(b, self, other, "floor"), other))
+
+
+@operator(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod(b: Builder, self: View, other: View | Number) -> View:
+    """``x - y trunc(x / y)``: it has the sign of the dividend."""
+    return b.sub(self, b.mul(_quotient(b, self, other, "trunc"), other))
+
+
+# ------------------------------------------------------------------------------------------------ powers
+
+
+@operator(aten.pow.Scalar)
+def power_of_number(b: Builder, self: Number, exponent: View) -> View:
+    require_real(b, "exponent")
+    return b.pointwise(POWER_OF_NUMBER, exponent, attributes=(self,))
+
+
+@operator(aten.pow.Tensor_Tensor)
+def power_of_tensor(b: Builder, self: View, exponent: View) -> View:
+    require_real(b, "self", "exponent")
+    return b.pointwise(POWER_OF_TENSOR, self, exponent)
+
+
+@operator(aten.logaddexp.default)
+def logaddexp(b: Builder, self: View, other: View) -> View:
+    require_real(b, "self", "other")
+    return b.log(b.add(b.exp(self), b.exp(other)))
+
+
+@operator(aten.atan2.default)
+def atan2(b: Builder, self: View, other: View) -> View:
+    require_real(b, "self", "other")
+    return b.pointwise(ATAN2, self, other)
+
+
+# ------------------------------------------------------------------------------------------------ truth values
+
+
+def _truth(b: Builder, view: View) -> View:
+    return view if is_indicator(view) else b.negate(b.equal(view, 0))
+
+
+def any_over(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: bool) -> View:
+    """Whether some element over ``dims`` is not zero."""
+    value = _truth(b, view)
+    rank = b.rank(value)
+    chosen = sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)}) if dims is not None else list(range(rank))
+    if not rank or not chosen:
+        return value
+    order = [d for d in range(rank) if d not in chosen]
+    names = [f"d{d}" for d in range(rank)]
+    result = b.core(
+        ANY,
+        (),
+        f"{' '.join(names)} -> {' '.join(names[d] for d in order)}",
+        value,
+        cores=" ".join(names[d] for d in chosen),
+    )
+    for d in chosen if keepdim else ():
+        result = b.unsqueeze(result, d)
+    return result
+
+
+def _any(b: Builder, self: View, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> View:
+    return any_over(b, self, dim, keepdim)
+
+
+def _all(b: Builder, self: View, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> View:
+    """Not any that is zero."""
+    return b.negate(any_over(b, b.negate(_truth(b, self)), dim, keepdim))
+
+
+for _overload in ("default", "dim", "dims"):
+    operator(getattr(aten.any, _overload))(_any)
+    operator(getattr(aten.all, _overload))(_all)
+
+
+@operator(aten.logical_xor.default)
+def logical_xor(b: Builder, self: View, other: View) -> View:
+    return b.negate(b.equal(_truth(b, self), _truth(b, other)))
+
+
+def _question(name: str) -> Handler:
+    """A question about one number, whose answer is 0 or 1."""
+    operation = Operation(name, indicator=True)
+
+    def handler(b: Builder, self: View) -> View:
+        return b.pointwise(operation, self)
+
+    return handler
+
+
+for _name in ("isnan", "isinf", "isfinite", "signbit"):
+    if hasattr(getattr(aten, _name, None), "default"):
+        operator(getattr(aten, _name).default)(_question(_name))

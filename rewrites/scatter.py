@@ -1,0 +1,203 @@
+"""Writing by index, and advanced indexing. Sums over indices are contractions with indicators.
+
+Where values overwrite each other the operator is taken as it is: which of two values stays is torch's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.bounds import require_within
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_exact
+from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+INDEX_MATCHES = Operation("index_matches", indicator=True)
+"""Whether an index, which may count from the end, is a position of a dimension whose size is the attribute."""
+SCATTER = Operation("scatter")
+SCATTER_MASK = Operation("scatter_mask", indicator=True)
+
+
+# ------------------------------------------------------------------------------------------------ along one dimension
+
+
+def _require_equal_batch(b: Builder, dim: int, view: View, *others: View) -> None:
+    """All dimensions but ``dim`` have one size, so that they are batch dimensions."""
+    shapes = [[s for d, s in enumerate(b.shape(v)) if d != dim] for v in (view, *others)]
+    if any(shape != shapes[0] for shape in shapes):
+        raise UnsupportedError(UNSUPPORTED, "a scatter whose index is smaller than its operand in other dimensions")
+
+
+def _written(b: Builder, src: View, index: View, dim: int) -> View:
+    """The part of ``src`` that is read: torch takes as much of it as the index has."""
+    if b.rank(src) != b.rank(index):
+        raise UnsupportedError(UNSUPPORTED, "a scatter of a tensor of another rank than its index")
+    for d, (size, wanted) in enumerate(zip(b.shape(src), b.shape(index), strict=True)):
+        if size != wanted:
+            src = b.narrow(src, d, 0, wanted)
+    return src
+
+
+def _last(b: Builder, view: View, dim: int) -> View:
+    return b.permute(view, [*(d for d in range(b.rank(view)) if d != dim), dim])
+
+
+def _back(b: Builder, view: View, dim: int) -> View:
+    order = list(range(b.rank(view) - 1))
+    order.insert(dim, b.rank(view) - 1)
+    return b.permute(view, order)
+
+
+def _position(b: Builder, view: View, dim: int) -> int:
+    if b.rank(view) == 0:
+        raise UnsupportedError(UNREPRESENTABLE, "a scatter into a tensor without dimensions")
+    return dim % b.rank(view)
+
+
+@operator(aten.scatter_add.default)
+def scatter_add(b: Builder, self: View, dim: int, index: View, src: View) -> View:
+    """``self[..., index[..., i], ...] += src[..., i, ...]``."""
+    position = _position(b, self, dim)
+    _require_equal_batch(b, position, self, index)
+    src = _written(b, src, index, position)
+    size = b.shape(self)[position]
+    require_within(b, index, size)
+    lookup = one_hot(b, _last(b, index, position), size)
+    added = b.contraction("*b i v, *b i -> *b v", lookup, _last(b, src, position))
+    return b.add(self, _back(b, added, position))
+
+
+@operator(aten.scatter.src)
+def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
+    position = _position(b, self, dim)
+    _require_equal_batch(b, position, self, index)
+    src = _written(b, src, index, position)
+    operands = [_last(b, v, position) for v in (self, index, src)]
+    result = b.core(
+        SCATTER, (), "*b v, *b i, *b i -> *b w", *operands, cores="v i", fresh={"w": b.shape(self)[position]}
+    )
+    return _back(b, result, position)
+
+
+@operator(aten.scatter.value)
+def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
+    require_exact(b, value=value)
+    position = _position(b, self, dim)
+    _require_equal_batch(b, position, self, index)
+    size = b.shape(self)[position]
+    mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", _last(b, index, position), cores="i", fresh={"w": size})
+    return choose(b, _back(b, mask, position), value, self)
+
+
+@operator(aten.index_add.default)
+def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha: Number) -> View:
+    """``self[..., index[i], ...] += alpha * source[..., i, ...]``."""
+    require_exact(b, alpha=alpha)
+    position = _position(b, self, dim)
+    if b.rank(index) != 1 or b.rank(source) != b.rank(self):
+        raise UnsupportedError(UNSUPPORTED, "index_add of scalars")
+    size = b.shape(self)[position]
+    require_within(b, index, size)
+    added = b.contraction("i v, *b i -> *b v", one_hot(b, index, size), _last(b, source, position))
+    return b.combination((1, self), (alpha, _back(b, added, position)))
+
+
+# ------------------------------------------------------------------------------------------------ advanced indexing
+
+
+def _matches(b: Builder, index: View, size: Size) -> View:
+    return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
+
+
+def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:
+    """Dimensions that are indexed, the other ones, the rank of the index, and where its dimensions stand in a result."""
+    if b.call.dtypes.get("indices") not in INTEGER_DTYPES:
+        raise UnsupportedError(UNSUPPORTED, "a mask as an index: the size of the result depends on data")
+    indexed = [d for d, index in enumerate(indices) if index is not None]
+    rest = [d for d in range(b.rank(view)) if d not in indexed]
+    rank = max(b.rank(indices[d]) for d in indexed)  # pyright: ignore[reportArgumentType]
+    together = indexed == list(range(indexed[0], indexed[-1] + 1))
+    return indexed, rest, rank, indexed[0] if together else 0
+
+
+@operator(aten.index.Tensor)
+def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
+    """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
+    indexed, rest, _, front = _index_labels(b, self, indices)
+    lookups = [_matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
+    before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
+    text = ", ".join(f"*i v{d}" for d in indexed)
+    table = " ".join(names[d] for d in range(b.rank(self)))
+    return b.contraction(f"{text}, {table} -> {' '.join([*before, '*i', *after])}", *lookups, self)
+
+
+def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
+    """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
+    indexed, rest, rank, front = _index_labels(b, view, indices)
+    lookups = [_matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
+    before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
+    for _ in range(rank + len(rest) - b.rank(values)):
+        values = b.unsqueeze(values, 0)
+    text = ", ".join(f"*i v{d}" for d in indexed)
+    table = " ".join(names[d] for d in range(b.rank(view)))
+    added = b.contraction(f"{text}, {' '.join([*before, '*i', *after])} -> {table}", *lookups, values)
+    return b.add(view, added)
+
+
+# ------------------------------------------------------------------------------------------------ writing to a part
+
+
+@operator(aten.slice_scatter.default)
+def slice_scatter(
+    b: Builder, self: View, src: View, dim: int, start: Number | None, end: Number | None, step: Number
+) -> View:
+    """``self`` with ``src`` in the place of a slice."""
+    position = _position(b, self, dim)
+    size = b.shape(self)[position]
+    if step != 1 or not isinstance(size, int) or not isinstance(start, int | None) or not isinstance(end, int | None):
+        raise UnsupportedError(UNSUPPORTED, f"a write to a slice from {start} to {end} with step {step}")
+    first, last, _ = slice(start, end).indices(size)
+    source = cast(b, src, b.dtype_of("src"), b.dtype_of("self"))
+    parts = [b.narrow(self, position, 0, first), source, b.narrow(self, position, last, size - last)]
+    kept = [part for part in parts if b.shape(part)[position] != 0]
+    return b.concatenate(kept, position) if len(kept) > 1 else kept[0]
+
+
+@operator(aten.select_scatter.default)
+def select_scatter(b: Builder, self: View, src: View, dim: int, index: int) -> View:
+    """``self`` with ``src`` in the place of one index of ``dim``."""
+    position = _position(b, self, dim)
+    size = b.shape(self)[position]
+    if not isinstance(size, int) or not isinstance(index, int):
+        raise UnsupportedError(UNSUPPORTED, f"a write to the index {index} of a dimension of size {size}")
+    first = index % size
+    source = b.unsqueeze(cast(b, src, b.dtype_of("src"), b.dtype_of("self")), position)
+    parts = [b.narrow(self, position, 0, first), source, b.narrow(self, position, first + 1, size - first - 1)]
+    kept = [part for part in parts if b.shape(part)[position] != 0]
+    return b.concatenate(kept, position) if len(kept) > 1 else kept[0]
+
+
+@operator(aten.copy.default)
+def copy(b: Builder, self: View, src: View) -> View:
+    """``src`` in the shape and dtype of ``self``."""
+    return b.expand(cast(b, src, b.dtype_of("src"), b.dtype_of("self")), b.shape(self))
+
+
+@operator(aten.fill.Scalar)
+def fill(b: Builder, self: View, value: Number) -> View:
+    require_exact(b, value=value)
+    return b.full(value, b.shape(self))
+
+
+@operator(aten.fill.Tensor)
+def fill_tensor(b: Builder, self: View, value: View) -> View:
+    return b.expand(cast(b, value, b.dtype_of("value"), b.dtype_of("self")), b.shape(self))

@@ -1,0 +1,58 @@
+"""The view form of the rearrangements around collectives is torch's own, value by value."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as functional_collectives
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from tests.support import fake_mesh_world
+from verifycompile.torch_interface.aot import export_joint
+from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views, gathered, to_scatter
+
+
+@pytest.mark.parametrize(("group_size", "dimension"), list(itertools.product((1, 2, 4), (1, 2))))
+def test_same_values_as_torch(group_size: int, dimension: int) -> None:
+    gather = functional_collectives._maybe_view_chunk_cat
+    scatter = functional_collectives._chunk_or_narrow_cat
+    for shape in ((4, 4, 8), (8, 12, 4), (4, 4, 4, 3)):
+        tensor = torch.randn(shape)
+        assert torch.equal(gathered(tensor, group_size, dimension), gather(tensor, group_size, dimension))
+        assert torch.equal(to_scatter(tensor, group_size, dimension), scatter(tensor, group_size, dimension, 0))
+
+
+def test_torch_is_left_as_it_was() -> None:
+    before = functional_collectives._maybe_view_chunk_cat, functional_collectives._chunk_or_narrow_cat
+    with collectives_rearrange_by_views() as made:
+        assert functional_collectives._maybe_view_chunk_cat is not before[0]
+        tensor = torch.randn(8, 8)
+        assert torch.equal(functional_collectives._maybe_view_chunk_cat(tensor, 4, 1), gathered(tensor, 4, 1))
+        assert torch.equal(functional_collectives._chunk_or_narrow_cat(tensor, 4, 1), to_scatter(tensor, 4, 1))
+        uneven = torch.randn(8, 6)
+        assert (
+            functional_collectives._chunk_or_narrow_cat(uneven, 4, 1).shape == torch.cat(uneven.chunk(4, 1)[:3]).shape
+        )
+    assert made == ["all_gather", "reduce_scatter"]
+    assert (functional_collectives._maybe_view_chunk_cat, functional_collectives._chunk_or_narrow_cat) == before
+
+
+def test_graphs_do_not_grow_with_the_degree() -> None:
+    def function(x: DTensor) -> DTensor:
+        whole = x.redistribute(placements=[Replicate()]).to_local()
+        mesh = x.device_mesh
+        return DTensor.from_local(whole, mesh, [Partial()]).redistribute(placements=[Shard(1)])
+
+    sizes: set[int] = set()
+    for degree in (2, 64):
+        with fake_mesh_world((degree,), ("tp",)) as mesh:
+            x = DTensor.from_local(torch.randn(4, 2), mesh, [Shard(1)])
+            joint = trace_frame(
+                frame_of_call(function, (x,), {}), lambda traced: export_joint(traced.graph, traced.example_inputs)
+            )
+            assert joint.rearranged
+            sizes.add(len(joint.graph.graph.nodes))
+    assert len(sizes) == 1

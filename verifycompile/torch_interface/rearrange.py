@@ -1,0 +1,59 @@
+"""The rearrangement around an all-gather or reduce-scatter of a dimension other than the first, as views.
+
+A collective works on the first dimension. For another one torch cuts the tensor into as many pieces as there are
+ranks and concatenates them again, which puts several nodes a rank into every graph. torch documents the operation as
+``flatten(movedim(unflatten(...)))``; captured in that form, a graph has the same size on two ranks and on a thousand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+import torch
+import torch.distributed._functional_collectives as functional_collectives
+
+
+def gathered(tensor: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
+    """``cat(chunk(tensor, group_size, 0), gather_dim)`` where the first dimension is a multiple of the group size."""
+    pieces = torch.unflatten(tensor, 0, (group_size, tensor.shape[0] // group_size))
+    return torch.flatten(torch.movedim(pieces, 0, gather_dim), gather_dim, gather_dim + 1)
+
+
+def to_scatter(tensor: torch.Tensor, group_size: int, scatter_dim: int) -> torch.Tensor:
+    """``cat(chunk(tensor, group_size, scatter_dim), 0)`` where that dimension is a multiple of the group size."""
+    pieces = torch.unflatten(tensor, scatter_dim, (group_size, tensor.shape[scatter_dim] // group_size))
+    return torch.flatten(torch.movedim(pieces, scatter_dim, 0), 0, 1)
+
+
+@contextlib.contextmanager
+def collectives_rearrange_by_views() -> Generator[list[str]]:
+    """While entered, torch's functional collectives rearrange by views; yields the rearrangements made, by name."""
+    made: list[str] = []
+    view_chunk_cat = functional_collectives._maybe_view_chunk_cat
+    narrow_cat = functional_collectives._chunk_or_narrow_cat
+
+    def gather(res: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
+        if gather_dim <= 0 or not _is_multiple(res.shape[0], group_size):
+            return view_chunk_cat(res, group_size, gather_dim)
+        made.append("all_gather")
+        return gathered(res, group_size, gather_dim)
+
+    def scatter(tensor: torch.Tensor, num_chunks: int, narrow_dim: int, cat_dim: int = 0) -> torch.Tensor:
+        if narrow_dim <= 0 or cat_dim != 0 or not _is_multiple(tensor.shape[narrow_dim], num_chunks):
+            return narrow_cat(tensor, num_chunks, narrow_dim, cat_dim)
+        made.append("reduce_scatter")
+        return to_scatter(tensor, num_chunks, narrow_dim)
+
+    functional_collectives._maybe_view_chunk_cat = gather
+    functional_collectives._chunk_or_narrow_cat = scatter
+    try:
+        yield made
+    finally:
+        functional_collectives._maybe_view_chunk_cat = view_chunk_cat
+        functional_collectives._chunk_or_narrow_cat = narrow_cat
+
+
+def _is_multiple(size: int | torch.SymInt, divisor: int) -> bool:
+    # A symbolic size would get a guard that the program's own trace does not have.
+    return isinstance(size, int) and size % divisor == 0
