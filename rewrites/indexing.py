@@ -116,7 +116,7 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
 def _put_masked(b: Builder, view: View, mask: View, values: View) -> View:
     if any(size != 1 for size in b.shape(values)):
         raise UnsupportedError(UNSUPPORTED, "index_put with a mask and more than one value")
-    if b.shape(mask) != b.shape(view)[: b.rank(mask)] or b.call.dtypes.get("indices", torch.bool) is not torch.bool:
+    if b.shape(mask) != b.shape(view)[: b.rank(mask)] or b.call.dtypes.get("indices") is not torch.bool:
         raise UnsupportedError(UNSUPPORTED, "index_put with whole numbers as its mask")
     for _ in range(b.rank(view) - b.rank(mask)):
         mask = b.unsqueeze(mask, b.rank(mask))

@@ -55,7 +55,7 @@ BINARY: dict[str, Function] = {
 class Step:
     """``function`` of the values ``operands``. ``wanted``: per operand the layout to convert to first, None: as it is.
 
-    ``believed``: per operand the layout that the conversion starts from; ``detour``: whether it passes over Replicate.
+    ``believed``: per operand the layout that the conversion starts from, sometimes a wrong one.
     """
 
     function: str
@@ -91,6 +91,19 @@ class RandomProgram:
             return held[-1]
 
         return run
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """Numbers of the inputs that the result depends on."""
+        found: set[int] = set()
+        pending = [len(self.layouts) + len(self.steps) - 1]
+        while pending:
+            value = pending.pop()
+            if value < len(self.layouts):
+                found.add(value)
+            else:
+                pending.extend(self.steps[value - len(self.layouts)].operands)
+        return tuple(sorted(found))
 
     def inputs(self, mesh_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
         """What one rank passes."""
@@ -129,7 +142,7 @@ def random_program(seed: int, axes: int = 1) -> RandomProgram:
         operands = [newest if number and k == 0 else choose.randrange(len(believed)) for k in range(count)]
         if choose.random() < 0.5:
             operands.reverse()
-        starts = [believed[i] for i in operands]
+        starts = [_layout(choose, axes) if choose.random() < 0.15 else believed[i] for i in operands]
         targets: list[Placements | None] = [_target(choose, axes) for _ in operands]
         if count == 2 and name != "matmul" and choose.random() < 0.7:
             targets = [_layout(choose, axes, partial=False)] * 2
