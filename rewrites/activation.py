@@ -7,12 +7,11 @@ import torch
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, require_real, require_same_on_ranks
+from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real, require_same_on_ranks
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten
 
-SIGMOID = Operation("sigmoid")
 GELU = Operation("gelu")
 GELU_DERIVATIVE = Operation("gelu_derivative")
 SILU = Operation("silu")
@@ -229,13 +228,13 @@ def _halves(b: Builder, view: View, dim: int) -> tuple[View, View]:
 def glu(b: Builder, self: View, dim: int) -> View:
     require_real(b, "self")
     value, gate = _halves(b, self, dim)
-    return b.mul(value, b.pointwise(SIGMOID, gate))
+    return b.mul(value, b.pointwise(FUNCTIONS["sigmoid"], gate))
 
 
 @operator(aten.glu_backward.default)
 def glu_backward(b: Builder, grad_output: View, self: View, dim: int) -> View:
     require_real(b, "grad_output", "self")
     value, gate = _halves(b, self, dim)
-    opened = b.pointwise(SIGMOID, gate)
+    opened = b.pointwise(FUNCTIONS["sigmoid"], gate)
     slope = b.mul(opened, b.sub(1, opened))
     return b.concatenate([b.mul(grad_output, opened), b.mul(grad_output, value, slope)], dim)

@@ -9,13 +9,11 @@ import torch
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, require_real
+from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
 
-FLOOR = Operation("floor")
-TRUNC = Operation("trunc")
 POWER_OF_NUMBER = Operation("power_of_number")
 POWER_OF_TENSOR = Operation("power_of_tensor")
 ATAN2 = Operation("atan2")
@@ -60,7 +58,7 @@ def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None
         return quotient
     if rounding not in ("floor", "trunc"):
         raise UnsupportedError(UNSUPPORTED, f"division with rounding_mode={rounding}")
-    return b.pointwise(FLOOR if rounding == "floor" else TRUNC, quotient)
+    return b.pointwise(FUNCTIONS["floor" if rounding == "floor" else "trunc"], quotient)
 
 
 @operator(aten.div.Tensor_mode, aten.div.Scalar_mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from verifycompile.rewrites import (
     activation,
+    advanced_indexing,
     arithmetic,
     attention,
     collective,
@@ -25,6 +26,7 @@ from verifycompile.rewrites import (
 
 FAMILIES = (
     activation,
+    advanced_indexing,
     arithmetic,
     attention,
     collective,

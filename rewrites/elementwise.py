@@ -146,28 +146,32 @@ def lerp(b: Builder, self: View, end: View, weight: Number) -> View:
     return b.combination((1 - weight, self), (weight, end))
 
 
-def _function(name: str) -> Handler:
-    """A function of one number without parameters, taken as it is."""
-    operation = Operation(name)
+FUNCTIONS = {
+    name: Operation(name)
+    for name in (
+        "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "floor", "lgamma",
+        "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
+    )
+}  # fmt: skip
+"""Functions of one number without parameters, taken as they are."""
 
+
+def _function(operation: Operation) -> Handler:
     def handler(b: Builder, self: View) -> View:
         return b.pointwise(operation, self)
 
     return handler
 
 
-for _name in (
-    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "floor", "lgamma",
-    "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
-):  # fmt: skip
-    operator(getattr(aten, _name).default)(_function(_name))
+for _name, _operation in FUNCTIONS.items():
+    operator(getattr(aten, _name).default)(_function(_operation))
 
 
 @operator(aten.sgn.default)
 def sgn(b: Builder, self: View) -> View:
     """``sign``, which differs from it for complex numbers only."""
     _refuse_complex(b, "sgn")
-    return b.pointwise(Operation("sign"), self)
+    return b.pointwise(FUNCTIONS["sign"], self)
 
 
 @operator(aten.exp.default)

@@ -14,6 +14,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
+from verifycompile.rewrites.advanced_indexing import put_accumulated
 from verifycompile.rewrites.bounds import require_within, within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, choose, require_real
@@ -101,7 +102,7 @@ def _from_front(view: View, position: int, lead: int) -> list[int]:
 
 @operator(aten.index_put.default)
 def index_put(b: Builder, self: View, indices: Sequence[View | None], values: View, accumulate: bool) -> View:
-    """``self[mask] = scalar``, and ``self[arange, index] = values`` (or ``self[index, arange]``), one element a row."""
+    """``self[mask] = scalar``, ``self[arange, index] = values`` (or ``self[index, arange]``), and sums at indices."""
     (first, *others) = indices
     values = cast(b, values, b.dtype_of("values"), b.dtype_of("self"))
     if not others and first is not None and not accumulate and is_indicator(first):
@@ -110,6 +111,8 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
         result = _put_rows(b, self, (first, others[0]), values, accumulate)
         if result is not None:
             return result
+    if accumulate:
+        return put_accumulated(b, self, indices, values)
     raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar` and `x[arange, index] = values`")
 
 

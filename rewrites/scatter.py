@@ -1,4 +1,4 @@
-"""Writing by index, and advanced indexing. Sums over indices are contractions with indicators.
+"""Writing by index or to a part. Sums over indices are contractions with indicators.
 
 Where values overwrite each other the operator is taken as it is: which of two values stays is torch's matter.
 """
@@ -13,14 +13,12 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_exact
+from verifycompile.rewrites.elementwise import cast, choose, require_exact
 from verifycompile.rewrites.indexing import one_hot
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
 
-INDEX_MATCHES = Operation("index_matches", indicator=True)
-"""Whether an index, which may count from the end, is a position of a dimension whose size is the attribute."""
 SCATTER = Operation("scatter")
 SCATTER_MASK = Operation("scatter_mask", indicator=True)
 
@@ -107,50 +105,6 @@ def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha
     require_within(b, index, size)
     added = b.contraction("i v, *b i -> *b v", one_hot(b, index, size), _last(b, source, position))
     return b.combination((1, self), (alpha, _back(b, added, position)))
-
-
-# ------------------------------------------------------------------------------------------------ advanced indexing
-
-
-def _matches(b: Builder, index: View, size: Size) -> View:
-    return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
-
-
-def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:
-    """Dimensions that are indexed, the other ones, the rank of the index, and where its dimensions stand in a result."""
-    if b.call.dtypes.get("indices") not in INTEGER_DTYPES:
-        raise UnsupportedError(UNSUPPORTED, "a mask as an index: the size of the result depends on data")
-    indexed = [d for d, index in enumerate(indices) if index is not None]
-    rest = [d for d in range(b.rank(view)) if d not in indexed]
-    rank = max(b.rank(indices[d]) for d in indexed)  # pyright: ignore[reportArgumentType]
-    together = indexed == list(range(indexed[0], indexed[-1] + 1))
-    return indexed, rest, rank, indexed[0] if together else 0
-
-
-@operator(aten.index.Tensor)
-def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
-    """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
-    indexed, rest, _, front = _index_labels(b, self, indices)
-    lookups = [_matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
-    names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
-    before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
-    text = ", ".join(f"*i v{d}" for d in indexed)
-    table = " ".join(names[d] for d in range(b.rank(self)))
-    return b.contraction(f"{text}, {table} -> {' '.join([*before, '*i', *after])}", *lookups, self)
-
-
-def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
-    """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
-    indexed, rest, rank, front = _index_labels(b, view, indices)
-    lookups = [_matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
-    names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
-    before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
-    for _ in range(rank + len(rest) - b.rank(values)):
-        values = b.unsqueeze(values, 0)
-    text = ", ".join(f"*i v{d}" for d in indexed)
-    table = " ".join(names[d] for d in range(b.rank(view)))
-    added = b.contraction(f"{text}, {' '.join([*before, '*i', *after])} -> {table}", *lookups, values)
-    return b.add(view, added)
 
 
 # ------------------------------------------------------------------------------------------------ writing to a part

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import cast, require_real
+from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
-
-ABSOLUTE = Operation("abs")
 
 Dims = Sequence[int] | int | None
 
@@ -83,7 +81,7 @@ def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, d
     value = cast(b, self, b.dtype_of("self"), dtype)
     if ord == 2:
         return _root(b, b.sum(b.power(value, 2), dim, keepdim))
-    absolute = b.pointwise(ABSOLUTE, value)
+    absolute = b.pointwise(FUNCTIONS["abs"], value)
     if ord == 1:
         return b.sum(absolute, dim, keepdim)
     if ord == math.inf:

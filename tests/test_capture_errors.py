@@ -273,8 +273,8 @@ def test_rank_constants_of_the_user_block(mesh: DeviceMesh) -> None:
         (
             "VC203",
             (
-                f"`get_rank` in `scaled` (test_capture_errors.py:{scaled.__code__.co_firstlineno + 1}) is a constant of "
-                "the graph that was captured on this rank; other ranks run other graphs."
+                f"`get_rank` in `scaled` (test_capture_errors.py:{scaled.__code__.co_firstlineno + 1}) is a constant "
+                "of the graph that was captured on this rank; other ranks run other graphs."
             ),
         )
     ]

@@ -14,6 +14,7 @@ from fractions import Fraction
 import sympy
 import torch
 
+from tests.ir import evaluate_families
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Term, View
 
@@ -323,3 +324,6 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = {
     "attention_gradient_key": _attention_gradient(1),
     "attention_gradient_value": _attention_gradient(2),
 }
+
+_POINTWISE.update(evaluate_families.POINTWISE)
+_CORES.update(evaluate_families.CORES)

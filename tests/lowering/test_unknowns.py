@@ -28,7 +28,9 @@ def test_an_operator_without_declaration() -> None:
     g = GraphBuilder()
     node = g.call(aten.special_i0e.default, g.input("x", X))
     lowering = g.lower(node)
-    assert blockers(lowering) == [("special_i0e_default", "VC201", "operator `aten.special_i0e.default` has no declaration")]
+    assert blockers(lowering) == [
+        ("special_i0e_default", "VC201", "operator `aten.special_i0e.default` has no declaration")
+    ]
     assert value(lowering, node).term.operation is UNKNOWN
     assert value(lowering, node).shape == (3, 4)
 

@@ -43,9 +43,10 @@ def sample_pools() -> tuple[tuple[TermPool, Evaluator], ...]:
     return tuple(found)
 
 
-def test_no_two_operations_share_a_name() -> None:
+def test_operations_of_one_name_have_the_same_properties() -> None:
     """Terms are interned by the name of their operation."""
-    names = collections.Counter(o.name for o in declared_operations())
+    properties = {(o.name, o.linear, o.jointly_linear, o.commutative, o.indicator) for o in declared_operations()}
+    names = collections.Counter(name for name, *_ in properties)
     assert [name for name, count in names.items() if count > 1] == []
 
 

@@ -1,0 +1,59 @@
+"""Advanced indexing, ``x[i, :, j]``, and its gradient: contractions with indicators, one for each index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import INTEGER_DTYPES
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+INDEX_MATCHES = Operation("index_matches", indicator=True)
+"""Whether an index, which may count from the end, is a position of a dimension whose size is the attribute."""
+
+
+def _matches(b: Builder, index: View, size: Size) -> View:
+    return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
+
+
+def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:
+    """Dimensions that are indexed, the other ones, the rank of the index, and where its dimensions stand in a result."""
+    if b.call.dtypes.get("indices") not in INTEGER_DTYPES:
+        raise UnsupportedError(UNSUPPORTED, "a mask as an index: the size of the result depends on data")
+    indexed = [d for d, index in enumerate(indices) if index is not None]
+    rest = [d for d in range(b.rank(view)) if d not in indexed]
+    rank = max(b.rank(indices[d]) for d in indexed)  # pyright: ignore[reportArgumentType]
+    together = indexed == list(range(indexed[0], indexed[-1] + 1))
+    return indexed, rest, rank, indexed[0] if together else 0
+
+
+@operator(aten.index.Tensor)
+def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
+    """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
+    indexed, rest, _, front = _index_labels(b, self, indices)
+    lookups = [_matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
+    before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
+    text = ", ".join(f"*i v{d}" for d in indexed)
+    table = " ".join(names[d] for d in range(b.rank(self)))
+    return b.contraction(f"{text}, {table} -> {' '.join([*before, '*i', *after])}", *lookups, self)
+
+
+def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
+    """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
+    indexed, rest, rank, front = _index_labels(b, view, indices)
+    lookups = [_matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
+    before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
+    for _ in range(rank + len(rest) - b.rank(values)):
+        values = b.unsqueeze(values, 0)
+    text = ", ".join(f"*i v{d}" for d in indexed)
+    table = " ".join(names[d] for d in range(b.rank(view)))
+    added = b.contraction(f"{text}, {' '.join([*before, '*i', *after])} -> {table}", *lookups, values)
+    return b.add(view, added)
