@@ -21,6 +21,7 @@ SOFTPLUS_DERIVATIVE = Operation("softplus_derivative")
 ELU = Operation("elu")
 ELU_DERIVATIVE = Operation("elu_derivative")
 CELU = Operation("celu")
+HARDSIGMOID_DERIVATIVE = Operation("hardsigmoid_derivative")
 HARDSWISH = Operation("hardswish")
 HARDSWISH_DERIVATIVE = Operation("hardswish_derivative")
 MISH = Operation("mish")
@@ -144,7 +145,7 @@ def hardsigmoid(b: Builder, self: View) -> View:
 @operator(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(b: Builder, grad_output: View, self: View) -> View:
     require_real(b, "grad_output", "self")
-    return b.divide(b.mul(grad_output, b.less(-3, self), b.less(self, 3)), 6)
+    return b.mul(grad_output, b.pointwise(HARDSIGMOID_DERIVATIVE, self))
 
 
 # ------------------------------------------------------------------------------------------------ taken as they are

@@ -13,7 +13,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
-from verifycompile.rewrites.one_hot import _holds, _Translator, _Untranslatable
+from verifycompile.rewrites.one_hot import holds, Translator, UntranslatableError
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
 _ARITHMETIC = (COMBINE, CONTRACT, WHERE)
@@ -23,12 +23,12 @@ def within(index: View, size: Size) -> bool:
     """Whether z3 proves ``0 <= index < size`` for every value of what the index is computed from."""
     if not isinstance(size, int):
         return False
-    translator = _Translator()
+    translator = Translator()
     try:
         value = translator.integer(index)
-    except _Untranslatable:
+    except UntranslatableError:
         return False
-    return _holds(z3.And(value >= 0, value < size), translator.indices, index.shape)
+    return holds(z3.And(value >= 0, value < size), translator.indices, index.shape)
 
 
 def require_within(b: Builder, index: View, size: Size) -> None:

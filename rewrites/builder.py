@@ -26,7 +26,6 @@ SLICE = Operation("slice", linear=frozenset({0}))
 PAD = Operation("pad", linear=frozenset({0}))
 CONCATENATE = Operation("concatenate", jointly_linear=True)
 POWER = Operation("power")
-INFINITY = Operation("infinity")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Builder:
     def _infinity(self, value: float) -> View:
         if value != value:
             raise UnsupportedError(UNREPRESENTABLE, "NaN is not a real number")
-        term = self.pool.intern(INFINITY, (), (), (), 0, 0, (), ())
+        term = self.pool.intern(algebra.INFINITY, (), (), (), 0, 0, (), ())
         return View(ONE if value > 0 else -ONE, term, self.mesh, ())
 
     def _affine(self, expression: sympy.Expr) -> View:
@@ -380,6 +379,9 @@ class Builder:
         parts, base = self.affine_parts(start)
         if parts:
             return self._narrow_by_coordinate(view, position, parts, base, length)
+        size = view.shape[position]
+        if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:  # pyright: ignore[reportOperatorIssue]
+            raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
         try:
             return relabel.narrow(view, position, base, length)
         except relabel.UnalignedError:

@@ -10,7 +10,8 @@ import torch
 from verifycompile.ir.algebra import CONTRACT
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import INFINITY, Builder, Number
+from verifycompile.ir.algebra import INFINITY
+from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten

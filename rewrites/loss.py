@@ -9,7 +9,7 @@ from verifycompile.rewrites.activation import LOG_SIGMOID
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.registry import operator
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -93,13 +93,21 @@ XLOGY = Operation("xlogy")
 
 
 def _reduced(b: Builder, view: View, reduction: int) -> View:
+    _require_reduction(reduction)
     if reduction == NONE:
         return view
     return b.mean(view, None) if reduction == MEAN else b.sum(view, None)
 
 
+def _require_reduction(reduction: int) -> None:
+    """Of other codes every operator makes something else."""
+    if reduction not in (NONE, MEAN, SUM):
+        raise UnsupportedError(UNSUPPORTED, f"a loss with reduction={reduction}")
+
+
 def _spread(b: Builder, grad_output: View, slope: View, reduction: int) -> View:
     """The gradient of every element of a loss; of a mean each has its share."""
+    _require_reduction(reduction)
     gradient = b.mul(grad_output, slope)
     return b.divide(gradient, b.count(slope, None)) if reduction == MEAN else gradient
 

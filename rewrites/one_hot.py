@@ -85,15 +85,15 @@ def _merge(
     count, length = shape[shard], shape[position]
     if not isinstance(count, int) or not isinstance(length, int):
         return None
-    translator = _Translator()
+    translator = Translator()
     try:
         given = z3.And([translator.truth(f) for f in indicators])
         leaf_value = translator.integer(leaf)
-    except _Untranslatable:
+    except UntranslatableError:
         return None
     m, n = translator.index(shard), translator.index(position)
     wanted = leaf_value == z3.ToReal(m * length + n)
-    if not _holds(given == wanted, translator.indices, shape):
+    if not holds(given == wanted, translator.indices, shape):
         return None
     whole = iota(pool, product((count, length)))
     counter = View(whole.coefficient, whole.term, shape, (((shard, 1, count), (position, 1, length)),))
@@ -115,18 +115,18 @@ def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Seq
         for mask in indicators:
             if mask is lookup:
                 continue
-            translator = _Translator()
+            translator = Translator()
             try:
                 claim = z3.Implies(translator.truth(lookup), translator.truth(mask))
-            except _Untranslatable:
+            except UntranslatableError:
                 continue
-            if _holds(claim, translator.indices, shape):
+            if holds(claim, translator.indices, shape):
                 pool.lemma_trace.append(("drop-implied-mask", repr(mask.term)))
                 return [f for f in factors if f is not mask]
     return None
 
 
-def _holds(claim: Any, indices: Mapping[int, Any], shape: tuple[Size, ...]) -> bool:
+def holds(claim: Any, indices: Mapping[int, Any], shape: tuple[Size, ...]) -> bool:
     """Whether z3 proves ``claim`` for all values of its variables and all indices within their dimensions."""
     solver = z3.Solver()
     solver.set("timeout", _TIMEOUT_MILLISECONDS)
@@ -156,11 +156,11 @@ def _is_product(view: View) -> bool:
     return view.term.operation is CONTRACT and not view.term.summed
 
 
-class _Untranslatable(Exception):
+class UntranslatableError(Exception):
     """A value that integer arithmetic over indices and opaque integers cannot express."""
 
 
-class _Translator:
+class Translator:
     """Views over one index space as z3 numbers and truths; equal views become equal variables."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class _Translator:
 
     def truth(self, view: View) -> Any:
         if view.coefficient != 1:
-            raise _Untranslatable
+            raise UntranslatableError
         operation = view.term.operation
         comparison: dict[object, Callable[[Any, Any], Any]] = {
             EQUAL: lambda a, b: a == b,
@@ -186,12 +186,12 @@ class _Translator:
             return z3.Not(self.truth(open_view(view).operands[0]))
         if _is_product(view):
             return z3.And([self.truth(v) for v in open_view(view).operands])
-        raise _Untranslatable
+        raise UntranslatableError
 
     def integer(self, view: View) -> Any:
         coefficient = view.coefficient
         if not isinstance(coefficient, Fraction):
-            raise _Untranslatable
+            raise UntranslatableError
         value = self._unscaled(view.unscaled())
         return value if coefficient == 1 else z3.Q(coefficient.numerator, coefficient.denominator) * value
 
@@ -208,7 +208,7 @@ class _Translator:
             masks = [v for v in operands if v.term.operation.indicator]
             values = [v for v in operands if not v.term.operation.indicator]
             if len(values) > 1:
-                raise _Untranslatable
+                raise UntranslatableError
             inner = self.integer(values[0]) if values else z3.RealVal(1)
             return z3.If(z3.And([self.truth(v) for v in masks]), inner, z3.RealVal(0))
         if term.operation.indicator:
@@ -220,7 +220,7 @@ class _Translator:
         total: Any = z3.IntVal(0)
         for dim, divisor, size in view.axes[0]:
             if not isinstance(size, int) or not isinstance(divisor, int):
-                raise _Untranslatable
+                raise UntranslatableError
             if dim < 0:
                 total = total * size + divisor
                 continue

@@ -96,8 +96,8 @@ def roll(b: Builder, self: View, shifts: Sequence[Size], dims: Sequence[int]) ->
 
 @operator(aten.topk.default)
 def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool) -> tuple[View, View]:
-    if b.rank(self) == 0:
-        raise UnsupportedError(UNREPRESENTABLE, "topk of a tensor without dimensions")
+    if b.rank(self) == 0 or k == 0:
+        raise UnsupportedError(UNREPRESENTABLE, "topk of nothing, or of a tensor without dimensions")
     attributes = (largest, sorted)
     values, indices = (b.along(operation, attributes, self, dim, k) for operation in TOPK)
     return values, indices

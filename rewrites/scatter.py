@@ -120,10 +120,21 @@ def slice_scatter(
     if step != 1 or not isinstance(size, int) or not isinstance(start, int | None) or not isinstance(end, int | None):
         raise UnsupportedError(UNSUPPORTED, f"a write to a slice from {start} to {end} with step {step}")
     first, last, _ = slice(start, end).indices(size)
-    source = cast(b, src, b.dtype_of("src"), b.dtype_of("self"))
-    parts = [b.narrow(self, position, 0, first), source, b.narrow(self, position, last, size - last)]
-    kept = [part for part in parts if b.shape(part)[position] != 0]
-    return b.concatenate(kept, position) if len(kept) > 1 else kept[0]
+    return _replaced(b, self, position, first, last, cast(b, src, b.dtype_of("src"), b.dtype_of("self")))
+
+
+def _replaced(b: Builder, view: View, position: int, first: int, last: int, source: View) -> View:
+    """``view`` with ``source`` from ``first`` to ``last``."""
+    size = b.shape(view)[position]
+    assert isinstance(size, int)
+    if last <= first:
+        return view
+    parts = [source]
+    if first > 0:
+        parts.insert(0, b.narrow(view, position, 0, first))
+    if last < size:
+        parts.append(b.narrow(view, position, last, size - last))
+    return b.concatenate(parts, position) if len(parts) > 1 else source
 
 
 @operator(aten.select_scatter.default)
@@ -135,9 +146,7 @@ def select_scatter(b: Builder, self: View, src: View, dim: int, index: int) -> V
         raise UnsupportedError(UNSUPPORTED, f"a write to the index {index} of a dimension of size {size}")
     first = index % size
     source = b.unsqueeze(cast(b, src, b.dtype_of("src"), b.dtype_of("self")), position)
-    parts = [b.narrow(self, position, 0, first), source, b.narrow(self, position, first + 1, size - first - 1)]
-    kept = [part for part in parts if b.shape(part)[position] != 0]
-    return b.concatenate(kept, position) if len(kept) > 1 else kept[0]
+    return _replaced(b, self, position, first, first + 1, source)
 
 
 @operator(aten.copy.default)

@@ -43,6 +43,7 @@ POINTWISE: dict[str, Callable[..., Tensor]] = {
     "celu": lambda a, x: aten.celu.default(x, *a),
     "hardswish": lambda _, x: F.hardswish(x),
     "hardswish_derivative": lambda _, x: aten.hardswish_backward.default(torch.ones_like(x), x.contiguous()),
+    "hardsigmoid_derivative": lambda _, x: aten.hardsigmoid_backward.default(torch.ones_like(x), x.contiguous()),
     "mish": lambda _, x: F.mish(x),
     "mish_derivative": lambda _, x: aten.mish_backward.default(torch.ones_like(x), x),
     "log_sigmoid": lambda _, x: F.logsigmoid(x),

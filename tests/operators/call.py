@@ -165,10 +165,10 @@ def evaluate_or_refuse(
     return None
 
 
-def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what: str, finite: bool = False) -> None:
+def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what: str, finite: bool = False, single: bool = False) -> None:
     """Equality up to rounding of double arithmetic; the interpreter knows real numbers only.
 
-    ``finite``: elements that are infinite or NaN in torch are not compared.
+    ``finite``: elements that are infinite or NaN in torch are not compared. ``single``: torch computes in float32.
     """
     assert (actual is None) == (expected is None), what
     if actual is None or expected is None:
@@ -179,7 +179,7 @@ def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what
     got = actual
     if finite:
         got, wanted = torch.where(wanted.isfinite(), got, wanted.nan_to_num()), wanted.nan_to_num()
-    near = 1e-4 if expected.dtype in (torch.float32, torch.complex64) else 1e-9
+    near = 1e-4 if single or expected.dtype in (torch.float32, torch.complex64) else 1e-9
     torch.testing.assert_close(got, wanted, rtol=near, atol=near, equal_nan=True, msg=lambda m: f"{what}: {m}")
 
 

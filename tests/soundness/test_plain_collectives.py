@@ -291,3 +291,26 @@ def test_statistics_of_a_sharded_batch(right):
 
     report = verify_modules(build, (torch.randn(2, 8),), in_placements={"inputs.0": ROWS})
     assert (report.verdict is Verdict.VERIFIED) is right, str(report)
+
+
+def scaled(s: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * s.scales
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("placement", [Replicate(), Shard(0)])
+def test_contents_of_buffers_are_compared(placement, right):
+    whole = torch.arange(8.0)
+    held = whole if right else whole + 1
+    if placement == Shard(0):
+        held = held.chunk(2)[1]
+
+    report = verify_modules(
+        lambda _: (Function(scaled, buffers={"scales": whole}), Function(scaled, buffers={"scales": held.clone()})),
+        (torch.randn(4, held.shape[0]),),
+        param_placements={"scales": (placement,)},
+        in_placements={"inputs.0": WHOLE if placement == Replicate() else COLUMNS},
+    )
+    assert (report.verdict is Verdict.VERIFIED) is right, str(report)
+    if not right:
+        assert report.findings[0].message == "buffer `scales` holds other values in the spec than in the model."

@@ -21,7 +21,7 @@ from verifycompile.program import Program
 from verifycompile.refinement.check import check_refinement
 from verifycompile.witness import Agreement, EvaluationError, compare_outputs
 
-BLOCK = 20
+BLOCK = 8
 
 
 def outcome(spec: Program, implementation: Program) -> tuple[bool, str]:
@@ -57,7 +57,7 @@ def random_outcome(seed: int, axes: int) -> tuple[bool, str] | None:
 
 @pytest.mark.parametrize("axes", [1, 2])
 @pytest.mark.parametrize(
-    "block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 16))]
+    "block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))]
 )
 def test_random_programs(block, axes):
     torch.manual_seed(0)
@@ -67,8 +67,8 @@ def test_random_programs(block, axes):
         assert found != (True, "different"), f"seed {seed} on {axes} axes verifies and is wrong"
         counts[found] += 1
     # Neither side of the comparison is empty: there are right and wrong programs among them.
-    assert counts[(True, "equal")] >= 2
-    assert counts[(False, "different")] >= 2
+    assert counts[(True, "equal")]
+    assert counts[(False, "different")]
 
 
 def check_edits(case: Case, seeds: range, *, of_spec: bool) -> collections.Counter[tuple[bool, str]]:
@@ -92,14 +92,14 @@ def check_edits(case: Case, seeds: range, *, of_spec: bool) -> collections.Count
 
 @pytest.mark.parametrize("of_spec", [False, True])
 def test_random_edits_of_a_perceptron(of_spec):
-    counts = check_edits(mlp.residual_case(2), range(60), of_spec=of_spec)
-    assert counts[(False, "")] >= 30
+    counts = check_edits(mlp.residual_case(2), range(20), of_spec=of_spec)
+    assert counts[(False, "")] > 10
 
 
 @pytest.mark.parametrize("case", [llama.block_case(2), gpt2.case(2)], ids=lambda case: case.name)
 def test_random_edits(case):
-    counts = check_edits(case, range(12), of_spec=False)
-    assert counts[(False, "")] >= 5
+    counts = check_edits(case, range(6), of_spec=False)
+    assert counts[(False, "")] > 2
 
 
 @pytest.mark.sweep

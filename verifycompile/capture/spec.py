@@ -21,6 +21,7 @@ from verifycompile.capture.boundary import (
     passed_through_outputs,
     role_of,
 )
+from verifycompile.capture.buffers import differing_buffers
 from verifycompile.capture.compare import check_against, unify_symbols
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
@@ -54,6 +55,9 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     program = _program(captured)
     check_against(program, implementation, captured.exported.passed_through, exported.passed_through)
     program = unify_symbols(program, implementation)
+    if options.spec is not None:
+        differing = differing_buffers(program, captured.exported, implementation, exported)
+        program = dataclasses.replace(program, blockers=(*program.blockers, *differing))
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
 

@@ -19,13 +19,14 @@ from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
 from verifycompile.ir.relabel import compose, merge_digits, substitute
-from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
 
 CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
 COMBINE = Operation("combine", jointly_linear=True, commutative=True)
 IOTA = Operation("iota")
+INFINITY = Operation("infinity")
 
 _MAX_FACTORS = 64
 
@@ -91,6 +92,8 @@ def contract(
     sizes = label_sizes(factors, signature)
     shape = tuple(sizes[label] for label in output)
     if any(factor.is_zero for factor in factors):
+        if any(has_infinity(factor) for factor in factors):
+            raise NonFiniteScalarError("zero times infinity")
         return pool.zero(shape)
     # One shared index space: dimension i of every factor is label i.
     labels = (*output, *sorted(summed, key=repr))
@@ -344,11 +347,15 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
     rank = operands[0].rank
     shape = tuple(_common_size([v.shape[d] for v in operands]) for d in range(rank))
     collected: dict[tuple[Term, tuple[Axis, ...]], Scalar] = {}
+    infinite: list[View] = []
     for operand in _flatten_combinations(operands):
+        if has_infinity(operand):  # inf - inf is no zero
+            infinite.append(dataclasses.replace(operand, shape=shape))
+            continue
         key = (operand.term, operand.axes)
         collected[key] = add(collected[key], operand.coefficient) if key in collected else operand.coefficient
     live = [View(c, term, shape, axes) for (term, axes), c in collected.items() if c != 0]
-    live = _merge_counting(pool, live, shape)
+    live = [*_merge_counting(pool, live, shape), *infinite]
     if not live:
         return pool.zero(shape)
     if len(live) == 1:
@@ -357,7 +364,7 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
     scaled = [dataclasses.replace(v, coefficient=divide(v.coefficient, leading)) for v in live]
     labels = tuple(range(rank))
     result = apply(pool, COMBINE, (), scaled, Signature(tuple(labels for _ in scaled), labels))
-    return View(leading, result.term, shape, result.axes)
+    return dataclasses.replace(result.scaled(leading), shape=shape)
 
 
 def _flatten_combinations(operands: Sequence[View]) -> Iterator[View]:
@@ -368,6 +375,14 @@ def _flatten_combinations(operands: Sequence[View]) -> Iterator[View]:
             continue
         for inner in operand.term.operands:
             yield compose(inner, operand.axes, operand.shape).scaled(operand.coefficient)
+
+
+def has_infinity(view: View) -> bool:
+    """Whether the value is infinite somewhere by construction: real arithmetic does not hold for it."""
+    term = view.term
+    if term.operation is CONTRACT:
+        return any(has_infinity(operand) for operand in term.operands)
+    return term.operation is INFINITY
 
 
 def _common_size(sizes: Sequence[Size]) -> Size:

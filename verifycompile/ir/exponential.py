@@ -25,7 +25,8 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
         return multiply_views(pool, *(exponential(pool, v, power) for v in summands))
     if view.term.operation is LOGARITHM:
         (base,) = open_view(view).operands
-        return power(base, view.coefficient)
+        if is_positive(base):
+            return power(base, view.coefficient)
     return elementwise(pool, EXPONENTIAL, (), (view,))
 
 

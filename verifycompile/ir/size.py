@@ -53,8 +53,10 @@ def _symbolic_quotient(numerator: Size, denominator: Size) -> Size | None:
 def divisibility_chain(cuts: set[Size]) -> list[Size] | None:
     """Sort ``cuts`` so that each divides the next; None where no such order exists.
 
-    The cuts are the positions at which mixed-radix digits of one dimension begin.
+    The cuts are the positions at which mixed-radix digits of one dimension begin. An empty dimension has none.
     """
+    if 0 in cuts:
+        return None
     if all(isinstance(cut, int) for cut in cuts):
         ordered = sorted(cuts)  # pyright: ignore[reportArgumentType]  # all are ints here
         for low, high in itertools.pairwise(ordered):

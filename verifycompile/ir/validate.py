@@ -100,7 +100,7 @@ def _check_axes(axes: Sequence[Axis], sizes: Sequence[Size], shape: Sequence[Siz
                     raise InvalidTermError(f"{where()}: the constant {divisor} is outside of axis {number}, {spelled}")
             elif not 0 <= dim < len(shape):
                 raise InvalidTermError(f"{where()}: axis {number} reads dimension {dim} of {len(shape)}")
-            elif exact_quotient(shape[dim], product((divisor, extent))) is None:
+            elif shape[dim] != 0 and exact_quotient(shape[dim], product((divisor, extent))) is None:
                 raise InvalidTermError(
                     f"{where()}: the digit {spelled} does not divide dimension {dim} of size {shape[dim]}"
                 )

@@ -75,6 +75,7 @@ class Lowering:
         self.blockers: dict[torch.fx.Node, Blocker] = {}
         self.lemmas: dict[torch.fx.Node, tuple[tuple[str, str], ...]] = {}
         self.casts: dict[str, torch.fx.Node] = {}
+        self._symbols = _input_symbols(program)
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
         for program_input in program.inputs:
             if program_input.role is Role.OPAQUE:
@@ -86,8 +87,10 @@ class Lowering:
         """A dimension recorded by torch as an int or a sympy expression over the unified symbols."""
         if isinstance(value, int):
             return value
-        expression = value.node.expr if isinstance(value, torch.SymInt) else value
-        return normalize_size(sympy.sympify(expression).subs(dict(self.program.size_values)))
+        expression = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value)
+        # A size that the program computes (from a tensor's content) is another number in the other program.
+        own = {s: sympy.Symbol(f"{self.side}:{s}", positive=True) for s in expression.free_symbols - self._symbols}
+        return normalize_size(expression.subs({**self.program.size_values, **own}))
 
     def shape_of(self, node: torch.fx.Node) -> tuple[Size, ...] | None:
         """Local shape that torch recorded for a tensor-valued node."""
@@ -124,9 +127,21 @@ class Lowering:
 
     def _lower_node(self, node: torch.fx.Node) -> None:
         before = len(self.pool.lemma_trace)
-        self.values[node] = self._value(node)
+        self.values[node] = self._checked_value(node)
         if len(self.pool.lemma_trace) > before:
             self.lemmas[node] = tuple(self.pool.lemma_trace[before:])
+
+    def _checked_value(self, node: torch.fx.Node) -> Any:
+        try:
+            return self._value(node)
+        except UnsupportedError as error:
+            return self._unknown(node, error.code, error.message)
+        except (UnalignedError, ShapeError, NonFiniteScalarError) as error:
+            return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
+        except Exception as error:  # noqa: BLE001
+            # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
+            message = f"`{node.target}`: internal error, {type(error).__name__}: {error}"
+            return self._unknown(node, UNREPRESENTABLE, message)
 
     def _value(self, node: torch.fx.Node) -> Any:
         if _is_size(node):
@@ -171,19 +186,9 @@ class Lowering:
             args = [self._argument(a, keep_pieces) for a in node.args]
         kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
         self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node))
-        try:
-            self._check_dtype(node)
-            value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
-            self._check_result(node, value)
-        except UnsupportedError as error:
-            return self._unknown(node, error.code, error.message)
-        except (UnalignedError, ShapeError, NonFiniteScalarError) as error:
-            return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
-        except Exception as error:  # noqa: BLE001 - see below
-            # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
-            return self._unknown(
-                node, UNREPRESENTABLE, f"`{node.target}`: internal error, {type(error).__name__}: {error}"
-            )
+        self._check_type(node)
+        value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
+        self._check_result(node, value)
         self._note_cast(node)
         return value
 
@@ -217,6 +222,9 @@ class Lowering:
     def _number(self, value: Any) -> Any:
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
+        unknown = value.node.expr.free_symbols - self._symbols - set(self.program.coordinates)
+        if unknown:
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{value.node.expr}` is read from a tensor")
         expression = value.node.expr.subs(dict(self.program.size_values))
         return int(expression) if getattr(expression, "is_Integer", False) else expression
 
@@ -235,14 +243,19 @@ class Lowering:
                 found[argument.name] = dtype
         return found
 
-    def _check_dtype(self, node: torch.fx.Node) -> None:
+    def _check_type(self, node: torch.fx.Node) -> None:
         values = node.meta.get("val")
         if isinstance(values, list):  # pieces of one tensor, all of its dtype
             values = values[0] if values else None
         tensors: Sequence[Any] = values if isinstance(values, tuple) else (values,)
         for value in tensors:
-            if isinstance(value, torch.Tensor) and value.dtype not in PROVABLE_DTYPES:
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.dtype not in PROVABLE_DTYPES:
                 raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
+            sizes = [s for s in value.shape if isinstance(s, torch.SymInt)]
+            if any(s.node.expr.free_symbols & set(self.program.coordinates) for s in sizes):
+                raise UnsupportedError("VC204", f"`{node.target}` gives a tensor whose shape depends on the rank")
 
     def _check_result(self, node: torch.fx.Node, value: Any) -> None:
         """The declaration's shapes must be those that torch recorded."""
@@ -250,6 +263,8 @@ class Lowering:
         if isinstance(value, Pieces):
             return
         if isinstance(value, View):
+            if not isinstance(recorded, torch.Tensor):
+                raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` is declared to give one tensor")
             pairs = [(value, recorded)]
         else:
             pairs = list(zip(value, recorded or (), strict=False))
@@ -342,6 +357,21 @@ def constant_content(value: torch.Tensor) -> tuple[Any, ...] | None:
         if real is None or real.numel() > _MAX_CONSTANT:
             return None
         return tuple(real.flatten().tolist())
+
+
+def _input_symbols(program: Program) -> frozenset[sympy.Basic]:
+    """Size symbols that the program's inputs have; any other symbol stands for a number read from a tensor."""
+    found: set[sympy.Basic] = set()
+    for program_input in program.inputs:
+        value = program_input.node.meta.get("val")
+        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                found |= size.node.expr.free_symbols
+    for symbol, expression in program.size_values.items():
+        if symbol in found:
+            found |= expression.free_symbols
+    return frozenset(found)
 
 
 def _is_size(node: torch.fx.Node) -> bool:

@@ -37,6 +37,14 @@ def is_boolean(program_input: ProgramInput) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.bool
 
 
+def _kind(program_input: ProgramInput) -> str:
+    value = program_input.node.meta.get("val")
+    dtype = value.dtype if isinstance(value, torch.Tensor) else None
+    if dtype is None or dtype is torch.bool:
+        return str(dtype)
+    return "complex" if dtype.is_complex else "floating" if dtype.is_floating_point else "integer"
+
+
 def relate(
     spec: Lowering,
     implementation: Lowering,
@@ -56,6 +64,9 @@ def relate(
         raise UnsupportedError(UNREPRESENTABLE, f"the input `{program_input.name}` is no tensor")
     name = ":".join(input_key(spec_input))
     boolean = is_boolean(spec_input)
+    if _kind(spec_input) != _kind(program_input):
+        message = f"the input `{program_input.name}` is {_kind(program_input)}, in the spec {_kind(spec_input)}"
+        raise UnsupportedError("VC303", message)
     if mesh is None:
         spec.values.setdefault(spec_input.node, pool.leaf(name, shape, indicator=boolean))
         implementation.provide(program_input.node, spec.values[spec_input.node])

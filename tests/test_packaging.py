@@ -1,0 +1,67 @@
+"""What an installation gives: the mapped packages, the entry points, and an ``import torch`` that costs nothing more."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = PROJECT["tool"]["setuptools"]
+
+
+def modules_after(statement: str, **environment: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}; import sys; print(*sorted(sys.modules))"],
+        env={**{name: value for name, value in os.environ.items() if name != "VERIFYCOMPILE"}, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+def test_packages_listed_are_the_folders() -> None:
+    found: set[str] = set()
+    for package, folder in SETUPTOOLS["package-dir"].items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            found.add(".".join((package, *init.parent.relative_to(ROOT / folder).parts)))
+    assert set(SETUPTOOLS["packages"]) == found
+
+
+@pytest.mark.parametrize("package", SETUPTOOLS["packages"])
+def test_package_is_importable_from_its_folder(package: str) -> None:
+    mapped = next((name for name in ("verifycompile.backends", "verifycompile.rewrites") if package == name), "verifycompile")
+    folder = ROOT / SETUPTOOLS["package-dir"][mapped] / pathlib.Path(*package.removeprefix(mapped).split("."))
+    module = importlib.import_module(package)
+    assert module.__file__ is not None
+    assert pathlib.Path(module.__file__).parent == folder
+
+
+@pytest.mark.parametrize("group", ["torch_dynamo_backends", "torch.backends"])
+def test_entry_points_load(group: str) -> None:
+    declared = PROJECT["project"]["entry-points"][group]
+    installed = {point.name: point for point in importlib.metadata.entry_points(group=group)}
+    assert declared == {name: installed[name].value for name in declared}
+    assert all(callable(installed[name].load()) for name in declared)
+
+
+def test_import_torch_imports_nothing_but_the_hook() -> None:
+    ours = {name for name in modules_after("import torch") if name.startswith("verifycompile")}
+    assert ours == {"verifycompile", "verifycompile.backends", "verifycompile.backends.autoload"}
+
+
+def test_flag_imports_nothing_more_before_something_is_compiled() -> None:
+    with_flag = modules_after("import torch", VERIFYCOMPILE="1")
+    assert with_flag == modules_after("import torch")
+
+
+def test_wheel_of_top_level_names() -> None:
+    assert {package.partition(".")[0] for package in SETUPTOOLS["packages"]} == {"verifycompile"}

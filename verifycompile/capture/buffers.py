@@ -1,0 +1,64 @@
+"""Contents of buffers: a given spec must hold the model's own, unless the program writes to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Partial, Shard
+
+from verifycompile.capture.boundary import Export, role_of
+from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
+from verifycompile.torch_interface.aot import Origin, Part
+from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.mesh import own_rank
+
+
+def differing_buffers(spec: Program, exported_spec: Export, implementation: Program, exported: Export) -> tuple[Blocker, ...]:
+    """A blocker for each buffer whose values differ between a given spec and this rank's model.
+
+    Parameters are not compared: that they are equal is the input relation. Nor is a buffer that the spec writes to,
+    which is state like a parameter, or one whose values are not known while compiling.
+    """
+    written = {output.name for output in spec.outputs if output.kind is OutputKind.MUTATION}
+    mesh = implementation.mesh
+    expected, held = _values(exported_spec), _values(exported)
+    blockers: list[Blocker] = []
+    for item in implementation.inputs:
+        name = item.name
+        if item.role is not Role.BUFFER or name not in expected or f"mutation.{name}" in written or mesh is None:
+            continue
+        if _same(expected[name], held.get(name), item, mesh) is False:
+            blockers.append(Blocker(None, "VC304", f"buffer `{name}` holds other values in the spec than in the model."))
+    return tuple(blockers)
+
+
+def _values(exported: Export) -> dict[str, Any]:
+    return {
+        exported.names[flat.index].name: exported.traced.example_inputs[flat.index]
+        for flat in exported.joint.inputs
+        if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL) and role_of(exported, flat) is Role.BUFFER
+    }
+
+
+def _same(whole: object, held: object, item: ProgramInput, mesh: Mesh) -> bool | None:
+    """Whether ``held`` is this rank's part of ``whole``; None where the values are not known."""
+    if whole is held:
+        return True
+    if not isinstance(whole, torch.Tensor) or not isinstance(held, torch.Tensor) or own_rank() not in mesh.ranks:
+        return None
+    with real_tensors():
+        local = constant_value(held.to_local() if isinstance(held, DTensor) else held)
+        part = constant_value(whole)
+        if local is None or part is None or local.is_meta or part.is_meta:
+            return None
+        position = mesh.ranks.index(own_rank())
+        below = len(mesh.ranks)
+        for axis, placement in zip(mesh.axes, item.placements or (), strict=False):
+            below //= axis.size
+            if isinstance(placement, Partial):
+                return None
+            if isinstance(placement, Shard):
+                part = part.chunk(axis.size, placement.dim)[position // below % axis.size]
+        return part.shape == local.shape and bool(torch.equal(part.to(local.dtype), local))
