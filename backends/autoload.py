@@ -14,7 +14,7 @@ OVERRIDE = ">=0:verify_first"
 
 
 def autoload() -> None:
-    """Sets torch's backend override where ``VERIFYCOMPILE`` is ``1`` or ``warn``; does nothing where it is unset or ``0``.
+    """Sets torch's backend override where ``VERIFYCOMPILE`` is ``1`` or ``warn``; nothing where it is unset or ``0``.
 
     Raises ``RuntimeError`` where the flag cannot take effect, so that it is never inert in silence.
     """
@@ -24,5 +24,7 @@ def autoload() -> None:
     if flag not in ("1", "warn"):
         raise RuntimeError(f"{FLAG_VARIABLE} must be 1, warn or 0, not {flag!r}")
     if os.environ.get(OVERRIDE_VARIABLE, OVERRIDE) != OVERRIDE:
-        raise RuntimeError(f"{FLAG_VARIABLE} needs {OVERRIDE_VARIABLE}, which is set to {os.environ[OVERRIDE_VARIABLE]!r}")
+        raise RuntimeError(
+            f"{FLAG_VARIABLE} needs {OVERRIDE_VARIABLE}, which is set to {os.environ[OVERRIDE_VARIABLE]!r}"
+        )
     os.environ[OVERRIDE_VARIABLE] = OVERRIDE

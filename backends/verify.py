@@ -32,7 +32,7 @@ def verify(
 
     ``options`` are those of ``verifycompile.Options``; ``mode`` goes to the inner backend. A graph without
     parallelism is handed over at once, unless an option says what to prove about it.
-    Raises ``RefinementError`` for a graph that is refuted or unproved, ``UsageError`` for a question that is incomplete.
+    Raises ``RefinementError`` for a graph that is refuted or unproved, ``UsageError`` for an incomplete question.
     """
     try:
         checked = Options.from_mapping(options)

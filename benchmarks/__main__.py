@@ -79,7 +79,9 @@ def main() -> int:
     parser.add_argument("--program", action="append", choices=sorted({point.program for point in POINTS}))
     parser.add_argument("--layers", action="append", type=int, metavar="N")
     parser.add_argument("--degree", action="append", type=int, metavar="N")
-    parser.add_argument("--repetitions", type=int, default=3, help="measurements of a point, of which medians are shown")
+    parser.add_argument(
+        "--repetitions", type=int, default=3, help="measurements of a point, of which medians are shown"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of the table")
     arguments = parser.parse_args()
     points = selected(arguments)

@@ -23,7 +23,7 @@ def _matches(b: Builder, index: View, size: Size) -> View:
 
 
 def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:
-    """Dimensions that are indexed, the other ones, the rank of the index, and where its dimensions stand in a result."""
+    """Dimensions that are indexed, the other ones, the rank of the index, and where its dimensions stand."""
     if b.call.dtypes.get("indices") not in INTEGER_DTYPES:
         raise UnsupportedError(UNSUPPORTED, "a mask as an index: the size of the result depends on data")
     indexed = [d for d, index in enumerate(indices) if index is not None]

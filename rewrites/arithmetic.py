@@ -121,7 +121,11 @@ def any_over(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: 
     """Whether some element over ``dims`` is not zero."""
     value = _truth(b, view)
     rank = b.rank(value)
-    chosen = sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)}) if dims is not None else list(range(rank))
+    chosen = (
+        sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)})
+        if dims is not None
+        else list(range(rank))
+    )
     if not rank or not chosen:
         return value
     order = [d for d in range(rank) if d not in chosen]

@@ -13,7 +13,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
-from verifycompile.rewrites.one_hot import holds, Translator, UntranslatableError
+from verifycompile.rewrites.one_hot import Translator, UntranslatableError, holds
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
 _ARITHMETIC = (COMBINE, CONTRACT, WHERE)

@@ -7,6 +7,7 @@ the mesh dimensions ride along as batch indices that all operands share.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -96,7 +97,7 @@ class Builder:
         return self.pool.constant(scalar, self.mesh)
 
     def _infinity(self, value: float) -> View:
-        if value != value:
+        if math.isnan(value):
             raise UnsupportedError(UNREPRESENTABLE, "NaN is not a real number")
         term = self.pool.intern(algebra.INFINITY, (), (), (), 0, 0, (), ())
         return View(ONE if value > 0 else -ONE, term, self.mesh, ())
@@ -151,9 +152,10 @@ class Builder:
         rank = max(v.rank for v in views)
         result: list[View] = []
         for view in views:
+            wide = view
             for _ in range(rank - view.rank):
-                view = relabel.insert_dim(view, self.lead)
-            result.append(view)
+                wide = relabel.insert_dim(wide, self.lead)
+            result.append(wide)
         return result
 
     def _expanded(self, result: View, views: Sequence[View]) -> View:
@@ -227,7 +229,7 @@ class Builder:
 
     def exp(self, view: View) -> View:
         """``e ** view``: a product of exponentials for a sum."""
-        return exponential.exponential(self.pool, view, lambda base, e: self.power(base, e))  # pyright: ignore[reportArgumentType]
+        return exponential.exponential(self.pool, view, self.power)  # pyright: ignore[reportArgumentType]
 
     def log(self, view: View) -> View:
         """Natural logarithm: a sum of logarithms for a product of positive factors."""
@@ -483,12 +485,12 @@ def join_pieces(views: Sequence[View], position: int) -> View | None:
 
 
 def _differing_digit(left: View, right: View) -> tuple[int, int] | None:
-    for a, (l, r) in enumerate(zip(left.axes, right.axes, strict=True)):
-        if l == r:
+    for a, (first, second) in enumerate(zip(left.axes, right.axes, strict=True)):
+        if first == second:
             continue
-        if len(l) != len(r):
+        if len(first) != len(second):
             return None
-        for d, (x, y) in enumerate(zip(l, r, strict=True)):
+        for d, (x, y) in enumerate(zip(first, second, strict=True)):
             if x != y:
                 return (a, d) if x[0] == y[0] == CONSTANT and x[2] == y[2] else None
     return None

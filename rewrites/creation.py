@@ -98,9 +98,7 @@ def arange_start_step(b: Builder, start: Number, end: Number, step: Number, dtyp
 
 
 @operator(torch.ops.prims.iota.default)
-def prims_iota(
-    b: Builder, length: Size, start: int, step: int, dtype: torch.dtype | None, requires_grad: bool
-) -> View:
+def prims_iota(b: Builder, length: Size, start: int, step: int, dtype: torch.dtype | None, requires_grad: bool) -> View:
     """``requires_grad`` is a flag of the tensor and no part of its value."""
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
 

@@ -7,10 +7,9 @@ from typing import Any
 import sympy
 import torch
 
-from verifycompile.ir.algebra import CONTRACT
+from verifycompile.ir.algebra import CONTRACT, INFINITY
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import Operation, View
-from verifycompile.ir.algebra import INFINITY
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 

@@ -55,8 +55,6 @@ def embedding_dense_backward(
     return b.contraction("*b v, *b d -> v d", lookup, grad_output)
 
 
-
-
 @operator(aten.gather.default)
 def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> View:
     """``self[..., index[...], ...]``; where ``index`` is shorter than ``self``, its leading part is meant."""

@@ -80,7 +80,6 @@ def mse_loss_backward(b: Builder, grad_output: View, self: View, target: View, r
     return b.divide(gradient, b.count(difference, None)) if reduction == MEAN else gradient
 
 
-
 # ------------------------------------------------------------------------------------------------ point by point
 
 SMOOTH_L1 = Operation("smooth_l1")
@@ -134,9 +133,7 @@ def huber_loss(b: Builder, self: View, target: View, reduction: int, delta: floa
 
 
 @operator(aten.huber_loss_backward.default)
-def huber_loss_backward(
-    b: Builder, grad_output: View, self: View, target: View, reduction: int, delta: float
-) -> View:
+def huber_loss_backward(b: Builder, grad_output: View, self: View, target: View, reduction: int, delta: float) -> View:
     require_real(b, "grad_output", "self", "target")
     slope = b.pointwise(HUBER_DERIVATIVE, b.sub(self, target), attributes=(delta,))
     return _spread(b, grad_output, slope, reduction)

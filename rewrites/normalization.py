@@ -161,4 +161,3 @@ def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, 
 def safe_softmax(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
     """Softmax whose wholly masked rows are zero."""
     return b.along(SAFE_SOFTMAX, (), cast(b, self, b.dtype_of("self"), dtype), dim)
-

@@ -15,7 +15,7 @@ from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, require_real
 from verifycompile.rewrites.reduction import extreme
-from verifycompile.rewrites.registry import Handler, UNREPRESENTABLE, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -38,7 +38,9 @@ def _scalar_as_row(b: Builder, view: View) -> View:
     return b.unsqueeze(view, 0) if b.rank(view) == 0 else view
 
 
-def _reduced(b: Builder, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, keepdim: bool) -> View:
+def _reduced(
+    b: Builder, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, keepdim: bool
+) -> View:
     """One element from all of ``dim``."""
     if b.rank(view) == 0:
         return b.select(b.along(operation, attributes, b.unsqueeze(view, 0), 0, 1), 0, 0)

@@ -5,11 +5,8 @@ Where values overwrite each other the operator is taken as it is: which of two v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number

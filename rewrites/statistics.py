@@ -68,9 +68,7 @@ def std_all(b: Builder, self: View, unbiased: bool) -> View:
 
 
 @operator(aten.var_mean.correction)
-def var_mean(
-    b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool
-) -> tuple[View, View]:
+def var_mean(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> tuple[View, View]:
     return _variance(b, self, dim, 1 if correction is None else correction, keepdim), b.mean(self, dim, keepdim)
 
 

@@ -38,7 +38,9 @@ def test_packages_listed_are_the_folders() -> None:
 
 @pytest.mark.parametrize("package", SETUPTOOLS["packages"])
 def test_package_is_importable_from_its_folder(package: str) -> None:
-    mapped = next((name for name in ("verifycompile.backends", "verifycompile.rewrites") if package == name), "verifycompile")
+    mapped = next(
+        (name for name in ("verifycompile.backends", "verifycompile.rewrites") if package == name), "verifycompile"
+    )
     folder = ROOT / SETUPTOOLS["package-dir"][mapped] / pathlib.Path(*package.removeprefix(mapped).split("."))
     module = importlib.import_module(package)
     assert module.__file__ is not None

@@ -88,7 +88,7 @@ class ProgramOutput:
     ``name``: ``output.0``, ``grad.<parameter or input name>``, ``mutation.<buffer or input name>``.
     ``index``: position in the flat list that the graph returns. ``node``: the returned node.
     ``placements``: required layout over ``Program.mesh``, or None where any clean relation will do.
-    ``declared``: where the requirement comes from, for messages ("DTensor metadata", "out_placements", "the parameter's placements").
+    ``declared``: where the requirement comes from, for messages ("DTensor metadata", "the parameter's placements").
     """
 
     node: torch.fx.Node

@@ -104,9 +104,9 @@ def parallelize(model: Transformer, mesh: DeviceMesh, bug: bool) -> nn.Module:
         "layers.*.ffn.down": RowwiseParallel(output_layouts=Shard(1)),
     }
     if bug:
-        # Forgotten for one norm. The forward pass stays right; but each rank sees a part of the sequence, so its gradient
-        # of this weight is a part of the sum, and nothing adds the parts up. Plain torch trains on, silently wrong.
-        del plan["layers.*.ffn_norm"]
+        # Forgotten for one norm. The forward pass stays right; but each rank sees a part of the sequence, so its
+        # gradient of this weight is a part of the sum, and nothing adds the parts up. Plain torch trains on, silently
+        # wrong. l plan["layers.*.ffn_norm"]
     return parallelize_module(model, mesh, plan)
 
 
@@ -120,7 +120,7 @@ def train(model: nn.Module, step) -> list[float]:
         loss.backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad
+                parameter.sub_(parameter.grad, alpha=0.5)
                 parameter.grad = None
         losses.append(loss.item())
     return losses
@@ -155,7 +155,7 @@ def main() -> int:
     parser.add_argument("--inner", default="aot_eager", help="backend that compiles what was verified")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        workers = mp.spawn(rank_main, (os.path.join(folder, "store"), arguments), nprocs=DEGREE, join=False)
+        workers = mp.spawn(rank_main, (f"{folder}/store", arguments), nprocs=DEGREE, join=False)
         for process in workers.processes:
             process.join()
     if any(process.exitcode for process in workers.processes):

@@ -43,6 +43,8 @@ def test_example_with_its_bug_is_refused_at_the_norm_that_has_no_style() -> None
     done = run(EXAMPLE, "--bug")
     assert done.returncode == 1
     assert done.stdout == ""
-    line = next(number for number, text in enumerate(EXAMPLE.read_text().splitlines(), 1) if "self.ffn(self.ffn_norm" in text)
+    line = next(
+        number for number, text in enumerate(EXAMPLE.read_text().splitlines(), 1) if "self.ffn(self.ffn_norm" in text
+    )
     assert f"tensor_parallel_transformer.py:{line}:" in done.stderr
     assert "`grad.layers.0.ffn_norm.weight`" in done.stderr

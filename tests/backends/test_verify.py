@@ -97,7 +97,10 @@ def test_refuted_program_raises_unwrapped_and_does_not_run(mesh: DeviceMesh, sup
         return gm.forward
 
     model = compiled(parallel(mesh, Partial()), inner=inner)
-    with torch._dynamo.config.patch(suppress_errors=suppress_errors), pytest.raises(verifycompile.RefinementError) as raised:
+    with (
+        torch._dynamo.config.patch(suppress_errors=suppress_errors),
+        pytest.raises(verifycompile.RefinementError) as raised,
+    ):
         model(torch.ones(4, 8))
     assert raised.value.report.verdict is verifycompile.Verdict.REFUTED
     assert [finding.code for finding in raised.value.report.findings] == ["VC101"]

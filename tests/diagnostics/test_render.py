@@ -124,7 +124,7 @@ def test_refuted(source_files: Path) -> None:
                   x = [1, 0]
                   down.weight = [[1, 0.5], [0, -1]]
           = help: `all_reduce(y, 'tp')` after line 5 makes this node verify (checked)
-          = see: verifycompile explain VC101"""  # noqa: E501
+          = see: verifycompile explain VC101"""
     )
 
 

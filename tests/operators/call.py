@@ -165,7 +165,9 @@ def evaluate_or_refuse(
     return None
 
 
-def assert_same(actual: torch.Tensor | None, expected: torch.Tensor | None, what: str, finite: bool = False, single: bool = False) -> None:
+def assert_same(
+    actual: torch.Tensor | None, expected: torch.Tensor | None, what: str, finite: bool = False, single: bool = False
+) -> None:
     """Equality up to rounding of double arithmetic; the interpreter knows real numbers only.
 
     ``finite``: elements that are infinite or NaN in torch are not compared. ``single``: torch computes in float32.

@@ -79,7 +79,9 @@ def sequence_parallel(mesh):
 def test_sharded_sequence():
     with fake_mesh_world((2,), ("tp",)) as mesh:
         value = dynamic((2, 6, 16), {1: None})
-        report = verifycompile.verify(sequence_parallel(mesh), (value,), in_placements={"x": (Shard(1),)}, spec=Sequence())
+        report = verifycompile.verify(
+            sequence_parallel(mesh), (value,), in_placements={"x": (Shard(1),)}, spec=Sequence()
+        )
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
@@ -94,7 +96,11 @@ class DividedByBatch(nn.Module):
 def test_size_as_a_number(placement, right):
     with fake_mesh_world((2,), ("dp",)) as mesh:
         report = verifycompile.verify(
-            DividedByBatch(), (dynamic((6, 16), {0: None}),), mesh=mesh, spec=DividedByBatch(), in_placements={"x": (placement,)}
+            DividedByBatch(),
+            (dynamic((6, 16), {0: None}),),
+            mesh=mesh,
+            spec=DividedByBatch(),
+            in_placements={"x": (placement,)},
         )
     assert (report.verdict is Verdict.VERIFIED) is right, str(report)
 

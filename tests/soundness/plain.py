@@ -41,7 +41,11 @@ class Function(nn.Module):
 
 
 def verify_functions(
-    spec: Spec, implementation: Implementation, inputs: Sequence[torch.Tensor], shape: tuple[int, ...] = (2,), **options: Any
+    spec: Spec,
+    implementation: Implementation,
+    inputs: Sequence[torch.Tensor],
+    shape: tuple[int, ...] = (2,),
+    **options: Any,
 ) -> Report:
     """The report on two functions of tensors; ``inputs``: what one rank passes, called ``a``, ``b``, ...
 

@@ -126,7 +126,7 @@ def _same_shape(node: torch.fx.Node, args: list[object], target: Callable[..., o
     values = torch.fx.map_arg(tuple(args), lambda n: n.meta["val"])
     try:
         result = called(*values, **torch.fx.map_arg(node.kwargs, lambda n: n.meta["val"]))
-    except Exception:  # torch says in many ways that a call makes no sense
+    except Exception:  # noqa: BLE001 - torch says in many ways that a call makes no sense
         return False
     return isinstance(result, torch.Tensor) and _like(result, _tensor(node))
 

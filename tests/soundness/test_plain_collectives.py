@@ -42,7 +42,9 @@ PERCEPTRONS: dict[str, Callable[..., torch.Tensor]] = {
     "no reduction, bias divided": lambda m, s, x: hidden(m, s, x) + s.bias / 2,
     "bias before the reduction": lambda m, s, x: reduce_out(hidden(m, s, x) + s.bias, m),
     "reduced twice": lambda m, s, x: reduce_out(reduce_out(hidden(m, s, x), m), m) + s.bias,
-    "reduced twice and halved, forward only": lambda m, s, x: reduce_out(reduce_out(hidden(m, s, x), m) / 2, m) + s.bias,
+    "reduced twice and halved, forward only": lambda m, s, x: (
+        reduce_out(reduce_out(hidden(m, s, x), m) / 2, m) + s.bias
+    ),
     "mean for sum": lambda m, s, x: reduce_out(hidden(m, s, x), m) / 2 + s.bias,
     "gradient of the sum reduced again": lambda m, s, x: all_reduce(hidden(m, s, x), m) + s.bias,
     "gradient of the input not reduced": lambda m, s, x: reduce_out(torch.relu(x @ s.up) @ s.down, m) + s.bias,
@@ -50,10 +52,14 @@ PERCEPTRONS: dict[str, Callable[..., torch.Tensor]] = {
     "this rank's number": lambda m, s, x: reduce_out(hidden(m, s, x), m) + s.bias * dist.get_rank(),
     "this rank's number on the mesh": lambda m, s, x: reduce_out(hidden(m, s, x), m) + s.bias * m.get_local_rank(),
     "this rank's coordinate": lambda m, s, x: reduce_out(hidden(m, s, x), m) + s.bias * m.get_coordinate()[0],
-    "this rank's number in a group": lambda m, s, x: reduce_out(hidden(m, s, x), m) + s.bias * dist.get_rank(m.get_group()),
+    "this rank's number in a group": lambda m, s, x: (
+        reduce_out(hidden(m, s, x), m) + s.bias * dist.get_rank(m.get_group())
+    ),
     "rank 0 alone": lambda m, s, x: reduce_out(hidden(m, s, x) * (dist.get_rank() == 0), m) + s.bias,
     "dropout": lambda m, s, x: reduce_out(F.dropout(hidden(m, s, x)), m) + s.bias,
-    "gradient of a weight cut off": lambda m, s, x: reduce_out(torch.relu(copy_in(x, m) @ s.up.detach()) @ s.down, m) + s.bias,
+    "gradient of a weight cut off": lambda m, s, x: (
+        reduce_out(torch.relu(copy_in(x, m) @ s.up.detach()) @ s.down, m) + s.bias
+    ),
 }
 
 
@@ -275,7 +281,10 @@ def reduced(s: Any, x: torch.Tensor, mesh: Any) -> torch.Tensor:
 )
 def test_buffer_that_is_written(spec, implementation, right):
     report = verify_modules(
-        lambda _: (Function(spec, buffers={"total": torch.zeros(8)}), Function(implementation, buffers={"total": torch.zeros(8)})),
+        lambda _: (
+            Function(spec, buffers={"total": torch.zeros(8)}),
+            Function(implementation, buffers={"total": torch.zeros(8)}),
+        ),
         (torch.randn(4, 8),),
     )
     assert (report.verdict is Verdict.VERIFIED) is right, str(report)

@@ -56,9 +56,7 @@ def random_outcome(seed: int, axes: int) -> tuple[bool, str] | None:
 
 
 @pytest.mark.parametrize("axes", [1, 2])
-@pytest.mark.parametrize(
-    "block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))]
-)
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.sweep) for block in range(1, 40))])
 def test_random_programs(block, axes):
     torch.manual_seed(0)
     counts: collections.Counter[tuple[bool, str] | None] = collections.Counter()

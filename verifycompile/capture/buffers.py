@@ -15,7 +15,9 @@ from verifycompile.torch_interface.evaluation import constant_value, real_tensor
 from verifycompile.torch_interface.mesh import own_rank
 
 
-def differing_buffers(spec: Program, exported_spec: Export, implementation: Program, exported: Export) -> tuple[Blocker, ...]:
+def differing_buffers(
+    spec: Program, exported_spec: Export, implementation: Program, exported: Export
+) -> tuple[Blocker, ...]:
     """A blocker for each buffer whose values differ between a given spec and this rank's model.
 
     Parameters are not compared: that they are equal is the input relation. Nor is a buffer that the spec writes to,
@@ -30,7 +32,9 @@ def differing_buffers(spec: Program, exported_spec: Export, implementation: Prog
         if item.role is not Role.BUFFER or name not in expected or f"mutation.{name}" in written or mesh is None:
             continue
         if _same(expected[name], held.get(name), item, mesh) is False:
-            blockers.append(Blocker(None, "VC304", f"buffer `{name}` holds other values in the spec than in the model."))
+            blockers.append(
+                Blocker(None, "VC304", f"buffer `{name}` holds other values in the spec than in the model.")
+            )
     return tuple(blockers)
 
 
@@ -38,7 +42,9 @@ def _values(exported: Export) -> dict[str, Any]:
     return {
         exported.names[flat.index].name: exported.traced.example_inputs[flat.index]
         for flat in exported.joint.inputs
-        if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL) and role_of(exported, flat) is Role.BUFFER
+        if flat.origin is Origin.ARGUMENT
+        and flat.part in (Part.WHOLE, Part.LOCAL)
+        and role_of(exported, flat) is Role.BUFFER
     }
 
 

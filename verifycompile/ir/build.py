@@ -262,17 +262,19 @@ def _merge(
         label = atom[0]
         return core_of.get(label, label in signature.summed)
 
-    joined: dict[_Atom, _Atom] = {}
-    for atom, followers in after.items():
-        if len(followers) != 1:
-            continue
-        (follower,) = followers
+    def joins(atom: _Atom, follower: _Atom | None) -> bool:
         if follower is None or follower == atom or before[follower] != {atom} or kind(atom) != kind(follower):
-            continue
+            return False
         # Inside a core the order of reading matters: only digits that are neighbours there may merge.
-        if atom[0] in core_of and atom[1] != product((follower[1], extent[follower])):
-            continue
-        joined[atom] = follower
+        return atom[0] not in core_of or atom[1] == product((follower[1], extent[follower]))
+
+    joined = {
+        atom: follower
+        for atom, followers in after.items()
+        if len(followers) == 1
+        for follower in followers
+        if follower is not None and joins(atom, follower)
+    }
     tails = set(joined.values())
     groups: dict[_Atom, list[_Atom]] = {}
     appearance: list[list[_Atom]] = []

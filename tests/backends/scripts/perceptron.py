@@ -1,6 +1,6 @@
 """A user's script that never imports verifycompile: a tensor-parallel perceptron, compiled block by block.
 
-    perceptron.py BACKEND (train|infer) (right|wrong)
+perceptron.py BACKEND (train|infer) (right|wrong)
 """
 
 import sys

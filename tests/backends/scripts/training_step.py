@@ -80,7 +80,9 @@ def rank_main(rank: int, store: str, inner: str) -> None:
     names = [name for name, _ in parallel.named_parameters()]
     assert names == list(expected)
     for name, parameter in parallel.named_parameters():
-        torch.testing.assert_close(whole(parameter.grad), expected[name].grad, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            whole(parameter.grad), expected[name].grad, msg=lambda text, name=name: f"{name}: {text}"
+        )
     if rank == 0:
         print(f"equal: loss and {len(names)} gradients")
     dist.barrier()
