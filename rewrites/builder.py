@@ -308,7 +308,7 @@ class Builder:
             output,
             frozenset(summed.split()),
             tuple((label,) for label in cores.split()),
-            dict[Label, Size](fresh or {}),
+            {label: size for label, size in (fresh or {}).items()},  # noqa: C416 - the key type widens to Label
         )
         return apply(self.pool, operation, attributes, views, signature)  # pyright: ignore[reportArgumentType]
 

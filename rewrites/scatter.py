@@ -139,7 +139,7 @@ def select_scatter(b: Builder, self: View, src: View, dim: int, index: int) -> V
     """``self`` with ``src`` in the place of one index of ``dim``."""
     position = _position(b, self, dim)
     size = b.shape(self)[position]
-    if not isinstance(size, int) or not isinstance(index, int):
+    if not isinstance(size, int):
         raise UnsupportedError(UNSUPPORTED, f"a write to the index {index} of a dimension of size {size}")
     first = index % size
     source = b.unsqueeze(cast(b, src, b.dtype_of("src"), b.dtype_of("self")), position)

@@ -106,7 +106,8 @@ def parallelize(model: Transformer, mesh: DeviceMesh, bug: bool) -> nn.Module:
     if bug:
         # Forgotten for one norm. The forward pass stays right; but each rank sees a part of the sequence, so its
         # gradient of this weight is a part of the sum, and nothing adds the parts up. Plain torch trains on, silently
-        # wrong. l plan["layers.*.ffn_norm"]
+        # wrong.
+        del plan["layers.*.ffn_norm"]
     return parallelize_module(model, mesh, plan)
 
 

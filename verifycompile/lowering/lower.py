@@ -265,7 +265,7 @@ class Lowering:
         if isinstance(value, View):
             if not isinstance(recorded, torch.Tensor):
                 raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` is declared to give one tensor")
-            pairs = [(value, recorded)]
+            pairs: list[tuple[View | None, Any]] = [(value, recorded)]
         else:
             pairs = list(zip(value, recorded or (), strict=False))
         for view, tensor in pairs:

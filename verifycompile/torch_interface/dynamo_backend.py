@@ -27,7 +27,8 @@ def backend_of(choice: str | Backend, mode: str | None) -> Backend:
     """
     try:
         if choice == "inductor":
-            return torch._TorchCompileInductorWrapper(mode, None, None)
+            inductor: Any = torch._TorchCompileInductorWrapper(mode, None, None)
+            return inductor
         return torch._TorchCompileWrapper(choice, mode, None, None)
     except InvalidBackend as error:
         raise UsageError("VC306", f"option `inner` names no backend of torch.compile: `{choice}`.") from error
@@ -35,7 +36,7 @@ def backend_of(choice: str | Backend, mode: str | None) -> Backend:
 
 def chosen_backend() -> Backend:
     """The backend that was given to ``torch.compile`` for the frame under compilation, whatever overrides it."""
-    chosen: Backend = InstructionTranslator.current_tx().output.compiler_fn
+    chosen: Any = InstructionTranslator.current_tx().output.compiler_fn
     return chosen
 
 
