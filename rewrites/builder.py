@@ -17,7 +17,7 @@ from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide
 from verifycompile.ir.size import Size, normalize_size, product
-from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
+from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, TermPool, View
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 
 Number = int | float | bool | sympy.Expr
@@ -181,10 +181,18 @@ class Builder:
         return self._expanded(algebra.multiply_views(self.pool, *views), views)
 
     def combination(self, *terms: tuple[Number | Scalar, View | Number]) -> View:
-        """Linear combination of ``(coefficient, value)`` pairs."""
+        """Linear combination of ``(coefficient, value)`` pairs. A negation among several is ``1 - mask``."""
         views = self.aligned(*(value for _, value in terms))
         scaled = [self.scale(v, factor) for v, (factor, _) in zip(views, terms, strict=True)]
+        if len(scaled) > 1:
+            scaled = [part for view in scaled for part in self._without_negation(view)]
         return self._expanded(algebra.combine(self.pool, scaled), views)
+
+    def _without_negation(self, view: View) -> list[View]:
+        if view.term.operation is not indicator.NOT:
+            return [view]
+        (mask,) = algebra.open_view(view).operands
+        return [self.pool.constant(view.coefficient, view.shape), mask.scaled(view.coefficient).scaled(-ONE)]
 
     def add(self, *values: View | Number) -> View:
         return self.combination(*((1, value) for value in values))
@@ -261,6 +269,20 @@ class Builder:
 
     def either(self, left: View, right: View) -> View:
         return self.negate(self.mul(self.negate(left), self.negate(right)))
+
+    # -- facts
+
+    def assume_index(self, index: View, size: Size, exception: int, source: str) -> None:
+        """Note that every element of ``index`` is within a table of ``size`` rows, or ``exception``.
+
+        For operators that raise an error otherwise; the spec's are meant, for a rank may err where the spec does not.
+        Nothing is noted of an index that is a part of its term.
+        """
+        if not self.mesh and isinstance(size, int) and index.coefficient == 1 and _covers_term(index):
+            fact = IndexFact(exception, size, source)
+            known = self.pool.facts.setdefault(index.term, [])
+            if fact not in known:
+                known.append(fact)
 
     # -- contraction and sums
 
@@ -442,6 +464,21 @@ class Builder:
             {"fresh": normalize_size(total) if not isinstance(total, int) else total},
         )
         return apply(self.pool, CONCATENATE, (), views, signature)
+
+
+def _covers_term(view: View) -> bool:
+    """Whether every element of the term is an element of the view: each axis has digits of its own, none constant."""
+    ends: dict[int, list[tuple[Size, Size]]] = {}
+    for axis in view.axes:
+        for dim, divisor, size in axis:
+            if dim == CONSTANT or not isinstance(divisor, int) or not isinstance(size, int):
+                return False
+            ends.setdefault(dim, []).append((divisor, divisor * size))
+    for spans in ends.values():
+        spans.sort()  # pyright: ignore[reportCallIssue]  # all are ints here
+        if any(end > start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)):  # pyright: ignore[reportOperatorIssue]
+            return False
+    return True
 
 
 def _expand_star(names: Sequence[str], rank: int, stars: dict[str, int]) -> tuple[Label, ...]:

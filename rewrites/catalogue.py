@@ -17,6 +17,7 @@ from verifycompile.rewrites import (
     loss,
     normalization,
     one_hot,
+    one_hot_gradient,
     ordering,
     random,
     reduction,
@@ -45,4 +46,10 @@ FAMILIES = (
     statistics,
 )
 
-CONTRACTION_LEMMAS = (one_hot.open_masked_sum, one_hot.merge_shifted_one_hot, one_hot.drop_implied_mask)
+CONTRACTION_LEMMAS = (
+    one_hot.open_masked_sum,
+    one_hot.merge_shifted_one_hot,
+    one_hot.drop_implied_mask,
+    one_hot_gradient.sum_one_hot_row,
+    one_hot_gradient.distribute_mask,
+)

@@ -55,23 +55,23 @@ def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) ->
             continue
         operands = open_view(lookup).operands
         for value, counter in (operands, operands[::-1]):
-            position = _whole_dim(counter, shape)
+            position = whole_dim(counter, shape)
             if position is None:
                 continue
             for shard in range(rank):
                 if shard == position or not value.uses(shard):
                     continue
-                for leaf in _integer_leaves(value):
+                for leaf in integer_leaves(value):
                     if leaf.uses(shard) or leaf.uses(position):
                         continue
                     merged = _merge(pool, indicators, leaf, shard, position, shape)
                     if merged is not None:
                         pool.lemma_trace.append(("merge-shifted-one-hot", repr(leaf.term)))
-                        return [*(f for f in factors if f not in indicators), merged]
+                        return [*(f for f in factors if f not in indicators), *merged]
     return None
 
 
-def _whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
+def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
     """The dimension that an ``iota`` view counts from first to last, else None."""
     if view.term.operation is not IOTA or view.coefficient != 1 or len(view.axes[0]) != 1:
         return None
@@ -81,7 +81,8 @@ def _whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
 
 def _merge(
     pool: TermPool, indicators: Sequence[View], leaf: View, shard: int, position: int, shape: tuple[Size, ...]
-) -> View | None:
+) -> Sequence[View] | None:
+    """The lookup of ``leaf`` in the whole table, with those masks that say nothing of the shard where it needs them."""
     count, length = shape[shard], shape[position]
     if not isinstance(count, int) or not isinstance(length, int):
         return None
@@ -93,11 +94,15 @@ def _merge(
         return None
     m, n = translator.index(shard), translator.index(position)
     wanted = leaf_value == z3.ToReal(m * length + n)
+    kept: list[View] = []
     if not holds(given == wanted, translator.indices, shape):
-        return None
+        kept = [f for f in indicators if not f.uses(shard) and not f.uses(position)]
+        masked = z3.And([wanted, *(translator.truth(f) for f in kept)])
+        if not kept or not holds(given == masked, translator.indices, shape):
+            return None
     whole = iota(pool, product((count, length)))
     counter = View(whole.coefficient, whole.term, shape, (((shard, 1, count), (position, 1, length)),))
-    return equal(pool, leaf, counter)
+    return [equal(pool, leaf, counter), *kept]
 
 
 def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
@@ -110,7 +115,7 @@ def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Seq
         if lookup.term.operation is not EQUAL:
             continue
         operands = open_view(lookup).operands
-        if all(_whole_dim(operand, shape) is None for operand in operands):
+        if all(whole_dim(operand, shape) is None for operand in operands):
             continue
         for mask in indicators:
             if mask is lookup:
@@ -139,7 +144,7 @@ def holds(claim: Any, indices: Mapping[int, Any], shape: tuple[Size, ...]) -> bo
     return solver.check() == z3.unsat
 
 
-def _integer_leaves(view: View) -> list[View]:
+def integer_leaves(view: View) -> list[View]:
     """Operands reached through integer arithmetic that are no arithmetic themselves, as views over the same space."""
     leaves: list[View] = []
     pending = [view]

@@ -249,6 +249,20 @@ def test_uneven_shards_block(mesh: DeviceMesh) -> None:
     )
 
 
+def test_uneven_shards_on_the_way_block(mesh: DeviceMesh) -> None:
+    whole = distribute_tensor(torch.randn(6, 8), mesh["tp"], [R])
+
+    def function(x: Any) -> Any:
+        return x.redistribute(placements=[Shard(0)]).redistribute(placements=[R])
+
+    message = error(function, whole)
+    assert message.startswith("error[VC307]: the single-device program cannot be recovered from this model: ")
+    assert "return x.redistribute(placements=[Shard(0)]).redistribute(placements=[R])" in message
+    found = blockers(function, whole, spec=lambda x: x * 1)
+    assert {code for code, _ in found} == {"VC204"}
+    assert found[0][1].startswith("the size of dimension 0 of `slice_1` differs by rank: ")
+
+
 def test_unknown_placements_block(mesh: DeviceMesh) -> None:
     strided = distribute_tensor(torch.randn(16, 8), mesh, [R, Shard(0)]).redistribute(
         placements=[_StridedShard(0, split_factor=4), Shard(0)]

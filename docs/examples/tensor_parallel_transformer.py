@@ -105,8 +105,7 @@ def parallelize(model: Transformer, mesh: DeviceMesh, bug: bool) -> nn.Module:
     }
     if bug:
         # Forgotten for one norm. The forward pass stays right; but each rank sees a part of the sequence, so its
-        # gradient of this weight is a part of the sum, and nothing adds the parts up. Plain torch trains on, silently
-        # wrong.
+        # gradient of this weight is a part of the sum, and nothing adds the parts up. Plain torch trains on, wrong.
         del plan["layers.*.ffn_norm"]
     return parallelize_module(model, mesh, plan)
 

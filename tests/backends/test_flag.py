@@ -36,7 +36,9 @@ def test_right_script_passes(backend: str, purpose: str) -> None:
     done = run(backend, purpose, "right", VERIFYCOMPILE="1")
     assert done.returncode == 0, done.stderr
     assert RAN in done.stdout
-    assert done.stdout.count("custom backend called") == (2 if backend == "custom" else 0)
+    # The second block reuses the graph of the first, except where its input requires grad.
+    graphs = 2 if purpose == "train" else 1
+    assert done.stdout.count("custom backend called") == (graphs if backend == "custom" else 0)
 
 
 @pytest.mark.parametrize("purpose", ["train", "infer"])
@@ -63,7 +65,7 @@ def test_inductor_with_warm_caches(tmp_path: pathlib.Path) -> None:
         assert RAN in right.stdout
 
 
-@pytest.mark.parametrize("flag", [None, "0", ""])
+@pytest.mark.parametrize("flag", [None, "0"])
 def test_off_checks_nothing(flag: str | None) -> None:
     done = run("aot_eager", "train", "wrong", **({} if flag is None else {"VERIFYCOMPILE": flag}))
     assert done.returncode == 0

@@ -16,6 +16,7 @@ from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, ro
 from verifycompile.capture.placed import PlacedBoundary
 from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
+from verifycompile.capture.uneven import uneven_blockers
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
@@ -65,6 +66,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         *boundary.blockers,
         *coordinates.blockers,
         *groups.blockers,
+        *uneven_blockers(graph, {*coordinates.axes, *coordinates.size_values}),
         *rank_constant_blockers(graph, reads_in_traced_code(traced.context), exported.joint.rank_reads),
     ]
     graph.meta[EXPORT] = exported

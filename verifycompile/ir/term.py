@@ -107,6 +107,16 @@ class View:
 ContractionRule = Callable[["TermPool", Sequence[View], int], Sequence[View] | None]
 """``rule(pool, factors, free)``: factors over one index space, dimensions from ``free`` on summed; None: no match."""
 
+
+@dataclasses.dataclass(frozen=True)
+class IndexFact:
+    """Every element of a term is ``exception``, or a whole number from 0 to ``size`` - 1. ``source``: who says so."""
+
+    exception: int
+    size: int
+    source: str
+
+
 UNIT = Operation("one")
 LEAF = Operation("leaf")
 INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
@@ -125,6 +135,8 @@ class TermPool:
         self.memo: dict[Hashable, View] = {}
         self.lemma_trace: list[tuple[str, str]] = []
         self.contraction_rules: list[ContractionRule] = []
+        self.facts: dict[Term, list[IndexFact]] = {}
+        self.assumptions: dict[str, None] = {}
         self.aliases: dict[Term, View] = {}
         self.unit = self.intern(UNIT, (), (), (), 0, 0, (), ())
 

@@ -90,7 +90,7 @@ class Lowering:
         expression = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value)
         # A size that the program computes (from a tensor's content) is another number in the other program.
         own = {s: sympy.Symbol(f"{self.side}:{s}", positive=True) for s in expression.free_symbols - self._symbols}
-        return normalize_size(expression.subs({**self.program.size_values, **own}))
+        return normalize_size(expression.xreplace({**self.program.size_values, **own}))
 
     def shape_of(self, node: torch.fx.Node) -> tuple[Size, ...] | None:
         """Local shape that torch recorded for a tensor-valued node."""
@@ -144,13 +144,13 @@ class Lowering:
             return self._unknown(node, UNREPRESENTABLE, message)
 
     def _value(self, node: torch.fx.Node) -> Any:
+        if node in self._blocked_by_program:
+            blocker = self._blocked_by_program[node]
+            return self._unknown(node, blocker.code, blocker.message)
         if _is_size(node):
             return self._size_value(node)
         if node.name in self.program.groups:
             return Group(self.program.groups[node.name])
-        if node in self._blocked_by_program:
-            blocker = self._blocked_by_program[node]
-            return self._unknown(node, blocker.code, blocker.message)
         if node.op == "get_attr":
             return self._constant(node)
         if node.op == "placeholder":
@@ -225,7 +225,7 @@ class Lowering:
         unknown = value.node.expr.free_symbols - self._symbols - set(self.program.coordinates)
         if unknown:
             raise UnsupportedError(UNREPRESENTABLE, f"the number `{value.node.expr}` is read from a tensor")
-        expression = value.node.expr.subs(dict(self.program.size_values))
+        expression = value.node.expr.xreplace(dict(self.program.size_values))
         return int(expression) if getattr(expression, "is_Integer", False) else expression
 
     # -- checks

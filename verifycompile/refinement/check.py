@@ -260,6 +260,7 @@ class _Checker:
                 listed.append(
                     f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer"
                 )
+        listed.extend(self.pool.assumptions)
         casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
         listed.extend(f"cast treated as identity: {cast}" for cast in casts)
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))
