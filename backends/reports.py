@@ -8,6 +8,7 @@ import warnings
 
 import torch.distributed as dist
 
+from verifycompile.diagnostics.render_concise import render_finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.torch_interface.dynamo_backend import compile_id, record_artifact
 
@@ -29,12 +30,14 @@ def warn_with_error(error: Exception) -> None:
 
 
 def text_for_this_rank(report: Report) -> str:
-    """The report in full on rank 0 and outside of multi-process jobs, one line elsewhere: all ranks find the same."""
+    """The report in full on rank 0 and outside of multi-process jobs, a line elsewhere: all ranks find the same.
+
+    The line names the place: a launcher may end the job at the first error, before rank 0 has printed.
+    """
     rank = rank_of_job()
     if rank in (None, 0):
         return str(report)
-    codes = ", ".join(sorted({finding.code for finding in report.findings}))
-    return f"verifycompile: {report.verdict.value} [{codes}] on rank {rank}; rank 0 prints the report"
+    return f"{render_finding(report.findings[0])} (rank {rank}; rank 0 prints the report)"
 
 
 def keep_report(report: Report) -> None:

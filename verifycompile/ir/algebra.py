@@ -240,34 +240,12 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
         pool.lemma_trace.append(("sum-merge", repr(term)))
         opened = open_view(view)
         return _contract_aligned(pool, list(opened.operands), opened.shape, free)
-    if term.operation is COMBINE and any(_is_partial(view, d) for d in bound):
+    if term.operation is COMBINE:
         pool.lemma_trace.append(("sum-of-combination", repr(term)))
         opened = open_view(view)
         return combine(pool, [sum_over(pool, operand, bound) for operand in opened.operands])
     pushed = _push_linear(pool, view, free)
     return _apply_contract(pool, [view], free) if pushed is None else pushed
-
-
-def _is_partial(view: View, dim: int) -> bool:
-    """Whether ``view`` holds summands along ``dim``: a contraction or sum that lacks just this index.
-
-    Only then is a sum distributed over a linear combination. A sum over an ordinary index stays outside, so that the
-    mean of a residual stream costs the same at every depth.
-    """
-    if not view.uses(dim):
-        return False
-    term = view.term
-    if term.operation is CONTRACT:
-        users = [operand for operand in open_view(view).operands if operand.uses(dim)]
-        if term.summed and (len(users) > 1 or len(term.operands) == 1):
-            return True
-        return len(users) == 1 and _is_partial(users[0], dim)
-    if term.operation is COMBINE or term.operation.jointly_linear:
-        return any(_is_partial(operand, dim) for operand in open_view(view).operands)
-    if term.operation.linear:
-        operands = open_view(view).operands
-        return any(_is_partial(operands[i], dim) for i in term.operation.linear if i < len(operands))
-    return False
 
 
 def _push_linear(pool: TermPool, view: View, free: int) -> View | None:

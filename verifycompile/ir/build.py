@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Hashable, Mapping, Sequence
 
 from verifycompile.ir.relabel import UnalignedError, compose, merge_digits
-from verifycompile.ir.scalar import ONE, Scalar, multiply
+from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
 
@@ -75,6 +75,10 @@ def apply(
     """
     coefficient: Scalar = ONE
     plain: list[View] = []
+    if operation.jointly_linear and not operation.commutative:
+        # One factor is common to all operands: the first's, so that scaling before and after are one term.
+        coefficient = next((v.coefficient for v in operands if not v.is_zero), ONE)
+        operands = [dataclasses.replace(v, coefficient=divide(v.coefficient, coefficient)) for v in operands]
     for position, operand in enumerate(operands):
         if position in operation.linear:
             coefficient = multiply(coefficient, operand.coefficient)

@@ -1,0 +1,56 @@
+"""Where reports go besides the error."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from verifycompile.backends import reports
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.program import SourceLocation
+
+LOCATION = SourceLocation(file="model.py", line=7)
+UNPROVED = Report(
+    verdict=Verdict.UNPROVED,
+    findings=(Finding(code="VC201", severity=Severity.WARNING, message="no declaration", impl_location=LOCATION),),
+)
+
+
+@pytest.mark.parametrize("rank", [None, 0])
+def test_one_process_and_rank_0_print_the_report_in_full(monkeypatch: pytest.MonkeyPatch, rank: int | None) -> None:
+    monkeypatch.setattr(reports, "rank_of_job", lambda: rank)
+    assert reports.text_for_this_rank(UNPROVED) == str(UNPROVED)
+
+
+def test_other_ranks_print_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "rank_of_job", lambda: 3)
+    line = "model.py:7:1: unproved[VC201]: no declaration (rank 3; rank 0 prints the report)"
+    assert reports.text_for_this_rank(UNPROVED) == line
+
+
+def test_warning_is_at_the_users_line() -> None:
+    with pytest.warns(reports.VerificationWarning, match="VC201") as caught:
+        reports.warn_with_report(UNPROVED)
+    assert (caught[0].filename, caught[0].lineno) == ("model.py", 7)
+
+
+def test_report_folder_keeps_json_and_html(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "new" / "reports"
+    monkeypatch.setenv(reports.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setattr(reports, "compile_id", lambda: "2/1")
+    monkeypatch.setattr(reports, "rank_of_job", lambda: 1)
+    reports.keep_report(UNPROVED)
+    assert sorted(path.name for path in folder.iterdir()) == ["graph-2-1-rank1.html", "graph-2-1-rank1.json"]
+    assert json.loads((folder / "graph-2-1-rank1.json").read_text())["verdict"] == "unproved"
+
+
+def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.delenv(reports.FOLDER_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    reports.keep_report(UNPROVED)
+    assert list(tmp_path.iterdir()) == []
