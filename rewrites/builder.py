@@ -7,6 +7,7 @@ the mesh dimensions ride along as batch indices that all operands share.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -476,7 +477,7 @@ def _covers_term(view: View) -> bool:
             ends.setdefault(dim, []).append((divisor, divisor * size))
     for spans in ends.values():
         spans.sort()  # pyright: ignore[reportCallIssue]  # all are ints here
-        if any(end > start for (_, end), (start, _) in zip(spans, spans[1:], strict=False)):  # pyright: ignore[reportOperatorIssue]
+        if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):  # pyright: ignore[reportOperatorIssue]
             return False
     return True
 
