@@ -14,7 +14,7 @@ import z3
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, multiply_views, open_view
 from verifycompile.ir.indicator import EQUAL, equal, negate
-from verifycompile.ir.term import IndexFact, TermPool, View
+from verifycompile.ir.term import IndexFact, Term, TermPool, View
 from verifycompile.rewrites.one_hot import integer_leaves, whole_dim
 
 
@@ -103,7 +103,7 @@ def _factors(view: View) -> Sequence[View]:
     return (view,)
 
 
-def _is_shifted_lookup_of(view: View, subjects: set[object]) -> bool:
+def _is_shifted_lookup_of(view: View, subjects: set[Term]) -> bool:
     if view.term.operation is not EQUAL:
         return False
     operands = open_view(view).operands
