@@ -146,32 +146,19 @@ def other_axis(target: object, position: int, backward: bool, axis: int) -> Edit
 
 
 def rotate_pieces(target: object, position: int, backward: bool) -> Edit:
-    """Each rank gets, or puts, its neighbour's piece: the list concatenated around a collective is rotated."""
+    """Each rank gets, or puts, its neighbour's piece: the tensor around a collective is rotated by one piece."""
 
     def change(program: Program) -> None:
         node = nodes_of(program, target, backward=backward)[position]
-        cat = node.args[0] if target is REDUCE_SCATTER else _cat_after(waited(node))
-        pieces = list(cat.args[0])
-        cat.update_arg(0, [*pieces[1:], pieces[0]])
+        wait = waited(node)
+        if target is REDUCE_SCATTER:
+            source, rows = node.args[0], wait.meta["val"].shape[0]
+            node.update_arg(0, insert(source, aten.roll.default, source, [rows], [0]))
+        else:
+            rows = node.args[0].meta["val"].shape[0]
+            replace_uses(wait, insert(wait, aten.roll.default, wait, [rows], [0]))
 
     return changed(change)
-
-
-def _cat_after(wait: torch.fx.Node) -> torch.fx.Node:
-    (split,) = wait.users
-    (cat,) = {user for piece in split.users for user in piece.users}
-    return cat
-
-
-def has_pieces(node: torch.fx.Node) -> bool:
-    """Whether :func:`rotate_pieces` applies to a collective."""
-    if node.target is REDUCE_SCATTER:
-        return node.args[0].target is aten.cat.default
-    users = list(waited(node).users)
-    if len(users) != 1 or users[0].target is not aten.split.Tensor:
-        return False
-    cats = {user for piece in users[0].users for user in piece.users}
-    return len(cats) == 1 and next(iter(cats)).target is aten.cat.default
 
 
 def other_rank(position: int) -> Edit:

@@ -202,7 +202,7 @@ def every_collective(case: Case, program: Program) -> Iterator[Mutant]:
     for name, target in _COLLECTIVES.items():
         for direction in ("forward", "backward"):
             backward = direction == "backward"
-            for position, node in enumerate(edits.nodes_of(program, target, backward=backward)):
+            for position in range(len(edits.nodes_of(program, target, backward=backward))):
                 detail = f"{name}-{direction}-{position}"
                 yield _graph("drop", detail, case, edits.drop(target, position, backward))
                 yield _graph("scale", detail, case, edits.scale(target, position, backward, 2.0))
@@ -210,7 +210,7 @@ def every_collective(case: Case, program: Program) -> Iterator[Mutant]:
                     yield _graph("mean", detail, case, edits.other_reduction(target, position, backward, "avg"))
                 if target is ALL_REDUCE:
                     yield _graph("twice", detail, case, edits.reduce_twice(position, backward))
-                elif edits.has_pieces(node):
+                else:
                     yield _graph("rotate", detail, case, edits.rotate_pieces(target, position, backward))
                 if len(case.mesh) == 2 and case.mesh[0][1] == case.mesh[1][1]:
                     yield _graph("axis", detail, case, edits.other_axis(target, position, backward, 0))
