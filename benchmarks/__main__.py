@@ -1,4 +1,7 @@
-"""``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own."""
+"""``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
+
+``python -m benchmarks coverage`` is a command of its own, see ``benchmarks.coverage``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from benchmarks import coverage
 from benchmarks.measure import Measurement, Point, measure
 
 LAYERS = (1, 2, 4, 8, 32)
@@ -75,6 +79,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def main() -> int:
     """Exit status: 0 everything measured was verified, 1 something was not, 2 nothing was selected."""
+    if sys.argv[1:2] == ["coverage"]:
+        return coverage.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--program", action="append", choices=sorted({point.program for point in POINTS}))
     parser.add_argument("--layers", action="append", type=int, metavar="N")
