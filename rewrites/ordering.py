@@ -27,6 +27,8 @@ FLIP = Operation("flip", linear=frozenset({0}))
 ROLL = Operation("roll", linear=frozenset({0}))
 TOPK = Operation("topk_values"), Operation("topk_indices")
 SORT = Operation("sort_values"), Operation("sort_indices")
+DISTINCT_ALONG_FRESH = (TOPK[1], SORT[1])
+"""Operations whose elements are places of the dimension that they read, each place at most once."""
 KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 INDEX_OF_EXTREME = {kind: Operation(f"index_of_{kind}") for kind in ("max", "min")}

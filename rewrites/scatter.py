@@ -1,17 +1,20 @@
 """Writing by index or to a part. Sums over indices are contractions with indicators.
 
-Where values overwrite each other the operator is taken as it is: which of two values stays is torch's matter.
+Where values may overwrite each other the operator is taken as it is: which of two values stays is torch's matter.
+Where no two indices are equal there is nothing to overwrite, and writing into zeros is a sum over one-hot lookups.
 """
 
 from __future__ import annotations
 
 import torch
 
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import CONSTANT, Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import cast, choose, require_exact
 from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.ordering import DISTINCT_ALONG_FRESH
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -62,11 +65,28 @@ def scatter_add(b: Builder, self: View, dim: int, index: View, src: View) -> Vie
     position = _position(b, self, dim)
     _require_equal_batch(b, position, self, index)
     src = _written(b, src, index, position)
-    size = b.shape(self)[position]
+    return b.add(self, _spread(b, index, src, position, b.shape(self)[position]))
+
+
+def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> View:
+    """Each element of ``src`` at its index along ``position``; what meets in one place is added."""
     require_within(b, index, size)
     lookup = one_hot(b, _last(b, index, position), size)
     added = b.contraction("*b i v, *b i -> *b v", lookup, _last(b, src, position))
-    return b.add(self, _back(b, added, position))
+    return _back(b, added, position)
+
+
+def _distinct(b: Builder, index: View, position: int) -> bool:
+    """Whether no two elements of ``index`` along ``position`` are equal: places found by a sort, or a single one."""
+    dim = b.dim(index, position)
+    if index.shape[dim] == 1:
+        return True
+    if index.term.operation not in DISTINCT_ALONG_FRESH or index.coefficient != 1:
+        return False
+    (fresh,) = index.term.fresh
+    others = [digit for number, axis in enumerate(index.axes) if number != fresh for digit in axis]
+    own = [digit for digit in index.axes[fresh] if digit[0] != CONSTANT]
+    return own == [(dim, 1, index.shape[dim])] and all(digit[0] != dim for digit in others)
 
 
 @operator(aten.scatter.src)
@@ -74,6 +94,8 @@ def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     position = _position(b, self, dim)
     _require_equal_batch(b, position, self, index)
     src = _written(b, src, index, position)
+    if self.is_zero and _distinct(b, index, position):
+        return _spread(b, index, src, position, b.shape(self)[position])
     operands = [_last(b, v, position) for v in (self, index, src)]
     result = b.core(
         SCATTER, (), "*b v, *b i, *b i -> *b w", *operands, cores="v i", fresh={"w": b.shape(self)[position]}
@@ -87,6 +109,8 @@ def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) 
     position = _position(b, self, dim)
     _require_equal_batch(b, position, self, index)
     size = b.shape(self)[position]
+    if self.is_zero and _distinct(b, index, position):
+        return _spread(b, index, b.full(value, b.shape(index)), position, size)
     mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", _last(b, index, position), cores="i", fresh={"w": size})
     return choose(b, _back(b, mask, position), value, self)
 

@@ -162,6 +162,8 @@ class PlacedBoundary:
         self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput]
     ) -> tuple[Placements | None, str]:
         assert flat.node is not None
+        if flat.layout is not None and kind is OutputKind.GRADIENT:
+            return self._gradient_of_dtensor(flat.layout, name)
         if flat.layout is not None:
             return self._place_dtensor(flat.layout, name).placements, "DTensor metadata"
         ndim = flat.node.meta["val"].ndim if isinstance(flat.node.meta.get("val"), torch.Tensor) else 0
@@ -181,6 +183,21 @@ class PlacedBoundary:
             return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
         what = "parameter" if owner.role is Role.PARAMETER else "buffer" if owner.role is Role.BUFFER else "input"
         return owner.placements, f"the {what}'s placements"
+
+    def _gradient_of_dtensor(self, layout: Layout, name: str) -> tuple[Placements | None, str]:
+        """The DTensor's own placements; on mesh axes that its mesh lacks, ``grad_placements`` may say otherwise."""
+        placements = self._place_dtensor(layout, name).placements
+        owner_name = name.split(".", 1)[1]
+        declared = _by_pattern(self._options.grad_placements, self._own_names.get(owner_name, owner_name))
+        spans = self._root.spans(layout.mesh)
+        if not declared or placements is None or spans is None:
+            return placements, "DTensor metadata"
+        own_axes = {axis for axes in spans for axis in axes}
+        others = self._checked(name, declared, len(layout.global_shape))
+        merged = tuple(
+            own if axis in own_axes else other for axis, (own, other) in enumerate(zip(placements, others, strict=True))
+        )
+        return merged, "DTensor metadata and grad_placements"
 
     def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
         if len(placements) != len(self._mesh.axes):
@@ -208,6 +225,7 @@ class PlacedBoundary:
         roles = {self._own_names.get(item.name, item.name): item.role for item in inputs}
         arguments = [name for name in plain if roles[name] is Role.INPUT]
         parameters = [name for name in plain if roles[name] is not Role.INPUT]
+        tensors = [name for name, role in roles.items() if role in _TENSOR_ROLES]
         unused = set(self._exported.traced.frame.locals)
         for name in self._options.in_placements:
             if name not in arguments and name.split(".")[0] not in unused:
@@ -217,14 +235,14 @@ class PlacedBoundary:
                 )
         for option, patterns, candidates in (
             ("param_placements", self._options.param_placements, parameters),
-            ("grad_placements", self._options.grad_placements, plain),
+            ("grad_placements", self._options.grad_placements, tensors),
         ):
             for pattern in patterns:
                 if not fnmatch.filter(candidates, pattern):
                     raise UsageError(
                         "VC306",
                         f"option `{option}`: nothing matches `{pattern}`; "
-                        f"the plain tensors are {_listed(sorted(candidates))}.",
+                        f"the {'plain ' if candidates is parameters else ''}tensors are {_listed(sorted(candidates))}.",
                     )
 
 

@@ -104,25 +104,44 @@ def _given(exported: Export, implementation: Program, options: Options) -> _Capt
 
 def _recovered(exported: Export, implementation: Program) -> _Captured:
     """The implementation's own frame at whole shapes, under the first scaling of local counts that fits."""
-    modules: list[nn.Module] = []
-    first_failure: GraphBreakError | None = None
-    # `scalings` reads `modules` after the first guess, which needs none: by then the frame has been walked once.
-    for guess in scalings(modules):
-        tensors = WholeTensors(exported, implementation)
+    recovery = _Recovery(exported, implementation)
+    # `scalings` reads the modules after the first guess, which needs none: by then the frame has been walked once.
+    for guess in scalings(recovery.modules):
+        captured = recovery.attempt(guess)
+        if captured is not None:
+            return recovery.without_needless(guess, captured)
+    failure = recovery.first_failure
+    if failure is not None and failure.is_graph_break and exported.traced.returned is None:
+        raise UsageError("VC305", f"the spec does not trace to one graph.\n{failure}") from failure
+    reason = f"\n{failure}" if failure is not None else ""
+    raise UsageError(
+        "VC307",
+        "the single-device program cannot be recovered from this model: it does not run on whole tensors. "
+        f"Pass the single-device program as the option `spec`.{reason}",
+    ) from failure
+
+
+class _Recovery:
+    """Attempts to trace the implementation's frame at whole shapes, each under one scaling of local counts."""
+
+    def __init__(self, exported: Export, implementation: Program) -> None:
+        self.exported = exported
+        self.implementation = implementation
+        self.modules: list[nn.Module] = []
+        self.first_failure: GraphBreakError | None = None
+
+    def attempt(self, guess: Scaling) -> _Captured | None:
+        """The spec under ``guess``; None where it does not run on whole tensors or splits otherwise than a rank."""
+        tensors = WholeTensors(self.exported, self.implementation)
         globalizer = Globalizer(tensors)
-        frame = _globalized(exported.traced.frame, globalizer)
-        modules.extend(globalizer.modules if not modules else [])
+        frame = _globalized(self.exported.traced.frame, globalizer)
+        self.modules.extend(globalizer.modules if not self.modules else [])
         _scale(guess, globalizer)
 
-        def capture(
-            traced: TracedFrame,
-            tensors: WholeTensors = tensors,
-            globalizer: Globalizer = globalizer,
-            guess: Scaling = guess,
-        ) -> _Captured:
+        def capture(traced: TracedFrame) -> _Captured:
             if has_parallelism(traced.graph, traced.example_inputs):
                 raise UsageError("VC307", _STILL_PARALLEL)
-            if not splits_agree(traced.graph, exported.traced.graph):
+            if not splits_agree(traced.graph, self.exported.traced.graph):
                 raise _WrongGuessError
             assumptions = (*globalizer.assumptions, *(item.describe() for item in guess))
             return _Captured(
@@ -132,17 +151,18 @@ def _recovered(exported: Export, implementation: Program) -> _Captured:
         try:
             return trace_frame(frame, capture)
         except GraphBreakError as broken:
-            first_failure = first_failure or broken
+            self.first_failure = self.first_failure or broken
         except _WrongGuessError:
-            continue
-    if first_failure is not None and first_failure.is_graph_break and exported.traced.returned is None:
-        raise UsageError("VC305", f"the spec does not trace to one graph.\n{first_failure}") from first_failure
-    reason = f"\n{first_failure}" if first_failure is not None else ""
-    raise UsageError(
-        "VC307",
-        "the single-device program cannot be recovered from this model: it does not run on whole tensors. "
-        f"Pass the single-device program as the option `spec`.{reason}",
-    ) from first_failure
+            pass
+        return None
+
+    def without_needless(self, guess: Scaling, captured: _Captured) -> _Captured:
+        """A count is taken as scaled only where the program does not fit otherwise: `num_experts` may be the whole."""
+        for attribute in dict.fromkeys(item.attribute for item in guess):
+            fewer = tuple(item for item in guess if item.attribute != attribute)
+            if fewer and (smaller := self.attempt(fewer)) is not None:
+                guess, captured = fewer, smaller
+        return captured
 
 
 def _scale(guess: Scaling, globalizer: Globalizer) -> None:
