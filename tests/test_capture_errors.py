@@ -197,7 +197,7 @@ def test_names_that_do_not_exist(mesh: DeviceMesh) -> None:
     )
     assert error(Explicit(mesh), **common, grad_placements={"left.*": (R, R)}) == (
         "error[VC306]: option `grad_placements`: nothing matches `left.*`; "
-        "the plain tensors are `down.weight`, `up.weight`, `x`."
+        "the tensors are `down.weight`, `up.weight`, `x`."
     )
 
 
@@ -295,12 +295,13 @@ def test_rank_constants_of_the_user_block(mesh: DeviceMesh) -> None:
 
 
 def test_rank_constants_of_torch_block(mesh: DeviceMesh) -> None:
-    shard = distribute_tensor(torch.randn(8, 8), mesh["tp"], [Shard(0)])
+    """A new sharded dimension of uneven shards is padded by torch with this rank's number."""
+    shard = distribute_tensor(torch.randn(8, 6), mesh["tp"], [Shard(0)])
     _, implementation = capture_model(
         lambda x: x.redistribute(placements=[Shard(1)]) * 2, (shard,), {}, Options(spec=lambda x: x * 2)
     )
-    assert {blocker.code for blocker in implementation.blockers} == {"VC203"}
-    assert {"all_gather_into_tensor", "split"} <= {
+    assert "VC203" in {blocker.code for blocker in implementation.blockers}
+    assert "all_gather_into_tensor" in {
         blocker.node.name for blocker in implementation.blockers if blocker.node is not None
     }
 

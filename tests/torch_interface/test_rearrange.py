@@ -56,3 +56,29 @@ def test_graphs_do_not_grow_with_the_degree() -> None:
             assert joint.rearranged
             sizes.add(len(joint.graph.graph.nodes))
     assert len(sizes) == 1
+
+
+def test_a_new_shard_dimension_is_one_operator_without_a_rank() -> None:
+    def function(x: DTensor) -> DTensor:
+        return x.redistribute(placements=[Shard(1)])
+
+    before = Shard._to_new_shard_dim
+    with fake_mesh_world((2,), ("tp",), rank=1) as mesh:
+        x = DTensor.from_local(torch.randn(4, 6), mesh, [Shard(0)])
+        frame = frame_of_call(function, (x,), {})
+        joint = trace_frame(frame, lambda traced: export_joint(traced.graph, traced.example_inputs))
+    assert Shard._to_new_shard_dim is before
+    assert joint.rearranged
+    assert [str(node.target) for node in joint.graph.graph.nodes].count("_dtensor.shard_dim_alltoall.default") == 1
+    assert not joint.rank_reads
+
+
+def test_a_new_shard_dimension_with_padding_is_left_to_torch() -> None:
+    def function(x: DTensor) -> DTensor:
+        return x.redistribute(placements=[Shard(1)])
+
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        x = DTensor.from_local(torch.randn(4, 5), mesh, [Shard(0)])
+        frame = frame_of_call(function, (x,), {})
+        joint = trace_frame(frame, lambda traced: export_joint(traced.graph, traced.example_inputs))
+    assert "_dtensor.shard_dim_alltoall.default" not in [str(node.target) for node in joint.graph.graph.nodes]

@@ -25,8 +25,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 _TORCH = Path(torch.__file__).parent
 _READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
-_BENIGN_CALLERS = frozenset({"_get_mesh_tensor_from_full_mesh"})
-"""Callers of ``get_rank`` that pick this rank's submesh out of all submeshes, as every rank does."""
+_BENIGN_CALLERS = frozenset({"_get_mesh_tensor_from_full_mesh", "_shard_dim_alltoall_meta"})
+"""Callers of ``get_rank`` whose result is the same on every rank: a rank's submesh out of all submeshes, the shape of a
+piece of equal pieces."""
 
 
 @dataclasses.dataclass(frozen=True)

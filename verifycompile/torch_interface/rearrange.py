@@ -3,15 +3,20 @@
 A collective works on the first dimension. For another one torch cuts the tensor into as many pieces as there are
 ranks and concatenates them again, which puts several nodes a rank into every graph. torch documents the operation as
 ``flatten(movedim(unflatten(...)))``; captured in that form, a graph has the same size on two ranks and on a thousand.
+
+The same for DTensor's change of the sharded dimension: on CPU meshes torch gathers and keeps this rank's piece, by a
+number that is baked into the graph; its own operator for all other devices is defined as just that.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import torch
 import torch.distributed._functional_collectives as functional_collectives
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Shard
 
 
 def gathered(tensor: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
@@ -45,11 +50,30 @@ def collectives_rearrange_by_views() -> Generator[list[str]]:
         made.append("reduce_scatter")
         return to_scatter(tensor, num_chunks, narrow_dim)
 
+    to_new_shard_dim = Shard._to_new_shard_dim
+
+    def exchange(
+        self: Shard,
+        local_tensor: torch.Tensor,
+        mesh: DeviceMesh,
+        mesh_dim: int,
+        current_logical_shape: Sequence[int | torch.SymInt],
+        new_shard_dim: int,
+    ) -> torch.Tensor:
+        sizes = [current_logical_shape[dim] for dim in (self.dim, new_shard_dim)]
+        if not all(_is_multiple(size, mesh.size(mesh_dim)) for size in sizes):
+            return to_new_shard_dim(self, local_tensor, mesh, mesh_dim, current_logical_shape, new_shard_dim)
+        made.append("all_to_all")
+        group = functional_collectives._group_or_group_name(functional_collectives._resolve_group((mesh, mesh_dim)))
+        return torch.ops._dtensor.shard_dim_alltoall(local_tensor, self.dim, new_shard_dim, group)
+
+    Shard._to_new_shard_dim = exchange  # type: ignore[method-assign]  # restored below
     functional_collectives._maybe_view_chunk_cat = gather
     functional_collectives._chunk_or_narrow_cat = scatter
     try:
         yield made
     finally:
+        Shard._to_new_shard_dim = to_new_shard_dim  # type: ignore[method-assign]
         functional_collectives._maybe_view_chunk_cat = view_chunk_cat
         functional_collectives._chunk_or_narrow_cat = narrow_cat
 
