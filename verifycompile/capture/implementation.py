@@ -89,7 +89,10 @@ def _assumptions(exported: Export) -> tuple[str, ...]:
     general = f"every rank runs the graph that rank {own_rank()} captured"
     if not exported.joint.rearranged:
         return (general,)
-    return (general, "torch's rearrangements around collectives equal the views and the exchange that it documents them as")
+    return (
+        general,
+        "torch's rearrangements around collectives equal the views and the exchange that it documents them as",
+    )
 
 
 def _with_spec_names(exported: Export, options: Options) -> Export:
