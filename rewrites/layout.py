@@ -11,7 +11,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, SLICE, Builder, Number
-from verifycompile.rewrites.elementwise import require_same_on_ranks
+from verifycompile.rewrites.elementwise import require_exact, require_same_on_ranks
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.values import Piece, Pieces
 
@@ -249,15 +249,27 @@ def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], 
 
 @operator(aten.constant_pad_nd.default)
 def constant_pad_nd(b: Builder, self: View, pad: Sequence[int], value: Number) -> View:
+    """Zeros around the tensor, plus ``value`` wherever a one padded with zeros is none. A negative width cuts off."""
     for number in (value, *pad):
         require_same_on_ranks(b, pad=number)
-    if value != 0 or any(p < 0 for p in pad):
-        raise UnsupportedError(UNSUPPORTED, f"padding {list(pad)} with {value}")
-    result = self
+    inner = _padded(b, self, pad)
+    if value == 0 or inner is self:
+        return inner
+    require_exact(b, value=value)
+    outside = b.sub(1, _padded(b, b.full(1, b.shape(self)), pad))
+    return b.combination((1, inner), (value, outside))
+
+
+def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:
+    result = view
     for k in range(len(pad) // 2):
         before, after = pad[2 * k], pad[2 * k + 1]
+        dim = b.rank(view) - 1 - k
+        if before < 0 or after < 0:
+            length = b.shape(result)[dim] + min(before, 0) + min(after, 0)
+            result = b.narrow(result, dim, max(-before, 0), length)
+        before, after = max(before, 0), max(after, 0)
         if before or after:
-            dim = b.rank(self) - 1 - k
             result = b.pad(result, dim, before, result.shape[b.dim(result, dim)] + before + after)
     return result
 

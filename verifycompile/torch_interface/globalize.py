@@ -18,6 +18,8 @@ from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.distributed.device_mesh import DeviceMesh
 
+from verifycompile.torch_interface.wrappers import holds_mesh, wrapped_forward
+
 _HOOK_TABLES = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -109,6 +111,7 @@ class Globalizer:
         self.replace(module, copy)
         self.modules.append(module)
         attributes = dict(module.__dict__)
+        self._unwrap_forward(module, attributes)
         parameters = dict(module._parameters)
         children = dict(module._modules)
         children.update(self._strip_parametrizations(module, kind, parameters, children))
@@ -118,7 +121,7 @@ class Globalizer:
         for table in _HOOK_TABLES:
             hooks = attributes.get(table) or {}
             attributes[table] = collections.OrderedDict(
-                (key, self(hook)) for key, hook in hooks.items() if not is_of_torch_distributed(hook)
+                (key, self(hook)) for key, hook in hooks.items() if not self._is_left_out(module, hook)
             )
         for table, flags in _HOOK_FLAGS:
             kept = attributes.get(flags) or {}
@@ -132,6 +135,32 @@ class Globalizer:
                 attributes[name] = self(value)
         copy.__dict__.update(attributes)
         return copy
+
+    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:
+        if is_of_torch_distributed(hook):
+            return True
+        if not holds_mesh(hook):
+            return False
+        self._leave_out("hook", hook, module)
+        return True
+
+    def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
+        """Undo ``module.forward = wrapper`` where the wrapper communicates and calls the module's own forward."""
+        wrapper = attributes.get("forward")
+        inner = None if wrapper is None else wrapped_forward(module, wrapper)
+        if inner is None or inner is wrapper:
+            return
+        self._leave_out("wrapper", wrapper, module)
+        if getattr(inner, "__func__", None) is type(module).forward:
+            del attributes["forward"]
+        else:
+            attributes["forward"] = inner
+
+    def _leave_out(self, what: str, function: Any, module: nn.Module) -> None:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.assumptions.append(
+            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; the spec is without it"
+        )
 
     def _strip_parametrizations(
         self,

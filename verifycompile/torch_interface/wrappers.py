@@ -1,0 +1,77 @@
+"""Functions around a module that communicate: they close over a device mesh or a process group.
+
+``torch.distributed`` puts hooks on modules; other packages replace ``module.forward`` by a closure that moves data
+between ranks before and after the forward that the class defines, or register hooks of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+_DEPTH = 4
+
+
+def holds_mesh(function: object) -> bool:
+    """True for a function that closes over (or is bound to) a device mesh or a process group."""
+    return _holds_mesh(function, _DEPTH)
+
+
+def _holds_mesh(value: object, depth: int) -> bool:
+    if isinstance(value, DeviceMesh | dist.ProcessGroup):
+        return True
+    if depth == 0 or isinstance(value, nn.Module | type | types.ModuleType):
+        return False
+    if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+        return any(_holds_mesh(part, depth - 1) for part in _parts(value))
+    if isinstance(value, tuple | list):
+        return any(isinstance(item, DeviceMesh | dist.ProcessGroup) for item in value)
+    attributes = getattr(value, "__dict__", None)
+    return isinstance(attributes, dict) and any(
+        isinstance(item, DeviceMesh | dist.ProcessGroup) for item in attributes.values()
+    )
+
+
+def _parts(function: Any) -> Iterator[Any]:
+    """What a function takes along: its cells and defaults, what it is bound to."""
+    if isinstance(function, functools.partial):
+        yield from (function.func, *function.args, *function.keywords.values())
+    elif isinstance(function, types.MethodType):
+        yield from (function.__self__, function.__func__)
+    else:
+        yield from function.__defaults__ or ()
+        yield from (function.__kwdefaults__ or {}).values()
+        for cell in function.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # a cell that is not assigned yet
+                continue
+
+
+def wrapped_forward(module: nn.Module, wrapper: object) -> Any:
+    """The forward behind wrappers that communicate: the innermost one, bound to ``module``.
+
+    ``wrapper`` itself where it does not communicate; None where it holds no forward of ``module``, or several.
+    """
+    function: Any = wrapper
+    while isinstance(function, types.FunctionType | functools.partial) and holds_mesh(function):
+        inner = [part for part in _parts(function) if _leads_to(part, module, _DEPTH)]
+        if len(inner) != 1:
+            return None
+        function = inner[0]
+    return function
+
+
+def _leads_to(function: object, module: nn.Module, depth: int) -> bool:
+    """Whether calling ``function`` may call a ``forward`` of ``module``."""
+    if isinstance(function, types.MethodType):
+        return function.__self__ is module and function.__name__ == "forward"
+    if depth == 0 or not isinstance(function, types.FunctionType | functools.partial):
+        return False
+    return any(_leads_to(part, module, depth - 1) for part in _parts(function))
