@@ -14,6 +14,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
+from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, unwrapped, without_override
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.verification import verify_programs
@@ -51,6 +52,9 @@ def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: 
     """The report on a Dynamo graph, or None where there is nothing parallel to check. Call it inside a backend."""
     if not _says_what_to_prove(options) and not has_parallelism(gm, example_inputs):
         log.debug("no DTensor, mesh or collective: the graph is passed on")
+        return None
+    if frame_under_compilation().is_backward_of_torch_distributed:
+        log.debug("a step of a backward that runs eagerly: it has no counterpart in the spec's Python code")
         return None
     with without_override():
         implementation = capture_implementation(gm, example_inputs, options)

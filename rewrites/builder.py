@@ -32,11 +32,15 @@ POWER = Operation("power")
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """Facts about the call being lowered that values do not carry: dtypes, and the shape that torch recorded."""
+    """Facts about the call being lowered that values do not carry: dtypes, and the shape that torch recorded.
+
+    ``elements``: the same for each element where the operator gives a list of tensors.
+    """
 
     dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict[str, torch.dtype])
     shape: tuple[Size, ...] | None = None
     dtype: torch.dtype | None = None
+    elements: tuple[Call, ...] | None = None
 
 
 class Builder:

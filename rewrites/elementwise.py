@@ -12,6 +12,7 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
 
 aten = torch.ops.aten
 
@@ -141,9 +142,22 @@ def addcdiv(b: Builder, self: View, tensor1: View, tensor2: View, value: Number)
     return b.combination((1, self), (value, b.divide(tensor1, tensor2)))
 
 
+@operator(FUSED_MULTIPLY_ADD)
+def fused_multiply_add(builder: Builder, a: View | Number, b: View | Number, c: View | Number) -> View:
+    """``a * b + c``, rounded once."""
+    require_real(builder)
+    return builder.add(builder.mul(a, b), c)
+
+
 @operator(aten.lerp.Scalar)
 def lerp(b: Builder, self: View, end: View, weight: Number) -> View:
     return b.combination((1 - weight, self), (weight, end))
+
+
+@operator(aten.lerp.Tensor)
+def lerp_by_tensor(b: Builder, self: View, end: View, weight: View) -> View:
+    require_real(b)
+    return b.add(self, b.mul(weight, b.sub(end, self)))
 
 
 FUNCTIONS = {

@@ -185,7 +185,7 @@ class Lowering:
         else:
             args = [self._argument(a, keep_pieces) for a in node.args]
         kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
-        self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node))
+        self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node), self._elements(node))
         self._check_type(node)
         value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
         self._check_result(node, value)
@@ -243,11 +243,26 @@ class Lowering:
                 found[argument.name] = dtype
         return found
 
+    def _elements(self, node: torch.fx.Node) -> tuple[Call, ...] | None:
+        """The call of each element where an operator takes and gives lists of tensors of one length."""
+        results = node.meta.get("val")
+        arguments = arguments_of(node.target)
+        given = {a.name: v for a, v in zip(arguments or (), node.args, strict=False)} | dict(node.kwargs)
+        lists = [v for v in given.values() if isinstance(v, (list, tuple)) and all(map(_dtype, v))]
+        if not isinstance(results, (list, tuple)) or not lists or any(len(v) != len(results) for v in lists):
+            return None
+        calls: list[Call] = []
+        for position, result in enumerate(results):
+            own = {name: v[position] if isinstance(v, (list, tuple)) else v for name, v in given.items()}
+            dtypes = {name: dtype for name, v in own.items() if (dtype := _dtype(v)) is not None}
+            calls.append(Call(dtypes, tuple(self.size(s) for s in result.shape), result.dtype))
+        return tuple(calls)
+
     def _check_type(self, node: torch.fx.Node) -> None:
         values = node.meta.get("val")
-        if isinstance(values, list):  # pieces of one tensor, all of its dtype
-            values = values[0] if values else None
-        tensors: Sequence[Any] = values if isinstance(values, tuple) else (values,)
+        if isinstance(values, list) and self.builder.call.elements is None:  # pieces of one tensor, all of its dtype
+            values = values[:1]
+        tensors: Sequence[Any] = values if isinstance(values, (list, tuple)) else (values,)
         for value in tensors:
             if not isinstance(value, torch.Tensor):
                 continue
@@ -378,6 +393,6 @@ def _is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
-def _dtype(node: torch.fx.Node) -> torch.dtype | None:
-    value = node.meta.get("val")
+def _dtype(node: Any) -> torch.dtype | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return value.dtype if isinstance(value, torch.Tensor) else None

@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 import torch
 import torch._dynamo.convert_frame
 import torch.fx
-from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError, Unsupported, UserError
+from torch._dynamo.exc import BackendCompilerFailed, SkipFrame, TorchRuntimeError, Unsupported, UserError
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 
+from verifycompile.torch_interface.attributes import lift_attributes
 from verifycompile.torch_interface.source import is_user_file
 
 Result = TypeVar("Result")
@@ -45,6 +46,13 @@ class Frame:
     closure: tuple[types.CellType, ...]
 
     @property
+    def is_backward_of_torch_distributed(self) -> bool:
+        """True for torch's own ``autograd.Function.backward``, which Dynamo meets where backward runs eagerly."""
+        name = self.code.co_name
+        in_torch = "/torch/distributed/" in self.code.co_filename.replace("\\", "/")
+        return in_torch and (name == "backward" or name.startswith("torch_dynamo_resume_in_backward_at"))
+
+    @property
     def is_resumption(self) -> bool:
         """True for the rest of a function after a graph break."""
         return self.code.co_name.startswith("torch_dynamo_resume_in")
@@ -57,6 +65,7 @@ class TracedFrame:
     ``example_inputs`` follow the placeholders. ``returned``: for each tensor of the frame's flattened return
     value, in order, its node in ``graph``; None where the graph does not hold the frame's return value
     (a graph break, or a container that Dynamo models in a way we do not read).
+    ``is_broken``: a graph break ends the graph; the rest of the frame is compiled on its own.
     """
 
     frame: Frame
@@ -64,6 +73,7 @@ class TracedFrame:
     example_inputs: tuple[Any, ...]
     returned: tuple[torch.fx.Node, ...] | None
     context: TracingContext
+    is_broken: bool = False
 
 
 def is_inside_dynamo() -> bool:
@@ -84,12 +94,18 @@ def frame_under_compilation() -> Frame:
 
 def traced_frame_under_compilation(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> TracedFrame:
     """What a Dynamo backend was called with, together with the frame it belongs to."""
+    return _traced(frame_under_compilation(), graph, example_inputs)
+
+
+def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> TracedFrame:
+    lifted, inputs = lift_attributes(graph, example_inputs)
     return TracedFrame(
-        frame=frame_under_compilation(),
-        graph=graph,
-        example_inputs=tuple(example_inputs),
-        returned=_returned_nodes(_root_translator(), graph),
+        frame=frame,
+        graph=lifted,
+        example_inputs=inputs,
+        returned=_returned_nodes(_root_translator(), lifted),
         context=TracingContext.get(),
+        is_broken=_root_translator().instruction_pointer is not None,
     )
 
 
@@ -105,17 +121,17 @@ def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     return Frame(code=code_owner.__code__, globals=code_owner.__globals__, locals=local_values, closure=closure)
 
 
-def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
+def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_break: bool = False) -> Result:
     """Trace ``frame`` to one Dynamo graph and return ``use`` of it, called while the tracing context lives.
 
+    ``up_to_break``: the graph of what comes before the first graph break will do.
     Nothing of the frame is executed and an outer compilation is not disturbed.
     Raises ``GraphBreakError`` where it does not trace to exactly one graph, and what ``use`` raises.
     """
     results: list[Result] = []
 
     def keep(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> torch.fx.GraphModule:
-        returned = _returned_nodes(_root_translator(), graph)
-        results.append(use(TracedFrame(frame, graph, tuple(example_inputs), returned, TracingContext.get())))
+        results.append(use(_traced(frame, graph, example_inputs)))
         return graph
 
     identifier = CompileContext.current_compile_id() or CompileId(frame_id=0, frame_compile_id=0)
@@ -134,11 +150,13 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result]) -> Result:
                 builtins.__dict__,
                 frame.closure,  # type: ignore[arg-type]  # torch annotates a one-tuple
                 compiler_fn=keep,
-                one_graph=True,
+                one_graph=not up_to_break,
                 restart_reasons=set(),
             )
         except BackendCompilerFailed as failure:
             raise failure.inner_exception from failure
+        except SkipFrame as failure:
+            raise GraphBreakError(_explanation(failure)) from failure
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"
             raise GraphBreakError(_explanation(failure), is_graph_break=not wrong_arguments) from failure

@@ -90,8 +90,7 @@ class Globalizer:
         if id(value) in self._in_progress:
             return value
         if isinstance(value, torch.Tensor):
-            self.replace(value, self._whole_tensor(value))
-            return self._copies[id(value)]
+            return self._tensor(value)
         if isinstance(value, nn.Module):
             return self._module(value)
         self._in_progress.add(id(value))
@@ -101,6 +100,16 @@ class Globalizer:
             self._in_progress.discard(id(value))
         self.replace(value, copy)
         return copy
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = self._whole_tensor(tensor)
+        self.replace(tensor, whole)
+        if whole is not tensor and tensor.is_leaf and tensor.grad is not None:
+            # An optimizer reads the gradients that its parameters hold.
+            gradient = self(tensor.grad)
+            if gradient.shape == whole.shape:
+                whole.grad = gradient
+        return whole
 
     def _module(self, module: nn.Module) -> nn.Module:
         if isinstance(module, OptimizedModule):
@@ -194,15 +203,19 @@ class Globalizer:
             return self._function(value)
         if dataclasses.is_dataclass(value) or type(value).__module__.split(".")[0] not in ("torch", "builtins"):
             return self._object(value)
+        if isinstance(value, torch.optim.Optimizer):
+            return self._object(value)
         return value
 
     def _mapping(self, value: dict[Any, Any]) -> Any:
-        items = {key: self(item) for key, item in value.items()}
-        if all(items[key] is item for key, item in value.items()):
+        # Keys are copied where they are tensors: an optimizer keeps its state by parameter.
+        items = {self(key) if isinstance(key, torch.Tensor) else key: self(item) for key, item in value.items()}
+        if all(new is old for pair in zip(items.items(), value.items(), strict=True) for new, old in zip(*pair)):
             return value
         if type(value) is dict:
             return items
         copy = value.copy()
+        copy.clear()
         copy.update(items)
         return copy
 
