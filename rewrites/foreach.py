@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from verifycompile.ir.term import View
-from verifycompile.rewrites.arithmetic import clamp_max, clamp_min  # pyright: ignore[reportUnusedImport]  # noqa: F401
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, bind, declaration_of, operator
 from verifycompile.torch_interface.schema import arguments_of
@@ -71,7 +70,12 @@ for _name in ("add", "sub", "mul", "div"):
     if "Tensor" in _lists.overloads():
         _declare(_lists.Tensor, _single.Tensor)
 
-for _name, _bound in (("clamp_min", "clamp_min"), ("maximum", "clamp_min"), ("clamp_max", "clamp_max"), ("minimum", "clamp_max")):
+for _name, _bound in (
+    ("clamp_min", "clamp_min"),
+    ("maximum", "clamp_min"),
+    ("clamp_max", "clamp_max"),
+    ("minimum", "clamp_max"),
+):
     _lists, _single = getattr(aten, f"_foreach_{_name}"), getattr(aten, _bound)
     _argument = _bound.removeprefix("clamp_")
     _declare(_lists.List, _single.Tensor, other=_argument)

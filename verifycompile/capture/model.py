@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from verifycompile.capture.implementation import capture_traced
@@ -13,6 +15,7 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.optimizers import step_of
 
 
 def capture_model(
@@ -27,9 +30,12 @@ def capture_model(
         implementation = capture_traced(traced, options)
         return recover_spec(options, implementation), implementation
 
-    frame = frame_of_call(_uncompiled(model), args, kwargs)
+    function = _uncompiled(model)
+    step = step_of(function)
+    frame = frame_of_call(step or function, args, kwargs)
     try:
-        return trace_frame(frame, capture)
+        with torch.no_grad() if step is not None else contextlib.nullcontext():
+            return trace_frame(frame, capture)
     except GraphBreakError as broken:
         if not broken.is_graph_break:
             raise UsageError("VC303", f"the model does not run on these inputs.\n{broken}") from broken

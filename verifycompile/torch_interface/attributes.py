@@ -18,8 +18,10 @@ def lift_attributes(
 ) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
     """The graph with its static tensors as further inputs behind its own; the graph itself where it has none."""
     sources: dict[str, Any] = dict(getattr(graph, "_param_name_to_source", None) or {})
-    stored = dict(graph.named_parameters(remove_duplicate=False))
-    stored.update(graph.named_buffers(remove_duplicate=False))
+    stored: dict[str, torch.Tensor] = {
+        **dict(graph.named_parameters(remove_duplicate=False)),
+        **dict(graph.named_buffers(remove_duplicate=False)),
+    }
     used = {
         str(node.target): stored[str(node.target)]
         for node in graph.graph.find_nodes(op="get_attr")
@@ -37,11 +39,11 @@ def lift_attributes(
             copied._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
     placeholders = copy.graph.find_nodes(op="placeholder")
     last = placeholders[-1] if placeholders else copy.graph._root
-    for name in used:
+    for name, value in used.items():
         reads = [node for node in copy.graph.find_nodes(op="get_attr") if str(node.target) == name]
         with copy.graph.inserting_after(last):
             last = copy.graph.placeholder(f"{reads[0].name}_stored")
-        last.meta = {**reads[0].meta, "example_value": reads[0].meta.get("example_value", used[name])}
+        last.meta = {**reads[0].meta, "example_value": reads[0].meta.get("example_value", value)}
         last._dynamo_source = sources[name]  # type: ignore[attr-defined]
         names = [read.name for read in reads]
         for read in reads:

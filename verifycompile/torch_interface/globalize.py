@@ -210,7 +210,8 @@ class Globalizer:
     def _mapping(self, value: dict[Any, Any]) -> Any:
         # Keys are copied where they are tensors: an optimizer keeps its state by parameter.
         items = {self(key) if isinstance(key, torch.Tensor) else key: self(item) for key, item in value.items()}
-        if all(new is old for pair in zip(items.items(), value.items(), strict=True) for new, old in zip(*pair)):
+        pairs = zip(items.items(), value.items(), strict=True)
+        if all(new_key is key and new is item for (new_key, new), (key, item) in pairs):
             return value
         if type(value) is dict:
             return items
