@@ -149,7 +149,7 @@ class _Recovery:
             )
 
         try:
-            return trace_frame(frame, capture, up_to_break=exported.traced.is_broken)
+            return trace_frame(frame, capture, up_to_break=self.exported.traced.is_broken)
         except GraphBreakError as broken:
             self.first_failure = self.first_failure or broken
         except _WrongGuessError:
