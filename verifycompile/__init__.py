@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from verifycompile.diagnostics.report import Report
     from verifycompile.diagnostics.verdict import Verdict
     from verifycompile.errors import UsageError
+    from verifycompile.graph_verification import verify_graphs
     from verifycompile.torch_interface.errors import RefinementError
     from verifycompile.verification import verify
 
-__all__ = ["RefinementError", "Report", "UsageError", "Verdict", "explain", "verify"]
+__all__ = ["RefinementError", "Report", "UsageError", "Verdict", "explain", "verify", "verify_graphs"]
 
 _MODULES = {
     "RefinementError": "verifycompile.torch_interface.errors",
@@ -26,6 +27,7 @@ _MODULES = {
     "Verdict": "verifycompile.diagnostics.verdict",
     "explain": "verifycompile.diagnostics.codes",
     "verify": "verifycompile.verification",
+    "verify_graphs": "verifycompile.graph_verification",
 }
 
 

@@ -28,6 +28,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC106": "output layout other than declared",
         "VC107": "no relation found",
         "VC108": "different operand",
+        "VC109": "ranks wait for different collectives",
         "VC201": "operator without declaration",
         "VC202": "argument, dtype or attribute outside of a declaration",
         "VC203": "rank constant baked into the graph",
@@ -113,7 +114,7 @@ def test_explain() -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("VC110", "unknown diagnostic code 'VC110'; did you mean VC108, VC107, VC106?"),
+        ("VC110", "unknown diagnostic code 'VC110'; did you mean VC109, VC108, VC107?"),
         ("shard", "unknown diagnostic code 'shard'; codes run from VC101 to VC308, see docs/errors.md"),
     ],
 )

@@ -180,4 +180,25 @@ CODES = (
         ),
         fixed_example="gate = F.silu(self.gate(x))\nreturn self.down(gate * self.up(x))",
     ),
+    Code(
+        code="VC109",
+        title="ranks wait for different collectives",
+        severity=Severity.ERROR,
+        meaning=(
+            "The ranks of a process group do not make the same collective calls in the same order with the same sizes, "
+            "or a message has no sender or no receiver."
+        ),
+        reason=(
+            "A collective ends when all ranks of its group have come to it. Where one rank is elsewhere the job hangs, "
+            "or the backend combines calls that do not belong together and every rank gets wrong values."
+        ),
+        example=(
+            "dist.all_reduce(loss, group=tp)\nif rank == 0:\n    dist.all_reduce(norm, group=tp)   # rank 1 never comes"
+        ),
+        fix=(
+            "Let every rank of the group make the same calls in the same order. The two places shown are where the "
+            "ranks wait for each other."
+        ),
+        fixed_example="dist.all_reduce(loss, group=tp)\ndist.all_reduce(norm, group=tp)",
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import sympy
 import torch
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
 from verifycompile.torch_interface.mesh import is_process_group, real_object
@@ -126,3 +128,37 @@ def _is_rank_operator(node: torch.fx.Node) -> bool:
         return True
     module = str(getattr(node.target, "__module__", "") or "")
     return module.startswith("torch.distributed")
+
+
+def coordinate_node(
+    graph: torch.fx.GraphModule, axis: int, environment: ShapeEnv
+) -> tuple[torch.fx.Node, sympy.Symbol]:
+    """A new node that yields this rank's coordinate on mesh axis ``axis``, and its symbol; at the insertion point."""
+    importlib.import_module("torch.distributed._ops.device_mesh")  # registers the operator
+
+    target = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default
+    node = graph.graph.call_function(target, (None, axis))
+    node.meta["val"] = environment.create_unbacked_symint()
+    symbol = symbol_of(node.meta["val"])
+    assert symbol is not None
+    return node, symbol
+
+
+def size_environment() -> ShapeEnv:
+    """Where the symbols of one graph live."""
+    return ShapeEnv()
+
+
+def has_messages(graph: torch.fx.GraphModule) -> bool:
+    """Whether a graph sends or receives from one rank to another."""
+    names = ("isend", "irecv", "batch_p2p_ops")
+    return any(
+        namespace(node) == "_c10d_functional" and str(node.target).split(".")[1] in names for node in graph.graph.nodes
+    )
+
+
+def functional_collectives() -> Any:
+    """The namespace of torch's functional collectives."""
+    importlib.import_module("torch.distributed._functional_collectives")  # registers the operators
+
+    return torch.ops._c10d_functional

@@ -35,6 +35,11 @@ def arguments_of(target: object) -> tuple[Argument, ...] | None:
     )
 
 
+def names_of(target: object) -> tuple[str, ...]:
+    """Names of the arguments in the order of the schema; none for what is no operator overload."""
+    return tuple(argument.name for argument in arguments_of(target) or ())
+
+
 def is_mutable(target: object) -> bool:
     """Whether a call of ``target`` writes to one of its operands."""
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable

@@ -1,0 +1,326 @@
+"""In-place collectives of ``torch.distributed`` in a captured graph, written as functional ones.
+
+``c10d.allreduce_([x], group, op)`` becomes ``x.copy_(wait(all_reduce(x, op, group)))``. What the copy means for
+everything that shares the memory of ``x`` is left to functionalization, which runs afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.program import Blocker
+from verifycompile.torch_interface.graph_modules import GroupObject, group_object, members_by_name, reduction_of
+from verifycompile.torch_interface.ranks import functional_collectives, namespace
+from verifycompile.torch_interface.schema import names_of
+
+aten = torch.ops.aten
+functional = functional_collectives()
+
+Ranks = tuple[int, ...]
+
+
+class UnknownGroupError(Exception):
+    """The members of a process group are not known in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class UnsupportedCollectiveError(Exception):
+    """A collective without a functional form. The message names it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupTable:
+    """Members of process groups by name: those given by the user, then those that this process knows.
+
+    ``world``: the number of ranks; a group of that size is all of them.
+    """
+
+    given: Mapping[str, Ranks]
+    world: int
+
+    def of_name(self, name: str) -> Ranks:
+        ranks = self.given.get(name)
+        if ranks is None:
+            ranks = members_by_name(name)
+        if ranks is None:
+            raise UnknownGroupError(name)
+        return ranks
+
+    def of_object(self, group: GroupObject) -> Ranks:
+        if group.name in self.given:
+            return self.given[group.name]
+        if group.ranks is not None and len(group.ranks) == group.size:
+            return group.ranks
+        if group.size == self.world:
+            return tuple(range(self.world))
+        raise UnknownGroupError(group.name)
+
+
+def key_of(ranks: Ranks) -> str:
+    """The name under which prepared graphs mention a group: its members."""
+    return "ranks:" + ",".join(map(str, ranks))
+
+
+def ranks_of(key: str) -> Ranks:
+    """The members behind ``key_of``."""
+    return tuple(int(rank) for rank in key.removeprefix("ranks:").split(","))
+
+
+def make_functional(graph: torch.fx.GraphModule, groups: GroupTable) -> tuple[Blocker, ...]:
+    """Rewrite, in place, every collective of ``graph`` to a functional one whose group is a ``key_of``.
+
+    Returns a blocker for each call that has no such form.
+    """
+    blockers: list[Blocker] = []
+    for node in list(graph.graph.nodes):
+        library = namespace(node)
+        try:
+            if library == "c10d":
+                _Rewriter(graph, node, groups).rewrite()
+            elif library in ("_c10d_functional", "_c10d_functional_autograd", "_dtensor"):
+                _name_group(graph, node, groups)
+        except UnknownGroupError as error:
+            text = f"the members of the process group `{error.name}` are not known here; pass them as `groups`."
+            blockers.append(Blocker(None, "VC206", text))
+        except UnsupportedCollectiveError as error:
+            blockers.append(Blocker(None, "VC201", str(error)))
+    graph.graph.lint()
+    graph.recompile()
+    return tuple(blockers)
+
+
+def _name_group(graph: torch.fx.GraphModule, node: torch.fx.Node, groups: GroupTable) -> None:
+    for position, argument in enumerate(node.args):
+        if isinstance(argument, torch.fx.Node) and argument.op == "get_attr":
+            held = group_object(_attribute(graph, argument))
+            if held is not None:
+                node.update_arg(position, key_of(groups.of_object(held)))
+    for position, name in enumerate(names_of(node.target)):
+        if name not in ("group_name", "group") or position >= len(node.args):
+            continue
+        held_name = node.args[position]
+        if isinstance(held_name, str) and not held_name.startswith("ranks:"):
+            node.update_arg(position, key_of(groups.of_name(held_name)))
+
+
+def _attribute(graph: torch.fx.GraphModule, node: torch.fx.Node) -> object:
+    value: object = graph
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+class _Rewriter:
+    """Rewrites one ``c10d`` call."""
+
+    def __init__(self, graph: torch.fx.GraphModule, node: torch.fx.Node, groups: GroupTable) -> None:
+        self.graph, self.node, self.groups = graph, node, groups
+        self.arguments: dict[str, Any] = {
+            name: node.args[position] if position < len(node.args) else node.kwargs.get(name)
+            for position, name in enumerate(names_of(node.target))
+        }
+
+    def rewrite(self) -> None:
+        name = str(self.node.target).split(".")[1]
+        rewrite = _FORMS.get(name)
+        if rewrite is None:
+            raise UnsupportedCollectiveError(f"the collective `{self.node.target}` has no functional form")
+        with self.graph.graph.inserting_before(self.node):
+            self._replace(self.node, rewrite(self))
+
+    # -- what the call passes
+
+    @property
+    def ranks(self) -> Ranks:
+        held = group_object(_attribute(self.graph, self.arguments["process_group"]))
+        if held is None:
+            raise UnsupportedCollectiveError(f"`{self.node.target}` without a process group")
+        return self.groups.of_object(held)
+
+    @property
+    def group(self) -> str:
+        return key_of(self.ranks)
+
+    @property
+    def reduction(self) -> str:
+        name = reduction_of(_attribute(self.graph, self.arguments["reduce_op"]))
+        if name is None:
+            raise UnsupportedCollectiveError(f"the reduction of `{self.node.target}` cannot be read")
+        return name
+
+    # -- nodes
+
+    def call(self, target: Any, *args: Any) -> torch.fx.Node:
+        made = self.graph.graph.call_function(target, args)
+        kept = ("stack_trace", "nn_module_stack")
+        made.meta.update({key: self.node.meta[key] for key in kept if key in self.node.meta})
+        return made
+
+    def collective(self, target: Any, *args: Any) -> torch.fx.Node:
+        return self.call(functional.wait_tensor.default, self.call(target, *args, self.group))
+
+    def write(self, target: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:
+        self.call(aten.copy_.default, target, value)
+        return target
+
+    def _replace(self, node: torch.fx.Node, structure: Any) -> None:
+        """Let the elements of the call's result be the tensors themselves: they were written in place."""
+        if isinstance(structure, torch.fx.Node):
+            node.replace_all_uses_with(structure)
+        for user in list(node.users):
+            position = user.args[1] if len(user.args) == 2 else None
+            is_element = user.op == "call_function" and getattr(user.target, "__name__", "") == "getitem"
+            if not is_element or not isinstance(structure, (list, tuple)) or not isinstance(position, int):
+                raise UnsupportedCollectiveError(f"`{self.node.target}` is used as a value")
+            self._replace(user, structure[position])
+        self.graph.graph.erase_node(node)
+
+
+def _shape(node: torch.fx.Node) -> tuple[Any, ...]:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        raise UnsupportedCollectiveError(f"the shape of `{node.name}` is not recorded")
+    return tuple(value.shape)
+
+
+def _all_reduce(call: _Rewriter) -> Any:
+    tensors = call.arguments["tensors"]
+    if call.arguments.get("sparse_indices") is not None:
+        raise UnsupportedCollectiveError("an all-reduce of sparse tensors has no functional form")
+    for tensor in tensors:
+        call.write(tensor, call.collective(functional.all_reduce.default, tensor, call.reduction))
+    return list(tensors), None
+
+
+def _broadcast(call: _Rewriter) -> Any:
+    tensors = call.arguments["tensors"]
+    for tensor in tensors:
+        call.write(tensor, call.collective(functional.broadcast.default, tensor, call.arguments["root_rank"]))
+    return list(tensors), None
+
+
+def _gather_base(call: _Rewriter) -> Any:
+    output, source = call.arguments["output_tensor"], call.arguments["input_tensor"]
+    _gather_into(call, output, source)
+    return output, None
+
+
+def _gather_coalesced(call: _Rewriter) -> Any:
+    for output, source in zip(call.arguments["outputs"], call.arguments["inputs"], strict=True):
+        _gather_into(call, output, source)
+    return None
+
+
+def _gather_into(call: _Rewriter, output: torch.fx.Node, source: torch.fx.Node) -> None:
+    gathered = call.collective(functional.all_gather_into_tensor.default, source, len(call.ranks))
+    call.write(output, call.call(aten.reshape.default, gathered, list(_shape(output))))
+
+
+def _gather_list(call: _Rewriter) -> Any:
+    for outputs, source in zip(call.arguments["output_tensors"], call.arguments["input_tensors"], strict=True):
+        if any(_shape(output) != _shape(source) for output in outputs):
+            raise UnsupportedCollectiveError("an all-gather of tensors of several sizes has no functional form")
+        row = call.call(aten.unsqueeze.default, source, 0)
+        rows = call.collective(functional.all_gather_into_tensor.default, row, len(call.ranks))
+        for position, output in enumerate(outputs):
+            call.write(output, call.call(aten.select.int, rows, 0, position))
+    return [list(outputs) for outputs in call.arguments["output_tensors"]], None
+
+
+def _reduce_scatter_base(call: _Rewriter) -> Any:
+    output, source = call.arguments["output_tensor"], call.arguments["input_tensor"]
+    _reduce_scatter_into(call, output, source)
+    return output, None
+
+
+def _reduce_scatter_coalesced(call: _Rewriter) -> Any:
+    for output, source in zip(call.arguments["outputs"], call.arguments["inputs"], strict=True):
+        _reduce_scatter_into(call, output, source)
+    return None
+
+
+def _reduce_scatter_into(call: _Rewriter, output: torch.fx.Node, source: torch.fx.Node) -> None:
+    count = len(call.ranks)
+    rows = call.call(aten.reshape.default, source, [count, *_shape(output)])
+    scattered = call.collective(functional.reduce_scatter_tensor.default, rows, call.reduction, count)
+    call.write(output, call.call(aten.reshape.default, scattered, list(_shape(output))))
+
+
+def _reduce_scatter_list(call: _Rewriter) -> Any:
+    outputs = call.arguments["output_tensors"]
+    for output, sources in zip(outputs, call.arguments["input_tensors"], strict=True):
+        _reduce_scatter_into(call, output, call.call(aten.stack.default, list(sources)))
+    return list(outputs), None
+
+
+def _all_to_all_base(call: _Rewriter) -> Any:
+    output, source = call.arguments["output"], call.arguments["input"]
+    count = len(call.ranks)
+    sizes: list[Any] = []
+    for given, tensor in (
+        (call.arguments["output_split_sizes"], output),
+        (call.arguments["input_split_sizes"], source),
+    ):
+        sizes.append(list(given) if given else [_shape(tensor)[0] // count] * count)
+    received = call.collective(functional.all_to_all_single.default, source, *sizes)
+    call.write(output, call.call(aten.reshape.default, received, list(_shape(output))))
+    return None
+
+
+def _all_to_all_list(call: _Rewriter) -> Any:
+    outputs, sources = call.arguments["output_tensors"], call.arguments["input_tensors"]
+    shapes = {_shape(tensor) for tensor in (*outputs, *sources)}
+    if len(shapes) != 1:
+        raise UnsupportedCollectiveError("an all-to-all of tensors of several sizes has no functional form")
+    sizes = [1] * len(sources)
+    rows = call.call(aten.stack.default, list(sources))
+    received = call.collective(functional.all_to_all_single.default, rows, sizes, sizes)
+    for position, output in enumerate(outputs):
+        call.write(output, call.call(aten.select.int, received, 0, position))
+    return list(outputs), None
+
+
+def _send(call: _Rewriter) -> Any:
+    for tensor in call.arguments["tensors"]:
+        destination = call.ranks[call.arguments["dst"]]
+        call.call(functional.isend.default, tensor, destination, call.arguments["tag"], call.group)
+    return None
+
+
+def _receive(call: _Rewriter) -> Any:
+    for tensor in call.arguments["tensors"]:
+        source = call.ranks[call.arguments["src"]]
+        call.write(tensor, call.collective(functional.irecv.default, tensor, source, call.arguments["tag"]))
+    return None
+
+
+def _barrier(call: _Rewriter) -> Any:
+    """A barrier computes nothing, but all ranks must come to it: kept as a reduction of a number nobody reads."""
+    call.collective(functional.all_reduce.default, call.call(aten.zeros.default, [1]), "sum")
+    return None
+
+
+_FORMS: dict[str, Callable[[_Rewriter], Any]] = {
+    "allreduce_": _all_reduce,
+    "allreduce_coalesced_": _all_reduce,
+    "broadcast_": _broadcast,
+    "_allgather_base_": _gather_base,
+    "allgather_into_tensor_coalesced_": _gather_coalesced,
+    "allgather_": _gather_list,
+    "_reduce_scatter_base_": _reduce_scatter_base,
+    "reduce_scatter_tensor_coalesced_": _reduce_scatter_coalesced,
+    "reduce_scatter_": _reduce_scatter_list,
+    "alltoall_base_": _all_to_all_base,
+    "alltoall_": _all_to_all_list,
+    "send": _send,
+    "recv_": _receive,
+    "barrier": _barrier,
+}

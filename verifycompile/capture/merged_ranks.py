@@ -1,0 +1,489 @@
+"""The graphs of all ranks as one program of a single device.
+
+Each rank's nodes are copied; collectives become what they compute (additions, concatenations, slices), messages become
+nothing. The inputs are the spec's, of which each rank takes its part, and every output of the spec is put together from
+the ranks' outputs. So what the proof and the witness do for one device holds for ranks that run different graphs, whose
+shards are uneven, or that exchange messages. The cost grows with the number of ranks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+
+from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankNode, schedule
+from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.torch_interface.evaluation import operator_name
+
+aten = torch.ops.aten
+
+Placements = tuple[Placement, ...]
+
+
+class UnmergeableError(Exception):
+    """Something that has no single-device form. ``node``: where, in the graph of one rank."""
+
+    def __init__(self, message: str, node: torch.fx.Node | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+
+
+@dataclasses.dataclass(frozen=True)
+class RankProgram:
+    """What one rank runs: a functional graph, and how its inputs and outputs stand to the spec's, by name.
+
+    ``inputs`` and ``outputs`` are those of ``Program``: names are the spec's, placements are over the whole mesh.
+    ``members``: the group argument of a collective -> global ranks of the group, in order.
+    """
+
+    program: Program
+    members: Callable[[Any], tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedRanks:
+    """``held``: output of the spec -> the node that holds it on each rank, by position in the mesh."""
+
+    program: Program
+    held: Mapping[str, Mapping[int, torch.fx.Node]]
+    required: Mapping[str, Placements | None]
+
+
+def merge_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> MergedRanks:
+    """One single-device program out of the ranks' programs, in the order of ``mesh.ranks``.
+
+    Its outputs are still open: see ``with_outputs``. Raises ``OrderError`` (VC109) and ``UnmergeableError``.
+    """
+    return _Merger(spec, ranks, mesh).run()
+
+
+def with_outputs(
+    merged: MergedRanks, spec: Program, layouts: Mapping[str, Placements], mesh: Mesh
+) -> tuple[Program, Program]:
+    """Spec and merged program with one output for each way to read an output of the spec under ``layouts``.
+
+    An output that several ranks hold whole is one output a rank: the spec's is repeated.
+    Raises ``UnmergeableError`` where a layout cannot be put together.
+    """
+    graph = merged.program.graph.graph
+    builder = _Nodes(graph)
+    spec_outputs: list[ProgramOutput] = []
+    outputs: list[ProgramOutput] = []
+    for output in spec.outputs:
+        held = merged.held.get(output.name)
+        if held is None:
+            spec_outputs.append(output)
+            continue
+        variants = assemble(held, layouts[output.name], mesh, builder.join, builder.reduce)
+        for number, (position, node) in enumerate(variants):
+            name = output.name if number == 0 else f"{output.name} on rank {mesh.ranks[position]}"
+            spec_outputs.append(dataclasses.replace(output, name=name))
+            outputs.append(ProgramOutput(node, output.kind, name, output.index))
+    names = {output.name for output in spec.outputs}
+    for name, held in merged.held.items():
+        if name not in names and not name.startswith("output."):
+            node = next(iter(held.values()))
+            outputs.append(ProgramOutput(node, OutputKind.MUTATION, name, -1))
+    return (
+        dataclasses.replace(spec, outputs=tuple(spec_outputs)),
+        dataclasses.replace(merged.program, outputs=tuple(outputs)),
+    )
+
+
+def assemble(
+    held: Mapping[int, Any],
+    placements: Placements,
+    mesh: Mesh,
+    join: Callable[[Sequence[Any], int], Any],
+    reduce: Callable[[Sequence[Any], str], Any],
+) -> list[tuple[int, Any]]:
+    """The whole values that the ranks' parts are under ``placements``, each with the position of a rank that has it.
+
+    Raises ``UnmergeableError`` where a part is missing.
+    """
+    level: list[list[tuple[int, Any]]] = [
+        [(position, held[position])] if position in held else [] for position in range(len(mesh.ranks))
+    ]
+    for axis, placement in reversed(list(zip(mesh.axes, placements, strict=True))):
+        groups = [level[start : start + axis.size] for start in range(0, len(level), axis.size)]
+        level = [_merge(group, placement, join, reduce) for group in groups]
+    if not level[0]:
+        raise UnmergeableError("no rank holds the value")
+    return level[0]
+
+
+def _merge(
+    group: Sequence[list[tuple[int, Any]]],
+    placement: Placement,
+    join: Callable[[Sequence[Any], int], Any],
+    reduce: Callable[[Sequence[Any], str], Any],
+) -> list[tuple[int, Any]]:
+    if isinstance(placement, Replicate):
+        return [value for values in group for value in values]
+    present = [values for values in group if values]
+    if not present:
+        return []
+    if len(present) != len(group) or len({len(values) for values in group}) != 1:
+        raise UnmergeableError("a rank holds no part of the value")
+    columns = list(zip(*group, strict=True))
+    if type(placement) is Shard:
+        return [(column[0][0], join([value for _, value in column], placement.dim)) for column in columns]
+    if type(placement) is Partial:
+        return [(column[0][0], reduce([value for _, value in column], placement.reduce_op)) for column in columns]
+    raise UnmergeableError(f"the placement {placement}")
+
+
+class _Nodes:
+    """Makes nodes with recorded shapes."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self.graph = graph
+        self.origin: torch.fx.Node | None = None
+
+    def call(self, target: Any, *args: Any) -> torch.fx.Node:
+        node = self.graph.call_function(target, args)
+        node.meta["val"] = target(*_example(args))
+        if self.origin is not None:
+            kept = ("stack_trace", "nn_module_stack", "autograd_backward")
+            node.meta.update({key: self.origin.meta[key] for key in kept if key in self.origin.meta})
+        return node
+
+    def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:
+        return self.call(aten.cat.default, list(values), dim) if len(values) > 1 else values[0]
+
+    def reduce(self, values: Sequence[torch.fx.Node], operation: str) -> torch.fx.Node:
+        operation = operation.lower()
+        if len(values) == 1:
+            return values[0]
+        if operation in ("sum", "avg"):
+            if values[0].meta["val"].dtype is torch.bool or (operation == "avg" and not _is_float(values[0])):
+                raise UnmergeableError(f"a collective `{operation}` of {values[0].meta['val'].dtype}")
+            total = values[0]
+            for value in values[1:]:
+                total = self.call(aten.add.Tensor, total, value)
+            return total if operation == "sum" else self.call(aten.div.Tensor, total, len(values))
+        if operation in ("max", "min"):
+            extreme = aten.amax.default if operation == "max" else aten.amin.default
+            return self.call(extreme, self.call(aten.stack.default, list(values)), [0])
+        if operation == "product":
+            total = values[0]
+            for value in values[1:]:
+                total = self.call(aten.mul.Tensor, total, value)
+            return total
+        raise UnmergeableError(f"a collective with the reduction `{operation}`")
+
+    def part(self, value: torch.fx.Node, dim: int, start: int, length: int) -> torch.fx.Node:
+        if value.meta["val"].shape[dim] == length:
+            return value
+        return self.call(aten.slice.Tensor, value, dim, start, start + length)
+
+
+def _is_float(node: torch.fx.Node) -> bool:
+    return node.meta["val"].dtype.is_floating_point or node.meta["val"].dtype.is_complex
+
+
+def _example(value: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        held = value.meta["val"]
+        return torch.empty(tuple(held.shape), dtype=held.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return [_example(item) for item in value]
+    return value
+
+
+class _Merger:
+    def __init__(self, spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> None:
+        self.spec, self.ranks, self.mesh = spec, ranks, mesh
+        self.graph = torch.fx.Graph()
+        self.module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        self.nodes = _Nodes(self.graph)
+        self.values: list[dict[torch.fx.Node, Any]] = [{} for _ in ranks]
+        self.blockers: list[Blocker] = []
+        self.deliveries: Mapping[tuple[RankNode, int | None], RankNode] = {}
+
+    def run(self) -> MergedRanks:
+        graphs = [
+            RankGraph(rank, entry.program.graph, entry.members)
+            for rank, entry in zip(self.mesh.ranks, self.ranks, strict=True)
+        ]
+        plan = schedule(graphs)
+        self.deliveries = plan.deliveries
+        inputs = self._inputs()
+        for step in plan.steps:
+            if isinstance(step, Meeting):
+                self._meet(step)
+            else:
+                self._local(step)
+        held: dict[str, dict[int, torch.fx.Node]] = {}
+        required: dict[str, Placements | None] = {}
+        for position, entry in enumerate(self.ranks):
+            for output in entry.program.outputs:
+                held.setdefault(output.name, {})[position] = self._value(position, output.node)
+                required.setdefault(output.name, output.placements)
+                if required[output.name] != output.placements:
+                    raise UnmergeableError(f"the ranks require different placements of `{output.name}`")
+        program = Program(
+            graph=self.module,
+            inputs=tuple(inputs),
+            outputs=(),
+            blockers=tuple(b for entry in self.ranks for b in entry.program.blockers if b.node is None),
+            assumptions=tuple(
+                dict.fromkeys(text for entry in self.ranks for text in (*entry.program.assumptions, *_assumed(entry)))
+            ),
+            seconds=sum(entry.program.seconds for entry in self.ranks),
+        )
+        return MergedRanks(program, held, required)
+
+    # -- inputs
+
+    def _inputs(self) -> list[ProgramInput]:
+        whole: dict[str, torch.fx.Node] = {}
+        inputs: list[ProgramInput] = []
+        needed = {item.name for entry in self.ranks for item in entry.program.inputs}
+        for item in self.spec.inputs:
+            if item.name not in needed or not isinstance(item.node.meta.get("val"), torch.Tensor):
+                continue
+            node = self.graph.placeholder(f"whole_{len(inputs)}")
+            node.meta.update(item.node.meta)
+            whole[item.name] = node
+            inputs.append(dataclasses.replace(item, node=node, placements=None))
+        for position, entry in enumerate(self.ranks):
+            for item in entry.program.inputs:
+                if not isinstance(item.node.meta.get("val"), torch.Tensor):
+                    continue
+                if item.name not in whole:
+                    raise UnmergeableError(f"the input `{item.name}` has no counterpart in the spec", item.node)
+                self.nodes.origin = item.node
+                part = self._part(position, whole[item.name], item)
+                if tuple(part.meta["val"].shape) != tuple(item.node.meta["val"].shape):
+                    shapes = list(item.node.meta["val"].shape), list(part.meta["val"].shape)
+                    raise UnmergeableError(
+                        f"the input `{item.name}` has shape {shapes[0]} on rank {self.mesh.ranks[position]}; "
+                        f"its placements give {shapes[1]}",
+                        item.node,
+                    )
+                self.values[position][item.node] = part
+        self.nodes.origin = None
+        return inputs
+
+    def _part(self, position: int, whole: torch.fx.Node, item: ProgramInput) -> torch.fx.Node:
+        place = coordinates(position, self.mesh)
+        part = whole
+        placements = item.placements
+        if placements is None:
+            placements = self._layout_by_shape(item, whole)
+        for axis, placement in enumerate(placements):
+            if isinstance(placement, Replicate):
+                continue
+            if type(placement) is not Shard:
+                raise UnmergeableError(f"the input `{item.name}` with the placement {placement}", item.node)
+            size = part.meta["val"].shape[placement.dim]
+            start, length = uneven_part(size, self.mesh.axes[axis].size, place[axis])
+            part = self.nodes.part(part, placement.dim % part.meta["val"].dim(), start, length)
+        return part
+
+    def _layout_by_shape(self, item: ProgramInput, whole: torch.fx.Node) -> Placements:
+        """The only layout that gives the shapes that the ranks were captured with: whole, or sharded along one axis."""
+        shape = tuple(whole.meta["val"].shape)
+        locals_: dict[int, tuple[int, ...]] = {
+            position: tuple(other.node.meta["val"].shape)
+            for position, entry in enumerate(self.ranks)
+            for other in entry.program.inputs
+            if other.name == item.name and other.role is item.role
+        }
+        replicated: Placements = tuple(Replicate() for _ in self.mesh.axes)
+        layouts = [replicated]
+        for axis, dim in itertools.product(range(len(self.mesh.axes)), range(len(shape))):
+            layouts.append((*replicated[:axis], Shard(dim), *replicated[axis + 1 :]))
+        fitting = [layout for layout in layouts if _fits(layout, shape, locals_, self.mesh)]
+        if not fitting or (fitting[0] != replicated and len(fitting) > 1):
+            raise UnmergeableError(f"the layout of the input `{item.name}` is not known", item.node)
+        return fitting[0]
+
+    # -- steps
+
+    def _value(self, position: int, node: torch.fx.Node) -> Any:
+        """The merged node of a rank's node; behind a receive, that of the value sent."""
+        while node not in self.values[position]:
+            sent = self.deliveries.get(((position, node), None))
+            if sent is None:
+                raise UnmergeableError(f"`{node.name}` has no value", node)
+            position, node = sent
+        return self.values[position][node]
+
+    def _local(self, step: Local) -> None:
+        position, node = step.node
+        name = operator_name(node.target) or "" if node.op == "call_function" else ""
+        if node.op in ("placeholder", "output"):
+            return
+        if name.startswith("_c10d_functional.irecv"):
+            return
+        if name.startswith("_c10d_functional.isend"):
+            return
+        if name.startswith("_c10d_functional.wait_tensor"):
+            self._alias(position, node, node.args[0])
+            return
+        if name == "aten.copy.default" and self._is_received(position, node.args[1]):
+            self._alias(position, node, node.args[1])
+            return
+        if node.target is operator.getitem and self._is_batch(position, node):
+            return
+        if node.op == "get_attr":
+            self._constant(position, node)
+            return
+        if node.op != "call_function":
+            raise UnmergeableError(f"a graph node of kind `{node.op}`", node)
+        copied = self.graph.node_copy(node, lambda operand: self._value(position, operand))
+        self.values[position][node] = copied
+
+    def _alias(self, position: int, node: torch.fx.Node, source: Any) -> None:
+        if source in self.values[position]:
+            self.values[position][node] = self.values[position][source]
+        else:
+            self.deliveries = {**self.deliveries, ((position, node), None): (position, source)}
+
+    def _is_received(self, position: int, source: Any) -> bool:
+        return isinstance(source, torch.fx.Node) and ((position, source), None) in self.deliveries
+
+    def _is_batch(self, position: int, node: torch.fx.Node) -> bool:
+        source, index = node.args
+        if not isinstance(source, torch.fx.Node) or "batch_p2p_ops" not in str(source.target):
+            return False
+        sent = self.deliveries.get(((position, source), index))  # pyright: ignore[reportArgumentType]
+        if sent is not None:
+            self.deliveries = {**self.deliveries, ((position, node), None): sent}
+        return True
+
+    def _constant(self, position: int, node: torch.fx.Node) -> None:
+        value: Any = self.ranks[position].program.graph
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        name = f"rank_{position}_{str(node.target).replace('.', '_')}"
+        setattr(self.module, name, value)
+        copied = self.graph.get_attr(name)
+        copied.meta.update(node.meta)
+        self.values[position][node] = copied
+
+    def _meet(self, step: Meeting) -> None:
+        operation = step.name.split(".")[1]
+        form = _FORMS.get(operation)
+        if form is None:
+            raise UnmergeableError(f"the collective `{operation}` has no single-device form", step.nodes[0][1])
+        self.nodes.origin = step.nodes[0][1]
+        key = "input" if "input" in step.arguments[0] else "inputs"
+        values: list[Any] = []
+        for (position, _), row in zip(step.nodes, step.arguments, strict=True):
+            if key not in row:
+                raise UnmergeableError(f"the collective `{operation}` has no single-device form", step.nodes[0][1])
+            values.append(self._value(position, row[key]))
+        results = form(self.nodes, values, step.arguments)
+        for (position, node), result in zip(step.nodes, results, strict=True):
+            self.values[position][node] = result
+        self.nodes.origin = None
+
+
+def _assumed(entry: RankProgram) -> list[str]:
+    listed: list[str] = []
+    for item in entry.program.inputs:
+        if item.assumed and item.role is not Role.TANGENT and item.placements is not None:
+            placements = ", ".join(str(placement) for placement in item.placements)
+            listed.append(f"`{item.name}` is placed ({placements}) by default")
+    return listed
+
+
+def _fits(layout: Placements, shape: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], mesh: Mesh) -> bool:
+    for position, part in parts.items():
+        expected = list(shape)
+        for axis, (placement, index) in enumerate(zip(layout, coordinates(position, mesh), strict=True)):
+            if isinstance(placement, Shard):
+                expected[placement.dim] = uneven_part(expected[placement.dim], mesh.axes[axis].size, index)[1]
+        if tuple(expected) != part:
+            return False
+    return True
+
+
+def coordinates(position: int, mesh: Mesh) -> tuple[int, ...]:
+    """Coordinates of the rank at ``position`` of the mesh."""
+    place: list[int] = []
+    for size in reversed(mesh.shape):
+        position, index = divmod(position, size)
+        place.append(index)
+    return tuple(reversed(place))
+
+
+def uneven_part(size: int, count: int, index: int) -> tuple[int, int]:
+    """Start and length of chunk ``index`` of ``count``, as ``torch.chunk`` and DTensor divide a dimension."""
+    each = -(-size // count)
+    start = min(index * each, size)
+    return start, min(each, size - start)
+
+
+Arguments = Sequence[Mapping[str, Any]]
+
+
+def _all_reduce(nodes: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    return [nodes.reduce(values, arguments[0]["reduce_op"])] * len(values)
+
+
+def _all_gather(nodes: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    _check_size(values, arguments)
+    rows = [nodes.call(aten.unsqueeze.default, v, 0) if v.meta["val"].dim() == 0 else v for v in values]
+    return [nodes.join(rows, 0)] * len(values)
+
+
+def _reduce_scatter(nodes: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    _check_size(values, arguments)
+    total = nodes.reduce(values, arguments[0]["reduce_op"])
+    length, rest = divmod(total.meta["val"].shape[0], len(values))
+    if rest:
+        raise UnmergeableError("a dimension scattered unevenly")
+    return [nodes.part(total, 0, index * length, length) for index in range(len(values))]
+
+
+def _check_size(values: Sequence[torch.fx.Node], arguments: Arguments) -> None:
+    if any(row["group_size"] != len(values) for row in arguments):
+        raise UnmergeableError(f"group_size={arguments[0]['group_size']} for a group of {len(values)} ranks")
+
+
+def _all_to_all(nodes: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    pieces: list[list[torch.fx.Node]] = []
+    for value, row in zip(values, arguments, strict=True):
+        sizes = list(row["input_split_sizes"])
+        if not all(isinstance(size, int) for size in sizes) or sum(sizes) != value.meta["val"].shape[0]:
+            raise UnmergeableError(f"all_to_all_single with the split sizes {sizes}")
+        starts = itertools.accumulate([0, *sizes])
+        pieces.append([nodes.part(value, 0, start, size) for start, size in zip(starts, sizes, strict=False)])
+    return [nodes.join([row[index] for row in pieces], 0) for index in range(len(values))]
+
+
+def _broadcast(_: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    return [values[arguments[0]["src"]]] * len(values)
+
+
+def _shard_dim_all_to_all(nodes: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    gather, split = arguments[0]["gather_dim"], arguments[0]["shard_dim"]
+    length, rest = divmod(values[0].meta["val"].shape[split], len(values))
+    if rest:
+        raise UnmergeableError("a dimension exchanged unevenly")
+    return [
+        nodes.join([nodes.part(value, split, index * length, length) for value in values], gather)
+        for index in range(len(values))
+    ]
+
+
+_FORMS: dict[str, Callable[[_Nodes, Sequence[torch.fx.Node], Arguments], list[Any]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather_into_tensor": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter,
+    "all_to_all_single": _all_to_all,
+    "broadcast": _broadcast,
+    "shard_dim_alltoall": _shard_dim_all_to_all,
+}

@@ -1,0 +1,122 @@
+"""``verify_graphs``: the report on graphs captured elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.fx
+
+from verifycompile.capture.graphs import (
+    Prepared,
+    check_shapes,
+    implementation_program,
+    mesh_of,
+    prepare,
+    relations_of,
+    resolve_inputs,
+    spec_program,
+)
+from verifycompile.capture.legacy_collectives import GroupTable, ranks_of
+from verifycompile.capture.merged_ranks import RankProgram
+from verifycompile.capture.rank_graphs import DifferentGraphsError, Generalization
+from verifycompile.diagnostics.report import Report
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Mesh, Program, ProgramInput, ProgramOutput
+from verifycompile.rank_verification import order_finding, verify_ranks
+from verifycompile.verification import verify_programs
+
+
+def verify_graphs(
+    spec_graph: torch.fx.GraphModule,
+    rank_graphs: torch.fx.GraphModule | Sequence[torch.fx.GraphModule],
+    in_relations: Any = None,
+    out_relations: Any = None,
+    *,
+    mesh: Any = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    spec_inputs: Sequence[Any] | None = None,
+    rank_inputs: Sequence[Any] | None = None,
+    on_unproved: str = "error",
+) -> Report:
+    """Whether the ranks' graphs together compute what the spec's graph computes.
+
+    ``rank_graphs``: one graph a rank, in the order of the mesh's ranks, or one that every rank runs.
+    ``in_relations``: placeholder of the implementation -> its placements, or the spec's placeholder of another name, or
+    a pair of both; a sequence of such mappings is one for each rank. A placeholder may be named without the suffix
+    that ``make_fx`` adds, or by its position. What is not named is the spec's placeholder of the same name (of the same
+    position where no name is common), replicated; a shape that differs from the spec's must be named.
+    ``out_relations``: ``"output.N"`` (N: position in the flattened result) -> the same, to require a layout; by default
+    any clean relation will do. ``mesh``: a ``DeviceMesh``, a tuple of sizes, or axis name -> size; by default one axis
+    of all ranks. ``groups``: process group name -> global ranks, where this process does not know them.
+    ``spec_inputs``, ``rank_inputs``: example values of the placeholders of a graph that records none.
+    Raises ``UsageError`` where the question is incomplete or contradictory.
+    """
+    started = time.perf_counter()
+    single = isinstance(rank_graphs, torch.fx.GraphModule)
+    graphs: list[Any] = [rank_graphs] if single else list(rank_graphs)
+    layout = mesh_of(mesh, None if single else len(graphs))
+    table = GroupTable({name: tuple(ranks) for name, ranks in (groups or {}).items()}, len(layout.ranks))
+    options = Options.from_mapping({"on_unproved": on_unproved})
+    given_inputs = relations_of("in_relations", in_relations, len(graphs))
+    given_outputs = relations_of("out_relations", out_relations, len(graphs))
+
+    spec = prepare(spec_graph, spec_inputs, table, "the spec's graph")
+    spec_seconds = time.perf_counter() - started
+    labels = ["the graph of all ranks"] if single else [f"the graph of rank {rank}" for rank in layout.ranks]
+    examples = _examples(rank_inputs, len(graphs))
+    ranks = [prepare(g, e, table, label) for g, e, label in zip(graphs, examples, labels, strict=True)]
+    notes: dict[str, None] = {}
+    inputs = [resolve_inputs(spec, r, given, layout, notes) for r, given in zip(ranks, given_inputs, strict=True)]
+    even = [check_shapes(spec, r, placed, layout) for r, placed in zip(ranks, inputs, strict=True)]
+    spec_side = dataclasses.replace(spec_program(spec), seconds=spec_seconds)
+    programs = [
+        dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout, assumptions=tuple(notes))
+        for r, i, o in zip(ranks, inputs, given_outputs, strict=True)
+    ]
+    capture_seconds = time.perf_counter() - started - spec_seconds
+    blockers = tuple(dict.fromkeys(b for program in (spec_side, *programs) for b in program.blockers))
+    if blockers:
+        return verify_programs(spec_side, dataclasses.replace(programs[0], blockers=blockers), options)
+    if single:
+        notes["every rank runs the graph given"] = None
+    else:
+        wrong_order = order_finding(spec_side, programs, layout)
+        if wrong_order is not None:
+            return wrong_order
+    general = _general_program(ranks, programs, layout) if all(even) else None
+    if general is not None:
+        general = dataclasses.replace(general, assumptions=tuple(notes), seconds=capture_seconds)
+        return verify_programs(spec_side, general, options)
+    each = [RankProgram(dataclasses.replace(p, seconds=capture_seconds / len(programs)), ranks_of) for p in programs]
+    return verify_ranks(spec_side, each, layout, options)
+
+
+def _general_program(ranks: Sequence[Prepared], programs: Sequence[Program], mesh: Mesh) -> Program | None:
+    """One program for all ranks, where their graphs and boundaries have a common form."""
+    first = programs[0]
+    for program in programs:
+        if [_boundary(item) for item in program.inputs] != [_boundary(item) for item in first.inputs]:
+            return None
+        if [_boundary(item) for item in program.outputs] != [_boundary(item) for item in first.outputs]:
+            return None
+    try:
+        general = Generalization([prepared.graph for prepared in ranks], mesh)
+    except DifferentGraphsError as error:
+        if len(ranks) == 1:
+            return dataclasses.replace(first, blockers=(*first.blockers, Blocker(None, "VC206", f"{error}.")))
+        return None
+    return dataclasses.replace(first, coordinates=general.coordinates, groups=general.groups)
+
+
+def _boundary(item: ProgramInput | ProgramOutput) -> tuple[object, ...]:
+    return item.name, item.placements
+
+
+def _examples(given: Sequence[Any] | None, ranks: int) -> list[Any]:
+    if given is None:
+        return [None] * ranks
+    per_rank = len(given) == ranks and all(isinstance(item, (list, tuple)) for item in given)
+    return list(given) if per_rank else [given] * ranks

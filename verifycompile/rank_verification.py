@@ -1,0 +1,177 @@
+"""The report on ranks that run different graphs: every rank's graph, checked together against the spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+
+from verifycompile.capture.legacy_collectives import ranks_of
+from verifycompile.capture.merged_ranks import (
+    MergedRanks,
+    RankProgram,
+    UnmergeableError,
+    assemble,
+    merge_ranks,
+    with_outputs,
+)
+from verifycompile.capture.rank_schedule import OrderError, RankGraph, schedule
+from verifycompile.diagnostics.finding import Finding, Label
+from verifycompile.diagnostics.locate import nearest_location
+from verifycompile.diagnostics.report import Report, Stats
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Mesh, OutputKind, Program
+from verifycompile.refinement.placement import describe
+from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.source import location_of
+from verifycompile.verification import verify_programs
+from verifycompile.witness import EvaluationError
+from verifycompile.witness.evaluate import values_on_one_input
+from verifycompile.witness.layout import reduce
+
+Placements = tuple[Placement, ...]
+
+_TOLERANCE = 1e-6
+
+
+def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, options: Options) -> Report:
+    """Whether the ranks' programs, one for each of ``mesh.ranks`` in order, together compute what ``spec`` computes.
+
+    Ranks may run different graphs (pipeline stages, ``if rank == 0``), hold shards of different sizes, and send each
+    other messages. Names of inputs and outputs are the spec's; a rank that lacks one does not hold it. An input without
+    placements lies as its shapes say; an output without is any clean relation, gradients never partial.
+    """
+    try:
+        merged = merge_ranks(spec, ranks, mesh)
+        layouts = find_layouts(spec, merged, mesh)
+        whole_spec, whole = with_outputs(merged, spec, layouts, mesh)
+    except OrderError as error:
+        return _order_report(error, spec, ranks)
+    except UnmergeableError as error:
+        blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
+        return verify_programs(spec, blocked, options)
+    report = verify_programs(whole_spec, whole, options)
+    relations = {
+        output.name: describe(output.name, layouts[output.name], mesh)
+        for output in spec.outputs
+        if output.name in report.relations and output.name in layouts
+    }
+    other = {name: text for name, text in report.relations.items() if name not in layouts and " on rank " not in name}
+    return dataclasses.replace(report, relations={**other, **relations})
+
+
+def order_finding(spec: Program, programs: Sequence[Program], mesh: Mesh) -> Report | None:
+    """The report on ranks that hang or exchange calls that do not belong together; None where all calls match."""
+    graphs = [RankGraph(rank, p.graph, ranks_of) for rank, p in zip(mesh.ranks, programs, strict=True)]
+    try:
+        schedule(graphs)
+    except OrderError as error:
+        return _order_report(error, spec, [RankProgram(program, ranks_of) for program in programs])
+    return None
+
+
+def find_layouts(spec: Program, merged: MergedRanks, mesh: Mesh) -> dict[str, Placements]:
+    """For each output that the ranks hold its required layout, else the one under which it has the spec's numbers.
+
+    The numbers only choose what is then proved.
+    """
+    layouts: dict[str, Placements] = {}
+    open_outputs: list[str] = []
+    kinds = {output.name: output.kind for output in spec.outputs}
+    for name in merged.held:
+        required = merged.required[name]
+        if required is not None:
+            layouts[name] = required
+        elif name in kinds:
+            open_outputs.append(name)
+    if not open_outputs:
+        return layouts
+    spec_nodes = {output.name: output.node for output in spec.outputs}
+    for name in open_outputs:
+        held = merged.held[name]
+        shape = tuple(spec_nodes[name].meta["val"].shape)
+        fitting = [c for c in _candidates(len(shape), mesh, kinds[name]) if _shape_under(held, c, mesh) == shape]
+        if not fitting:
+            raise UnmergeableError(f"the ranks' parts of `{name}` do not make up its shape {list(shape)}")
+        layouts[name] = _layout_by_numbers(spec, merged, name, fitting, mesh) if len(fitting) > 1 else fitting[0]
+    return layouts
+
+
+def _candidates(dims: int, mesh: Mesh, kind: OutputKind) -> Iterator[Placements]:
+    choices: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(dims))]
+    if kind is OutputKind.VALUE:
+        choices += [Partial("sum"), Partial("avg")]
+    return itertools.product(*(choices if axis.size > 1 else [Replicate()] for axis in mesh.axes))
+
+
+def _shape_under(held: Mapping[int, torch.fx.Node], layout: Placements, mesh: Mesh) -> tuple[int, ...] | None:
+    parts = {position: torch.empty(tuple(node.meta["val"].shape), device="meta") for position, node in held.items()}
+    try:
+        shapes = {tuple(value.shape) for _, value in assemble(parts, layout, mesh, _join, _add)}
+    except (UnmergeableError, RuntimeError, IndexError):
+        return None
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+def _join(values: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    return torch.cat(list(values), dim)
+
+
+def _add(values: Sequence[torch.Tensor], _: str) -> torch.Tensor:
+    if len({tuple(value.shape) for value in values}) != 1:
+        raise UnmergeableError("parts of different sizes")
+    return values[0]
+
+
+def _layout_by_numbers(
+    spec: Program, merged: MergedRanks, name: str, fitting: Sequence[Placements], mesh: Mesh
+) -> Placements:
+    held = merged.held[name]
+    node = next(output.node for output in spec.outputs if output.name == name)
+    try:
+        (expected,), found = values_on_one_input(spec, merged.program, [node], list(held.values()))
+    except EvaluationError:
+        return fitting[0]
+    parts = dict(zip(held, found, strict=True))
+    with real_tensors():
+        for layout in fitting:
+            values = [value for _, value in assemble(parts, layout, mesh, _join, reduce)]
+            scale = float(expected.abs().max()) if expected.numel() and expected.dtype is not torch.bool else 1.0
+            if all(_near(value, expected, scale) for value in values):
+                return layout
+    return fitting[0]
+
+
+def _near(value: torch.Tensor, expected: torch.Tensor, scale: float) -> bool:
+    if not expected.is_floating_point():
+        return torch.equal(value, expected)
+    return bool(((value - expected).abs() <= _TOLERANCE * max(scale, 1e-12)).all())
+
+
+def _order_report(error: OrderError, spec: Program, ranks: Sequence[RankProgram]) -> Report:
+    labels: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    if error.second is not None:
+        place = nearest_location(error.second[1], location_of)
+        if place is not None:
+            labels = (Label(place, "the other rank is here"),)
+        notes = (f"the other rank is at `{error.second[1].name}`: {error.second[1].format_node()}",)
+    finding = Finding(
+        code="VC109",
+        severity=Severity.ERROR,
+        message=error.message,
+        impl_location=nearest_location(error.first[1], location_of),
+        label=error.message,
+        labels=labels,
+        notes=notes,
+        verdict=Verdict.REFUTED,
+    )
+    nodes = sum(len(entry.program.graph.graph.nodes) for entry in ranks)
+    stats = Stats(spec_nodes=len(spec.graph.graph.nodes), implementation_nodes=nodes)
+    return Report(verdict=Verdict.REFUTED, findings=(finding,), stats=stats)
