@@ -9,6 +9,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.capture.names import InputName, name_inputs
+from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
 from verifycompile.torch_interface.dynamo import TracedFrame, source_name
@@ -34,6 +35,7 @@ def export(traced: TracedFrame, known_names: Mapping[int, InputName] | None = No
     """Export ``traced`` (inside its backend call) and name its boundary.
 
     ``known_names``: identity of a real input -> its name, where the caller made the input itself.
+    Raises ``UsageError`` VC303 where torch itself fails, whatever it raises.
     """
     placeholders = traced.graph.graph.find_nodes(op="placeholder")
     sources = [source_name(placeholder) for placeholder in placeholders]
@@ -42,7 +44,14 @@ def export(traced: TracedFrame, known_names: Mapping[int, InputName] | None = No
         if known_names is not None and id(value) in known_names:
             names[position] = known_names[id(value)]
     results, passed_through = _name_results(traced, placeholders, names)
-    joint = export_joint(traced.graph, traced.example_inputs)
+    try:
+        joint = export_joint(traced.graph, traced.example_inputs)
+    except Exception as failure:
+        raise UsageError(
+            "VC303",
+            "torch cannot trace the model's forward and backward on these inputs.\n"
+            f"{type(failure).__name__}: {failure}",
+        ) from failure
     return Export(traced, joint, tuple(names), results, passed_through)
 
 

@@ -176,13 +176,19 @@ def _scale(guess: Scaling, globalizer: Globalizer) -> None:
 def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Globalizer) -> Frame:
     frame = exported.traced.frame
     roots = {name.root for name in exported.names if name.root is not None}
-    callee = called_through(frame)
-    entered = callee if callee is not None else _entered_module(frame)
     root = next(iter(roots)).value(frame) if len(roots) == 1 else None
-    if isinstance(spec, nn.Module) and root is not None and root is not entered:
+    callee = called_through(frame)
+    entered = callee if callee is not None else _entered_module(frame, root)
+    if isinstance(spec, nn.Module) and isinstance(root, nn.Module) and root is not entered:
         globalizer.replace(root, globalizer(spec))
+        globalizer.assumptions.append(
+            f"`spec` stands for the module that `{frame.code.co_name}` calls; what else that function computes is "
+            "part of the spec too"
+        )
         return _globalized(frame, globalizer)
-    args, kwargs = wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=entered is not None)
+    args, kwargs = (
+        wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=_is_first(frame, entered))
+    )
     return _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
 
 
@@ -201,15 +207,23 @@ def _globalized(frame: Frame, globalizer: Globalizer) -> Frame:
     )
 
 
-def _entered_module(frame: Frame) -> nn.Module | None:
-    """The module whose ``forward`` the frame is."""
-    if frame.code.co_argcount == 0:
-        return None
-    first = frame.locals.get(frame.code.co_varnames[0])
-    if not isinstance(first, nn.Module):
-        return None
-    forward = getattr(type(first).forward, "__code__", None)
-    return first if forward is frame.code else None
+def _entered_module(frame: Frame, root: Any) -> Callable[..., Any] | None:
+    """The module whose ``forward`` the frame is: that of its class, or one that was set on the module itself."""
+    first = _first_argument(frame)
+    for module in (first, root):
+        if isinstance(module, nn.Module):
+            forwards = (type(module).forward, getattr(module.forward, "__func__", module.forward))
+            if any(getattr(forward, "__code__", None) is frame.code for forward in forwards):
+                return module
+    return None
+
+
+def _first_argument(frame: Frame) -> Any:
+    return frame.locals.get(frame.code.co_varnames[0]) if frame.code.co_argcount else None
+
+
+def _is_first(frame: Frame, entered: Callable[..., Any] | None) -> bool:
+    return entered is not None and _first_argument(frame) is entered
 
 
 def _call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
