@@ -193,9 +193,10 @@ def cat(b: Builder, tensors: Sequence[View | Piece] | Pieces, dim: int) -> View:
             return _swap_split(b, tensors, dim)
         tensors = [Piece(tensors, i) for i in range(len(tensors))]
     views = [t.view(b) if isinstance(t, Piece) else t for t in tensors]
-    # torch drops empty one-dimensional tensors from a concatenation.
+    # torch drops empty one-dimensional tensors from a concatenation; other empty ones add nothing to it.
     rank = max(b.rank(v) for v in views)
-    kept = [v for v in views if not (rank > 1 and b.rank(v) == 1 and b.shape(v) == (0,))]
+    wide = [v for v in views if not (rank > 1 and b.rank(v) == 1 and b.shape(v) == (0,))]
+    kept = [v for v in wide if v.shape[b.dim(v, dim)] != 0] or wide[:1]
     return kept[0] if len(kept) == 1 else b.concatenate(kept, dim)
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.capture.boundary import Export, boundary_blockers, export
+from verifycompile.capture.gradient_hooks import Hooks, apply_hooks, hooks_of
 from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, root_mesh
-from verifycompile.capture.placed import PlacedBoundary
+from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
@@ -52,6 +54,8 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
     start = time.perf_counter()
     root = root_mesh(traced, options.mesh)
     exported = _with_spec_names(export(traced), options)
+    hooked = apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
+    exported = hooked.exported
     mesh = root.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
@@ -63,6 +67,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
     groups = resolve_groups(graph, root)
     blockers: list[Blocker] = [
         *boundary_blockers(exported),
+        *hooked.blockers,
         *boundary.blockers,
         *coordinates.blockers,
         *groups.blockers,
@@ -80,9 +85,21 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
         blockers=tuple(blockers),
-        assumptions=(*_assumptions(exported), *groups.assumptions),
+        assumptions=(*_assumptions(exported), *groups.assumptions, *hooked.assumptions),
         seconds=time.perf_counter() - start,
     )
+
+
+def _without_outside_reductions(hooks: Hooks, options: Options) -> Hooks:
+    """The hooks, except where ``grad_placements`` says that a gradient leaves the program before its reduction."""
+    own_names = {spec_name: name for name, spec_name in options.param_names.items()}
+    return {
+        name: own
+        for name, own in hooks.items()
+        if not any(
+            isinstance(item, Partial) for item in by_pattern(options.grad_placements, own_names.get(name, name)) or ()
+        )
+    }
 
 
 def _assumptions(exported: Export) -> tuple[str, ...]:

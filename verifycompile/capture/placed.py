@@ -115,7 +115,7 @@ class PlacedBoundary:
             declared = self._options.in_placements.get(name)
             fed = self._fed_layouts.get(flat.index)
         else:
-            declared = _by_pattern(self._options.param_placements, self._own_names.get(name, name))
+            declared = by_pattern(self._options.param_placements, self._own_names.get(name, name))
             fed = None
         chosen = declared or fed or (Replicate(),) * len(self._mesh.axes)
         placements = self._checked(name, chosen, len(shape))
@@ -173,7 +173,7 @@ class PlacedBoundary:
         owner_name = name.split(".", 1)[1]
         owner = inputs.get(owner_name)
         own_name = self._own_names.get(owner_name, owner_name)
-        declared = _by_pattern(self._options.grad_placements, own_name) if kind is OutputKind.GRADIENT else None
+        declared = by_pattern(self._options.grad_placements, own_name) if kind is OutputKind.GRADIENT else None
         if declared:
             return self._checked(name, declared, ndim), "grad_placements"
         if owner is None or owner.placements is None:
@@ -188,7 +188,7 @@ class PlacedBoundary:
         """The DTensor's own placements; on mesh axes that its mesh lacks, ``grad_placements`` may say otherwise."""
         placements = self._place_dtensor(layout, name).placements
         owner_name = name.split(".", 1)[1]
-        declared = _by_pattern(self._options.grad_placements, self._own_names.get(owner_name, owner_name))
+        declared = by_pattern(self._options.grad_placements, self._own_names.get(owner_name, owner_name))
         spans = self._root.spans(layout.mesh)
         if not declared or placements is None or spans is None:
             return placements, "DTensor metadata"
@@ -283,7 +283,7 @@ def _lifted(
         return None
 
 
-def _by_pattern(values: Mapping[str, Placements], name: str) -> Placements | None:
+def by_pattern(values: Mapping[str, Placements], name: str) -> Placements | None:
     """The value under ``name`` itself, else under the first pattern that matches it."""
     if name in values:
         return values[name]

@@ -20,6 +20,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 
 from verifycompile.torch_interface.attributes import lift_attributes
+from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.source import is_user_file
 
 Result = TypeVar("Result")
@@ -66,6 +67,7 @@ class TracedFrame:
     value, in order, its node in ``graph``; None where the graph does not hold the frame's return value
     (a graph break, or a container that Dynamo models in a way we do not read).
     ``is_broken``: a graph break ends the graph; the rest of the frame is compiled on its own.
+    ``hooks``: placeholder name -> hooks that the frame registers on the gradient of that input.
     """
 
     frame: Frame
@@ -74,6 +76,7 @@ class TracedFrame:
     returned: tuple[torch.fx.Node, ...] | None
     context: TracingContext
     is_broken: bool = False
+    hooks: Mapping[str, tuple[GradientHook, ...]] = dataclasses.field(default_factory=dict[str, Any])
 
 
 def is_inside_dynamo() -> bool:
@@ -106,6 +109,7 @@ def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[
         returned=_returned_nodes(_root_translator(), lifted),
         context=TracingContext.get(),
         is_broken=_root_translator().instruction_pointer is not None,
+        hooks=hooks_of_traced_code(),
     )
 
 

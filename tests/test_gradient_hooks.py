@@ -1,0 +1,172 @@
+"""Gradient hooks are part of the program: those on a parameter, and those that ``forward`` registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+
+HEAD_DIM = 4
+
+
+class HeadNorm(nn.Module):
+    """Normalizes every head by itself: its weight sees the heads of one rank only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(HEAD_DIM))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(8, 4 * HEAD_DIM, bias=False)
+        self.q_norm = HeadNorm()
+        self.o_proj = nn.Linear(4 * HEAD_DIM, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, HEAD_DIM))
+        return self.o_proj(torch.tanh(q).flatten(-2))
+
+
+def parallel(mesh: DeviceMesh) -> Heads:
+    model = Heads()
+    return parallelize_module(model, mesh, {"q_proj": ColwiseParallel(), "o_proj": RowwiseParallel()})  # type: ignore[return-value]
+
+
+def sum_over(mesh: DeviceMesh) -> Callable[[torch.Tensor], None]:
+    def hook(parameter: torch.Tensor) -> None:
+        dist.all_reduce(parameter.grad, group=mesh.get_group())
+
+    return hook
+
+
+def mean_over(mesh: DeviceMesh) -> Callable[[torch.Tensor], None]:
+    def hook(parameter: torch.Tensor) -> None:
+        dist.all_reduce(parameter.grad, group=mesh.get_group())
+        parameter.grad = parameter.grad / mesh.size()
+
+    return hook
+
+
+def register_in_forward(module: nn.Module, hook: Callable[[torch.Tensor], None]) -> None:
+    original = module.forward
+    hooked: dict[str, Any] = {}
+
+    def forward(*args: Any) -> Any:
+        for name, parameter in module.named_parameters():
+            if name not in hooked:
+                parameter.register_post_accumulate_grad_hook(hook)
+                hooked[name] = parameter
+        return original(*args)
+
+    module.forward = forward  # type: ignore[method-assign]  # as packages do
+
+
+def check(change: Callable[[Heads, DeviceMesh], object], degree: int = 2, **options: Any) -> Report:
+    with fake_mesh_world((degree,), ("tp",)) as mesh:
+        model = parallel(mesh)
+        change(model, mesh)
+        return verifycompile.verify(model, (torch.randn(2, 3, 8),), **options)
+
+
+REDUCTIONS: dict[str, Callable[[Heads, DeviceMesh], object]] = {
+    "after": lambda model, mesh: model.q_norm.weight.register_post_accumulate_grad_hook(sum_over(mesh)),
+    "before": lambda model, mesh: model.q_norm.weight.register_hook(
+        lambda gradient: dist._functional_collectives.all_reduce(gradient, "sum", (mesh, 0))
+    ),
+    "in forward": lambda model, mesh: register_in_forward(model.q_norm, sum_over(mesh)),
+    "followed by what changes nothing": lambda model, mesh: (
+        model.q_norm.weight.register_hook(lambda gradient: None),
+        model.q_norm.weight.register_post_accumulate_grad_hook(sum_over(mesh)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_hook_that_sums_a_gradient_is_seen(name: str) -> None:
+    report = check(REDUCTIONS[name])
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+def test_a_hook_that_is_given_with_a_spec_and_another_degree() -> None:
+    report = check(REDUCTIONS["in forward"], degree=4, spec=Heads())
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+WRONG: dict[str, tuple[Callable[[Heads, DeviceMesh], object], str]] = {
+    "no hook": (lambda model, mesh: None, "VC101"),
+    "mean": (lambda model, mesh: model.q_norm.weight.register_post_accumulate_grad_hook(mean_over(mesh)), "VC103"),
+    "twice": (
+        lambda model, mesh: [model.q_norm.weight.register_post_accumulate_grad_hook(sum_over(mesh)) for _ in "ab"],
+        "VC103",
+    ),
+    "in forward, mean": (lambda model, mesh: register_in_forward(model.q_norm, mean_over(mesh)), "VC103"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_gradient_that_ends_wrong_is_refuted_at_the_parameter(name: str) -> None:
+    change, code = WRONG[name]
+    report = check(change, spec=Heads())
+    assert report.verdict is Verdict.REFUTED, str(report)
+    assert report.findings[0].code in (code, "VC102", "VC106"), str(report)
+    assert report.findings[0].counterexample is not None
+    assert report.findings[0].counterexample.output == "grad.q_norm.weight"
+
+
+def test_a_hook_that_does_not_communicate_belongs_to_the_recovered_spec_too() -> None:
+    def change(model: Heads, mesh: DeviceMesh) -> None:
+        model.q_norm.weight.register_hook(lambda gradient: 3 * gradient)
+        model.q_norm.weight.register_post_accumulate_grad_hook(sum_over(mesh))
+
+    report = check(change)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    report = check(change, spec=Heads())
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+def test_a_gradient_that_is_declared_partial_ends_before_its_hooks() -> None:
+    for change in (REDUCTIONS["in forward"], WRONG["no hook"][0]):
+        report = check(change, grad_placements={"*q_norm.weight": (Partial(),)})
+        assert report.verdict is Verdict.VERIFIED, str(report)
+    report = check(REDUCTIONS["after"], grad_placements={"*q_norm.weight": (Replicate(),)})
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+def test_hooks_that_do_not_trace() -> None:
+    def unreadable(mesh: DeviceMesh) -> Callable[[torch.Tensor], None]:
+        def hook(parameter: torch.Tensor) -> None:
+            if float(parameter.grad.sum()) > mesh.size():
+                dist.all_reduce(parameter.grad, group=mesh.get_group())
+
+        return hook
+
+    report = check(lambda model, mesh: model.q_norm.weight.register_post_accumulate_grad_hook(unreadable(mesh)))
+    assert report.verdict is not Verdict.VERIFIED
+    assert any("the hooks `" in finding.message for finding in report.findings), str(report)
+
+    def step(parameter: torch.Tensor) -> None:
+        parameter.detach().sub_(parameter.grad)
+
+    def change(model: Heads, mesh: DeviceMesh) -> None:
+        REDUCTIONS["in forward"](model, mesh)
+        model.o_proj.weight.register_post_accumulate_grad_hook(step)
+
+    report = check(change)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert any("comes after what is proved" in text for text in report.assumptions)

@@ -1,0 +1,64 @@
+"""Hooks that tensors hold, and those that Dynamo records as side effects of a frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
+
+
+def double(gradient: torch.Tensor) -> torch.Tensor:
+    return 2 * gradient
+
+
+def halve(parameter: Any) -> None:
+    parameter.grad.div_(2)
+
+
+class Registers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = x.shape[0]
+        self.weight.register_hook(double)
+        self.weight.register_post_accumulate_grad_hook(halve)
+        self.weight.register_hook(lambda gradient: gradient * factor)
+        return self.weight * x
+
+
+def test_hooks_of_a_tensor_in_the_order_in_which_autograd_calls_them():
+    weight = torch.ones(3, requires_grad=True)
+    assert registered_hooks(weight) == ()
+    weight.register_post_accumulate_grad_hook(halve)
+    weight.register_hook(double)
+    assert registered_hooks(weight) == (GradientHook(double, after=False), GradientHook(halve, after=True))
+    assert [hook.name for hook in registered_hooks(weight)] == ["double", "halve"]
+
+
+def test_hooks_that_a_frame_registers():
+    def look(traced: TracedFrame) -> dict[str, tuple[GradientHook, ...]]:
+        return dict(traced.hooks)
+
+    model = Registers()
+    found = trace_frame(frame_of_call(model, (torch.ones(3),), {}), look)
+    (hooks,) = found.values()
+    assert hooks[:2] == (GradientHook(double, after=False), GradientHook(halve, after=True))
+    assert not hooks[2].after
+    assert registered_hooks(model.weight) == ()
+
+
+def test_hooks_as_one_function_are_what_autograd_computes():
+    weight = torch.ones(3, requires_grad=True)
+    weight.register_hook(double)
+    weight.register_hook(lambda gradient: None)
+    weight.register_hook(lambda gradient: gradient + 1)
+    weight.register_post_accumulate_grad_hook(halve)
+    cotangent = torch.tensor([1.0, 2.0, 3.0])
+    (5 * weight).backward(cotangent)
+    assert torch.equal(hooked(registered_hooks(weight))(5 * cotangent), weight.grad)

@@ -1,0 +1,145 @@
+"""Gradient hooks as a part of the program: the graph of a hook is put behind the gradient that it gets.
+
+A hook that sums a gradient over ranks is how a program without DTensors ends its backward pass. Hooks that communicate
+belong to the implementation alone; others (scaling, clipping by value) are also in the recovered spec.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.capture.boundary import Export
+from verifycompile.program import Blocker
+from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
+from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
+from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.shapes import shape_of
+from verifycompile.torch_interface.wrappers import holds_mesh
+
+Hooks = Mapping[str, tuple[GradientHook, ...]]
+"""Name of an input -> its hooks."""
+
+
+def hooks_of(exported: Export) -> dict[str, tuple[GradientHook, ...]]:
+    """The hooks on every input that has some, those on the tensor itself first."""
+    placeholders = exported.traced.graph.graph.find_nodes(op="placeholder")
+    found: dict[str, tuple[GradientHook, ...]] = {}
+    for placeholder, value, name in zip(placeholders, exported.traced.example_inputs, exported.names, strict=True):
+        held = registered_hooks(value) if isinstance(value, torch.Tensor) and value.is_leaf else ()
+        hooks = (*held, *exported.traced.hooks.get(placeholder.name, ()))
+        if hooks:
+            found[name.name] = hooks
+    return found
+
+
+def local_hooks(hooks: Hooks) -> dict[str, tuple[GradientHook, ...]]:
+    """The hooks that do not communicate."""
+    kept = {name: tuple(hook for hook in own if not holds_mesh(hook.function)) for name, own in hooks.items()}
+    return {name: own for name, own in kept.items() if own}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hooked:
+    """``exported`` with its hooks, and what is to be said of those that could not be put in."""
+
+    exported: Export
+    blockers: tuple[Blocker, ...]
+    assumptions: tuple[str, ...]
+
+
+def apply_hooks(exported: Export, hooks: Hooks) -> Hooked:
+    """Put hooks behind the gradients that leave the graph.
+
+    A hook that cannot be traced is a blocker where it may communicate, else an assumption: then what it does begins
+    where the proof ends, as an optimizer does.
+    """
+    joint = exported.joint
+    blockers: list[Blocker] = []
+    assumptions: list[str] = []
+    outputs = list(joint.outputs)
+    for position, flat in enumerate(joint.outputs):
+        name = exported.names[flat.index].name if flat.origin is Origin.GRADIENT else ""
+        if flat.node is None or not hooks.get(name) or flat.part not in (Part.WHOLE, Part.LOCAL):
+            continue
+        own = hooks[name]
+        graph = _graph_of(own, flat)
+        if graph is not None:
+            outputs[position] = dataclasses.replace(flat, node=_append(joint.graph, graph, flat.node))
+            continue
+        listed = ", ".join(f"`{hook.name}`" for hook in own)
+        message = f"the hooks {listed} on the gradient of `{name}` are no part of the program"
+        if any(hook.function is None or holds_mesh(hook.function) for hook in own):
+            blockers.append(Blocker(flat.node, "VC305", f"{message}: they do not trace."))
+        else:
+            assumptions.append(f"{message}: what they do comes after what is proved")
+    _return(joint.graph, outputs)
+    changed = dataclasses.replace(exported, joint=dataclasses.replace(joint, outputs=tuple(outputs)))
+    return Hooked(changed, tuple(blockers), tuple(assumptions))
+
+
+def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:
+    """The graph of ``hooks`` on a plain gradient like ``flat``, None where they do not trace."""
+    assert flat.node is not None
+    value = flat.node.meta.get("val")
+    if flat.part is not Part.WHOLE or not isinstance(value, torch.Tensor):
+        return None
+    if any(hook.function is None for hook in hooks) or not all(isinstance(size, int) for size in shape_of(value)):
+        return None
+    gradient = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+
+    def export(traced: TracedFrame) -> JointGraph:
+        return _with_objects(export_joint(traced.graph, traced.example_inputs), traced.example_inputs)
+
+    try:
+        graph = trace_frame(frame_of_call(hooked(tuple(hooks)), (gradient,), {}), export)
+    except GraphBreakError:
+        return None
+    results = [item for item in graph.outputs if item.node is not None]
+    return graph if len(results) == 1 and results[0].origin is Origin.RESULT else None
+
+
+def _with_objects(joint: JointGraph, inputs: Sequence[Any]) -> JointGraph:
+    """Meshes and process groups that enter the graph become attributes of it."""
+    module = joint.graph
+    for position, flat in enumerate(joint.inputs):
+        value = inputs[flat.index] if flat.origin is Origin.ARGUMENT else None
+        if flat.node is None or isinstance(value, torch.Tensor):
+            continue
+        name = f"hook_object_{position}"
+        setattr(module, name, real_object(value))
+        with module.graph.inserting_before(flat.node):
+            held = module.graph.get_attr(name)
+        held.meta.update(flat.node.meta)
+        flat.node.replace_all_uses_with(held)
+    return joint
+
+
+def _append(target: torch.fx.GraphModule, hook: JointGraph, gradient: torch.fx.Node) -> torch.fx.Node:
+    """Copy the nodes of ``hook`` behind ``gradient``; the copy of what it returns."""
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    last = next(iter(target.graph.find_nodes(op="output")))
+    with target.graph.inserting_before(last):
+        for node in hook.graph.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = gradient
+            elif node.op == "get_attr":
+                name = f"{node.target}_{len(target.graph.nodes)}"
+                setattr(target, name, getattr(hook.graph, str(node.target)))
+                copies[node] = target.graph.get_attr(name)
+                copies[node].meta.update(node.meta)
+            elif node.op != "output":
+                copies[node] = target.graph.node_copy(node, copies.__getitem__)
+    returned = next(item.node for item in hook.outputs if item.node is not None)
+    return copies[returned]
+
+
+def _return(graph: torch.fx.GraphModule, outputs: Sequence[Flat]) -> None:
+    last = next(iter(graph.graph.find_nodes(op="output")))
+    last.args = (tuple(flat.node for flat in outputs),)
+
