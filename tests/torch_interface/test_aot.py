@@ -68,7 +68,6 @@ def test_layouts_of_dtensors() -> None:
         assert local.layout.placements == (Shard(0),)
         assert local.layout.global_shape == (8, 4)
         assert local.layout.mesh == mesh["tp"]
-        assert local.layout.shard_order_is_default
         assert tangent.origin is Origin.TANGENT
         assert tangent.layout is not None
         assert tangent.layout.placements == (Replicate(),)

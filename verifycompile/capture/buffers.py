@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Partial, Shard
+from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.capture.boundary import Export, role_of
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import own_rank
+from verifycompile.torch_interface.placements import outer_blocks, sharded_dimension
 
 
 def differing_buffers(
@@ -65,6 +66,8 @@ def _same(whole: object, held: object, item: ProgramInput, mesh: Mesh) -> bool |
             below //= axis.size
             if isinstance(placement, Partial):
                 return None
-            if isinstance(placement, Shard):
-                part = part.chunk(axis.size, placement.dim)[position // below % axis.size]
+            dim = sharded_dimension(placement)
+            if dim is not None:
+                blocks = part.chunk(outer_blocks(placement), dim)
+                part = torch.cat([block.chunk(axis.size, dim)[position // below % axis.size] for block in blocks], dim)
         return part.shape == local.shape and bool(torch.equal(part.to(local.dtype), local))

@@ -7,10 +7,17 @@ from collections.abc import Callable, Sequence
 
 import sympy
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.program import Blocker, Mesh, Size
 from verifycompile.torch_interface.mesh import RootMesh
+from verifycompile.torch_interface.placements import (
+    in_digit_order,
+    is_known,
+    outer_blocks,
+    sharded_dimension,
+    with_dimension,
+)
 
 Placements = tuple[Placement, ...]
 
@@ -42,34 +49,39 @@ def lift_placements(
     lifted: list[Placement] = [Replicate()] * root.ndim
     order: dict[int, list[int]] = {}
     for placement, axes in zip(placements, spans, strict=True):
-        normal = normalize_shard(placement, ndim) if isinstance(placement, Shard) else placement
-        if isinstance(normal, Shard):
-            order.setdefault(normal.dim, []).extend(axes)
+        normal = normalize_shard(placement, ndim)
+        dim = sharded_dimension(normal)
+        if dim is not None:
+            order.setdefault(dim, []).extend(axes)
         for axis in axes:
             lifted[axis] = normal
-    for dimension, axes in order.items():
-        if axes != sorted(axes):
+    for dim, axes in order.items():
+        strided = any(outer_blocks(lifted[axis]) > 1 for axis in axes)
+        if strided and axes != sorted(axes):
             raise LayoutError(
                 "VC206",
-                f"`{name}` is sharded on dimension {dimension} with an inner mesh axis outermost: {placements}",
+                f"`{name}` is sharded in blocks on dimension {dim}, on a mesh with its axes exchanged: {placements}",
             )
-    return tuple(lifted)
+    sizes = [axis.size for axis in root.description.axes]
+    # Applied in the order of the root mesh, a shard on an inner axis that comes first divides each block of it.
+    return in_digit_order(lifted, [(dim, axes) for dim, axes in order.items() if axes != sorted(axes)], sizes)
 
 
-def normalize_shard(placement: Shard, ndim: int | None) -> Shard:
-    """The same placement with a dimension that counts from the front."""
-    return Shard(placement.dim + ndim) if placement.dim < 0 and ndim is not None else placement
+def normalize_shard(placement: Placement, ndim: int | None) -> Placement:
+    """The same placement with a shard dimension that counts from the front."""
+    dim = sharded_dimension(placement)
+    return with_dimension(placement, dim + ndim) if dim is not None and dim < 0 and ndim is not None else placement
 
 
 def normalize(placements: Sequence[Placement], ndim: int) -> Placements:
     """``placements`` with shard dimensions that count from the front."""
-    return tuple(normalize_shard(item, ndim) if type(item) is Shard else item for item in placements)
+    return tuple(normalize_shard(item, ndim) for item in placements)
 
 
 def check_kinds(name: str, placements: Sequence[Placement]) -> None:
-    """Raise ``LayoutError`` for a placement other than ``Shard``, ``Replicate`` and ``Partial``."""
+    """Raise ``LayoutError`` for a placement of a kind that the proof cannot represent."""
     for placement in placements:
-        if type(placement) not in (Shard, Replicate, Partial):
+        if not is_known(placement):
             raise LayoutError(
                 "VC206", f"`{name}` has placement {placement!r}; only Shard, Replicate and Partial can be represented."
             )
@@ -79,8 +91,9 @@ def shard_degrees(placements: Placements, mesh: Mesh, ndim: int) -> tuple[int, .
     """For each tensor dimension the product of the mesh axes that shard it."""
     degrees = [1] * ndim
     for placement, axis in zip(placements, mesh.axes, strict=True):
-        if isinstance(placement, Shard):
-            degrees[placement.dim] *= axis.size
+        dim = sharded_dimension(placement)
+        if dim is not None:
+            degrees[dim] *= axis.size
     return tuple(degrees)
 
 
@@ -94,7 +107,8 @@ def global_shape(name: str, local_shape: Sequence[Size], placements: Placements,
 def check_dimensions(name: str, placements: Placements, ndim: int) -> None:
     """Raise ``LayoutError`` VC303 where a shard dimension does not exist."""
     for placement in placements:
-        if isinstance(placement, Shard) and not 0 <= placement.dim < ndim:
+        dim = sharded_dimension(placement)
+        if dim is not None and not 0 <= dim < ndim:
             raise LayoutError(
                 "VC303", f"`{name}` has {ndim} dimensions, but its placement is {placement!r}: {placements}."
             )
@@ -112,7 +126,11 @@ def check_even(
     for dimension, degree in enumerate(shard_degrees(placements, mesh, len(whole_shape))):
         size = simplify(whole_shape[dimension])
         if degree > 1 and not _divides(degree, size):
-            axes = [axis.name for axis, item in zip(mesh.axes, placements, strict=True) if item == Shard(dimension)]
+            axes = [
+                axis.name
+                for axis, item in zip(mesh.axes, placements, strict=True)
+                if sharded_dimension(item) == dimension
+            ]
             raise LayoutError(
                 "VC204",
                 f"dimension {dimension} of `{name}` has size {size}, which mesh axes {', '.join(axes)} "

@@ -17,8 +17,8 @@ import torch
 import torch.fx
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Shard
 
+from verifycompile.torch_interface.placements import sharded_dimension
 from verifycompile.torch_interface.source import location_of
 
 _COUNT = re.compile(r"(heads?|experts?|groups?)($|_)")
@@ -89,7 +89,9 @@ def _shard_factors(module: nn.Module) -> tuple[int, ...]:
             if isinstance(parameter, DTensor):
                 sizes = parameter.device_mesh.mesh.shape
                 factors.update(
-                    size for size, item in zip(sizes, parameter.placements, strict=True) if isinstance(item, Shard)
+                    size
+                    for size, item in zip(sizes, parameter.placements, strict=True)
+                    if sharded_dimension(item) is not None
                 )
     return tuple(sorted(factors - {1}))
 

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.placement_types import Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
 from verifycompile.capture.layouts import (
@@ -123,8 +123,6 @@ class PlacedBoundary:
 
     def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
         whole = tuple(size_of(size) for size in layout.global_shape)
-        if not layout.shard_order_is_default:
-            raise LayoutError("VC206", f"`{name}` is sharded with an inner mesh axis outermost.")
         placements = lift_placements(name, layout.placements, layout.mesh, self._root, len(whole))
         check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
         return _Placed(placements, whole)
@@ -140,7 +138,7 @@ class PlacedBoundary:
             if name not in self._options.out_placements:
                 return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
             declared = self._checked(name, self._options.out_placements[name], len(shape))
-            placements = tuple(item if isinstance(item, Shard) else Replicate() for item in declared)
+            placements = tuple(Replicate() if isinstance(item, Partial) else item for item in declared)
             return ProgramInput(
                 flat.node, Role.TANGENT, name, placements, global_shape(name, shape, placements, self._mesh)
             )
@@ -179,7 +177,7 @@ class PlacedBoundary:
         if owner is None or owner.placements is None:
             return None, ""
         if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
-            partial = any(not isinstance(item, Shard | Replicate) for item in owner.placements)
+            partial = any(isinstance(item, Partial) for item in owner.placements)
             return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
         what = "parameter" if owner.role is Role.PARAMETER else "buffer" if owner.role is Role.BUFFER else "input"
         return owner.placements, f"the {what}'s placements"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.distributed.tensor.placement_types import Partial, Placement, Shard
+from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile.ir import algebra
 from verifycompile.ir.scalar import ONE, as_scalar, divide
@@ -15,6 +15,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramInput, Role
 from verifycompile.refinement.placement import shard
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.torch_interface.placements import sharded_dimension, with_dimension
 
 _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 
@@ -132,7 +133,8 @@ def shard_summands(stacked: View, placements: Sequence[Placement], partial: Sequ
 
 
 def _shift(placement: Placement, extra: int) -> Placement:
-    return Shard(placement.dim + extra) if type(placement) is Shard else placement
+    dim = sharded_dimension(placement)
+    return placement if dim is None else with_dimension(placement, dim + extra)
 
 
 def _lower(digit: tuple[int, Size, Size], start: int, by: int) -> tuple[int, Size, Size]:

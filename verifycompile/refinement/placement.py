@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -9,22 +10,18 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.scalar import ONE, as_scalar, divide
-from verifycompile.ir.size import exact_quotient
+from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.rewrites.reduction import reduce_extreme
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.torch_interface.placements import is_known, outer_blocks, sharded_dimension
 
 Placements = tuple[Placement, ...]
 
 UNEVEN = "VC204"
 
 _REDUCTIONS = ("sum", "avg", "max", "min")
-
-
-def is_plain_shard(placement: Placement) -> bool:
-    """``Shard`` itself; a subclass (``_StridedShard``) orders its blocks differently."""
-    return type(placement) is Shard
 
 
 def shard(view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
@@ -34,22 +31,72 @@ def shard(view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
     does. Raises UnsupportedError for uneven shards and unknown placements.
     """
     lead = len(mesh.axes)
-    shape = list(view.shape)
-    digits: dict[int, list[Digit]] = {}
+    parts: list[list[_Part]] = [[_Part(None, 1, size)] for size in view.shape]
     for axis, placement in enumerate(placements):
-        if is_plain_shard(placement):
-            dim = placement.dim % view.rank  # pyright: ignore[reportAttributeAccessIssue]
-            size = exact_quotient(shape[dim], mesh.axes[axis].size)
-            if size is None:
-                raise UnsupportedError(UNEVEN, f"dimension {dim} of size {shape[dim]} is sharded unevenly")
-            shape[dim] = size
-            digits.setdefault(dim, []).append((axis, 1, mesh.axes[axis].size))
-        elif not isinstance(placement, (Replicate, Partial)):
+        if not is_known(placement):
             raise UnsupportedError(UNREPRESENTABLE, f"the placement {placement}")
-    replacement: dict[int, Sequence[Digit]] = {
-        dim: [*digits.get(dim, []), (lead + dim, 1, shape[dim])] for dim in range(view.rank)
-    }
+        sharded = sharded_dimension(placement)
+        if sharded is None:
+            continue
+        dim = sharded % view.rank
+        divided = _divide(parts[dim], axis, mesh.axes[axis].size, outer_blocks(placement))
+        if divided is None:
+            size = product(part.size for part in parts[dim] if part.axis is None)
+            raise UnsupportedError(UNEVEN, f"dimension {dim} of size {size} is sharded unevenly")
+        parts[dim] = divided
+    shape = [product(part.size for part in divided if part.axis is None) for divided in parts]
+    replacement: dict[int, Sequence[Digit]] = {dim: _digits(divided, lead + dim) for dim, divided in enumerate(parts)}
     return relabel.substitute(view, replacement, (*mesh.shape, *shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A digit of a whole dimension: of a mesh axis (its ``divisor`` and ``size``), or of the local dimension."""
+
+    axis: int | None
+    divisor: Size
+    size: Size
+
+
+def _divide(parts: Sequence[_Part], axis: int, count: int, blocks: int) -> list[_Part] | None:
+    """Let each of ``blocks`` outer blocks of what is local be divided over ``count`` ranks; None where it is uneven."""
+    result: list[_Part] = []
+    skipped: Size = blocks
+    left: Size = count
+    for part in parts:
+        rest = part.size
+        if part.axis is not None:
+            result.append(part)
+            continue
+        for of_axis in (False, True):
+            wanted = left if of_axis else skipped
+            if wanted == 1:
+                continue
+            inner, outer = exact_quotient(rest, wanted), exact_quotient(wanted, rest)
+            if inner is None and outer is None:
+                return None
+            taken, missing = (wanted, 1) if outer is None or inner is not None else (rest, outer)
+            rest = inner if inner is not None else 1
+            result.append(_Part(axis, missing, taken) if of_axis else _Part(None, 1, taken))
+            skipped, left = (skipped, missing) if of_axis else (missing, left)
+            if missing != 1:
+                break
+        if rest != 1:
+            result.append(_Part(None, 1, rest))
+    return result if skipped == 1 and left == 1 else None
+
+
+def _digits(parts: Sequence[_Part], local: int) -> list[Digit]:
+    """The index of a whole dimension, of which each rank holds the dimension ``local``."""
+    digits: list[Digit] = []
+    below: Size = 1
+    for part in reversed(parts):
+        if part.axis is not None:
+            digits.append((part.axis, part.divisor, part.size))
+            continue
+        digits.append((local, below, part.size))
+        below = product((below, part.size))
+    return digits[::-1]
 
 
 def reduce_partial(pool: TermPool, view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
@@ -129,8 +176,10 @@ def describe(name: str, placements: Sequence[Placement], mesh: Mesh) -> str:
     text = name
     for axis, placement in reversed(list(enumerate(placements))):
         over = mesh.axes[axis].name
-        if isinstance(placement, Shard):
-            text = f"concat({text}, dim={placement.dim}, over={over})"
+        dim, blocks = sharded_dimension(placement), outer_blocks(placement)
+        if dim is not None:
+            each = f", in each of {blocks} blocks" if blocks > 1 else ""
+            text = f"concat({text}, dim={dim}, over={over}{each})"
         elif isinstance(placement, Partial):
             operation = {"avg": "mean"}.get(placement.reduce_op, placement.reduce_op)
             text = f"{operation}({text}, over={over})"

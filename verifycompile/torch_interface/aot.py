@@ -18,8 +18,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.torch_interface.mesh import real_mesh
+from verifycompile.torch_interface.placements import in_digit_order
 from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
 from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
+from verifycompile.torch_interface.strided import strided_shards_by_views
 
 
 class Origin(enum.Enum):
@@ -46,15 +48,11 @@ class Part(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A DTensor's record: placements on ``mesh``, shape of the whole tensor.
-
-    ``shard_order_is_default``: where several mesh axes shard one dimension, the outer mesh axis is the outer digit.
-    """
+    """A DTensor's record: placements on ``mesh``, applied outermost axis first, and the shape of the whole tensor."""
 
     mesh: Any
     placements: tuple[Placement, ...]
     global_shape: tuple[Any, ...]
-    shard_order_is_default: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +96,7 @@ def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
         torch.distributed.config.patch(compile_on_one_rank=True),
         watch_rank_reads() as rank_reads,
         collectives_rearrange_by_views() as rearranged,
+        strided_shards_by_views() as strided,
         contextlib.ExitStack() as stack,
     ):
         exported = aot_export_joint_with_descriptors(stack, graph, tuple(example_inputs))
@@ -126,7 +125,7 @@ def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
             for position, (node, descriptor) in enumerate(zip(returned, returned_descriptors, strict=True))
         ),
         rank_reads=tuple(rank_reads),
-        rearranged=bool(rearranged),
+        rearranged=bool(rearranged or strided),
     )
 
 
@@ -139,13 +138,12 @@ def _layouts(metas: Sequence[Any], offset: int) -> dict[int, Layout]:
         attributes = list(meta.attrs)
         position = offset + meta.flat_tensor_start_idx + attributes.index("_local_tensor")
         placements, _, shard_order, *_ = meta.meta
+        mesh = real_mesh(meta.original_subclass.device_mesh)
+        orders = [(entry.tensor_dim, tuple(entry.mesh_dims)) for entry in shard_order or ()]
         layouts[position] = Layout(
-            mesh=real_mesh(meta.original_subclass.device_mesh),
-            placements=tuple(placements),
+            mesh=mesh,
+            placements=in_digit_order(tuple(placements), orders, tuple(mesh.shape)),
             global_shape=tuple(meta.outer_size),
-            shard_order_is_default=all(
-                tuple(entry.mesh_dims) == tuple(sorted(entry.mesh_dims)) for entry in shard_order or ()
-            ),
         )
     return layouts
 

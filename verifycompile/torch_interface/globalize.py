@@ -18,6 +18,12 @@ from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.distributed.device_mesh import DeviceMesh
 
+from verifycompile.torch_interface.parametrizations import (
+    is_parametrized,
+    lays_out,
+    parametrization_steps,
+    shadowed_parameters,
+)
 from verifycompile.torch_interface.wrappers import holds_mesh, wrapped_forward
 
 _HOOK_TABLES = (
@@ -31,7 +37,6 @@ _HOOK_FLAGS = (
     ("_forward_hooks", "_forward_hooks_always_called"),
     ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
 )
-_TORCH_PARAMETRIZATIONS = ("torch.nn.utils.parametrizations",)
 _SHARED = (
     type,
     types.ModuleType,
@@ -115,7 +120,7 @@ class Globalizer:
         if isinstance(module, OptimizedModule):
             self.replace(module, self(module._orig_mod))
             return self._copies[id(module)]
-        kind = _class_without_wrappers(module)
+        kind = self._class_without_wrappers(module)
         copy = kind.__new__(kind)
         self.replace(module, copy)
         self.modules.append(module)
@@ -123,10 +128,10 @@ class Globalizer:
         self._unwrap_forward(module, attributes)
         parameters = dict(module._parameters)
         children = dict(module._modules)
-        children.update(self._strip_parametrizations(module, kind, parameters, children))
+        self._strip_parametrizations(module, kind, parameters, children)
         attributes["_parameters"] = {name: self(value) for name, value in parameters.items()}
         attributes["_buffers"] = {name: self(value) for name, value in module._buffers.items()}
-        attributes["_modules"] = {name: self(value) for name, value in children.items() if value is not _REMOVED}
+        attributes["_modules"] = {name: self(value) for name, value in children.items()}
         for table in _HOOK_TABLES:
             hooks = attributes.get(table) or {}
             attributes[table] = collections.OrderedDict(
@@ -171,23 +176,45 @@ class Globalizer:
             f"{what} `{name}` around {type(module).__name__} communicates and moves data only; the spec is without it"
         )
 
+    def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
+        """The class before FSDP or a parametrization that lays parameters out replaced it by a subclass."""
+        kind = type(module)
+        while True:
+            bases = kind.__bases__
+            if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
+                kind = bases[1]
+                continue
+            removed = shadowed_parameters(module, kind)
+            if not removed and is_parametrized(module, kind):
+                steps = parametrization_steps(module)
+                if all(lays_out(step) for listed in steps.values() for step in listed):
+                    removed = {name: ", ".join(type(step).__name__ for step in steps[name]) for name in steps}
+            if not removed:
+                return kind
+            kind = bases[0]
+            for name, kinds in removed.items():
+                self._assume_moved(kinds, name, kind)
+
+    def _assume_moved(self, kinds: str, name: str, kind: type[nn.Module]) -> None:
+        self.assumptions.append(
+            f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
+        )
+
     def _strip_parametrizations(
-        self,
-        module: nn.Module,
-        kind: type,
-        parameters: dict[str, Any],
-        children: dict[str, Any],
-    ) -> dict[str, Any]:
-        if kind is type(module) or "parametrizations" not in children:
-            return {}
-        lists = cast("dict[str, Any]", children["parametrizations"]._modules)
-        for name, parametrization in lists.items():
-            parameters[name] = parametrization.original
-            kinds = ", ".join(type(step).__name__ for step in parametrization)
-            self.assumptions.append(
-                f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
-            )
-        return {"parametrizations": _REMOVED}
+        self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
+    ) -> None:
+        if not is_parametrized(module, type(module)):
+            return
+        for name, steps in parametrization_steps(module).items():
+            moving = [step for step in steps if lays_out(step)]
+            if not is_parametrized(module, kind):
+                parameters[name] = children["parametrizations"][name].original
+                continue
+            for step in moving:
+                self.replace(step, nn.Identity())
+                self._assume_moved(type(step).__name__, name, kind.__bases__[0])
+        if not is_parametrized(module, kind):
+            del children["parametrizations"]
 
     def _other(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -271,7 +298,6 @@ class Globalizer:
 
 _LONG = 10_000
 """Longer containers are data, not parts of a model; a DTensor in one is noticed when the spec is traced."""
-_REMOVED = object()
 _EMPTY = object()
 
 
@@ -280,17 +306,3 @@ def _cell_contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return _EMPTY
-
-
-def _class_without_wrappers(module: nn.Module) -> type[nn.Module]:
-    """The class before FSDP or a parametrization that is not torch's own replaced it by a subclass."""
-    kind = type(module)
-    bases = kind.__bases__
-    if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
-        return bases[1]
-    children = module._modules
-    if "parametrizations" in children and kind.__name__.startswith("Parametrized") and len(bases) == 1:
-        steps = [step for steps in children["parametrizations"]._modules.values() for step in steps]  # type: ignore[union-attr]
-        if not any(type(step).__module__ in _TORCH_PARAMETRIZATIONS for step in steps):
-            return bases[0]
-    return kind

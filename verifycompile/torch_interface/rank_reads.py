@@ -25,9 +25,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 _TORCH = Path(torch.__file__).parent
 _READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
-_BENIGN_CALLERS = frozenset({"_get_mesh_tensor_from_full_mesh", "_shard_dim_alltoall_meta"})
+_BENIGN_CALLERS = frozenset(
+    {"DeviceMesh._get_mesh_tensor_from_full_mesh", "DeviceMesh.__init__", "_shard_dim_alltoall_meta"}
+)
 """Callers of ``get_rank`` whose result is the same on every rank: a rank's submesh out of all submeshes, the shape of a
-piece of equal pieces."""
+piece of equal pieces. A mesh that is made while tracing keeps its coordinate, the use of which is watched like that of
+any other mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +119,7 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
         caller = sys._getframe(1)
         if caller.f_code.co_name == "get_rank" and caller.f_back is not None:
             reader = caller.f_back.f_code
-            if reader.co_name not in _BENIGN_CALLERS and not _is_compiler_code(reader):
+            if reader.co_qualname not in _BENIGN_CALLERS and not _is_compiler_code(reader):
                 note(reader.co_name)
         return in_group(group)
 
