@@ -119,12 +119,17 @@ def run_program(spec: Program, implementation: Program, mesh: DeviceMesh, tolera
     results = _replay_ranks(implementation, mesh, values, tangents, layouts)
     largest = max(float(value.abs().max()) for value in expected.values())
     for output in spec.outputs:
-        required = next((o.placements for o in implementation.outputs if o.name == output.name), None)
+        made = next((o for o in implementation.outputs if o.name == output.name), None)
         parts = results.get(output.name)
         if parts is None:
             continue
         whole = expected[output.name]
-        candidates = [required] if required is not None else _clean_layouts(whole.dim(), shape)
+        candidates = _clean_layouts(whole.dim(), shape)
+        if made is not None and made.placements is not None:
+            candidates = [
+                [found[axis] if axis in made.open_axes else item for axis, item in enumerate(made.placements)]
+                for found in (candidates if made.open_axes else candidates[:1])
+            ]
         errors = [_layout_error(parts, whole, layout, shape, ZERO * largest) for layout in candidates]
         if min(errors) > tolerance:
             return OracleVerdict(output.name, min(errors))

@@ -70,6 +70,7 @@ class ProgramInput:
     plain tensor without a declared or recorded layout (always None in a spec).
     ``global_shape``: shape of the whole tensor where ``placements`` is known, else the local shape.
     ``assumed``: True where the placements are a default taken by us, to be listed as an assumption.
+    ``open_axes``: for a tangent, mesh axes of which ``placements`` says nothing: it lies there as its output does.
     """
 
     node: torch.fx.Node
@@ -79,6 +80,7 @@ class ProgramInput:
     global_shape: tuple[Size, ...] | None = None
     requires_grad: bool = False
     assumed: bool = False
+    open_axes: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +91,7 @@ class ProgramOutput:
     ``index``: position in the flat list that the graph returns. ``node``: the returned node.
     ``placements``: required layout over ``Program.mesh``, or None where any clean relation will do.
     ``declared``: where the requirement comes from, for messages ("DTensor metadata", "the parameter's placements").
+    ``open_axes``: mesh axes of which ``placements`` says nothing, because the DTensor lies on a part of the mesh.
     """
 
     node: torch.fx.Node
@@ -97,6 +100,7 @@ class ProgramOutput:
     index: int
     placements: tuple[Placement, ...] | None = None
     declared: str = ""
+    open_axes: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)

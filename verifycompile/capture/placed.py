@@ -42,6 +42,7 @@ class _Placed:
     placements: Placements | None
     shape: tuple[Size, ...]
     assumed: bool = False
+    open_axes: frozenset[int] = frozenset()
 
 
 class PlacedBoundary:
@@ -76,8 +77,10 @@ class PlacedBoundary:
         for position, flat in enumerate(self._exported.joint.outputs):
             for kind, name in output_names(self._exported, flat):
                 placements, declared = self._requirement(flat, kind, name, by_name)
+                # A forward value is free where its mesh says nothing; a gradient must be there what its parameter is.
+                open_axes = self._open_axes(flat.layout) if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
-                outputs.append(ProgramOutput(flat.node, kind, name, position, placements, declared))
+                outputs.append(ProgramOutput(flat.node, kind, name, position, placements, declared, open_axes))
         outputs.extend(passed_through_outputs(self._exported))
         known = {output.name for output in outputs if output.kind is OutputKind.VALUE}
         unknown = sorted(set(self._options.out_placements) - known)
@@ -125,7 +128,17 @@ class PlacedBoundary:
         whole = tuple(size_of(size) for size in layout.global_shape)
         placements = lift_placements(name, layout.placements, layout.mesh, self._root, len(whole))
         check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
-        return _Placed(placements, whole)
+        return _Placed(placements, whole, open_axes=self._open_axes(layout))
+
+    def _open_axes(self, layout: Layout | None) -> frozenset[int]:
+        """Mesh axes that the DTensor's own mesh lacks."""
+        spans = None if layout is None else self._root.spans(layout.mesh)
+        if spans is None:
+            return frozenset()
+        covered = {axis for axes in spans for axis in axes}
+        return frozenset(
+            axis for axis, item in enumerate(self._mesh.axes) if item.size > 1 and axis not in covered
+        )
 
     def _tangent(self, flat: Flat) -> ProgramInput:
         assert flat.node is not None
@@ -134,7 +147,9 @@ class PlacedBoundary:
         try:
             if flat.layout is not None:
                 placed = self._place_dtensor(flat.layout, f"the tangent of {name}")
-                return ProgramInput(flat.node, Role.TANGENT, name, placed.placements, placed.shape)
+                return ProgramInput(
+                    flat.node, Role.TANGENT, name, placed.placements, placed.shape, open_axes=placed.open_axes
+                )
             if name not in self._options.out_placements:
                 return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
             declared = self._checked(name, self._options.out_placements[name], len(shape))

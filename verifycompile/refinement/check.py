@@ -20,7 +20,7 @@ from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutp
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.inputs import is_boolean, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
-from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value
+from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value, with_open_axes
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
 from verifycompile.refinement.result import Mismatch, RefinementResult
@@ -183,10 +183,9 @@ class _Checker:
                 continue
             if key not in spec_inputs:
                 return Mismatch("VC107", f"the spec has no gradient for `{program_input.name}`", program_input.name)
-            placements = program_input.placements
-            if placements is None:
-                found = self.placements.get(program_input.name, self._replicated())
-                placements = tuple(Replicate() if isinstance(p, Partial) else p for p in found)
+            found = self.placements.get(program_input.name, self._replicated())
+            found = tuple(Replicate() if isinstance(p, Partial) else p for p in found)
+            placements = with_open_axes(program_input.placements or found, found, program_input.open_axes)
             mismatch = self._relate_input(spec_inputs[key], program_input, placements)
             if mismatch is not None:
                 return mismatch
@@ -239,6 +238,9 @@ class _Checker:
         if output.placements is None:
             # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
             return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)
+        if output.open_axes:
+            declared = (output.placements, output.open_axes)
+            return infer(self.pool, left, right, mesh, allow_partial=True, declared=declared)
         try:
             return output.placements if holds(self.pool, left, right, output.placements, mesh) else None
         except (UnsupportedError, ValueError):

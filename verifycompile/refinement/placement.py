@@ -136,16 +136,33 @@ def same_value(left: View, right: View) -> bool:
 
 
 def infer(
-    pool: TermPool, spec: View, implementation: View, mesh: Mesh, allow_partial: bool = True
+    pool: TermPool,
+    spec: View,
+    implementation: View,
+    mesh: Mesh,
+    allow_partial: bool = True,
+    declared: tuple[Placements, frozenset[int]] | None = None,
 ) -> Placements | None:
-    """Placements in which the stacked tensor is the spec value, or None. Prefers fewer partial axes."""
-    for placements in sorted(candidate_placements(spec, implementation, mesh, allow_partial), key=_partial_count):
+    """Placements in which the stacked tensor is the spec value, or None. Prefers fewer partial axes.
+
+    ``declared``: placements that must hold on all mesh axes but the ones in the set.
+    """
+    candidates = candidate_placements(spec, implementation, mesh, allow_partial)
+    if declared is not None:
+        placements, open_axes = declared
+        candidates = dict.fromkeys(with_open_axes(placements, found, open_axes) for found in candidates)
+    for placements in sorted(candidates, key=_partial_count):
         try:
             if holds(pool, spec, implementation, placements, mesh):
                 return placements
         except (UnsupportedError, relabel.UnalignedError):
             continue
     return None
+
+
+def with_open_axes(declared: Placements, found: Placements, open_axes: frozenset[int]) -> Placements:
+    """``declared``, with ``found`` on the mesh axes that are open."""
+    return tuple(found[axis] if axis in open_axes else item for axis, item in enumerate(declared))
 
 
 def _partial_count(placements: Placements) -> int:

@@ -73,13 +73,22 @@ def compare(
     parts: Sequence[torch.Tensor],
     mesh_shape: Sequence[int],
     placements: Sequence[Placement] | None,
+    open_axes: frozenset[int] = frozenset(),
 ) -> OutputComparison:
-    """Compares the ranks' ``parts`` under ``placements``, or under every clean relation where that is None."""
+    """Compares the ranks' ``parts`` under ``placements``, or under every clean relation where that is None.
+
+    ``open_axes``: mesh axes of which ``placements`` says nothing, so that every clean relation will do there.
+    """
     if not math.isfinite(reference.tolerance) or not bool(torch.isfinite(_real(reference.value)).all()):
         return OutputComparison(reference.name, Agreement.UNKNOWN, detail="the spec's output is not finite")
-    if placements is not None:
+    if placements is not None and not open_axes:
         return _compare_under(reference, parts, mesh_shape, tuple(placements))
-    return _compare_any(reference, parts, mesh_shape)
+    candidates = clean_placements(reference.value.dim(), mesh_shape)
+    if placements is not None:
+        opened = (tuple(f if a in open_axes else p for a, (p, f) in enumerate(zip(placements, found, strict=True)))
+                  for found in candidates)
+        candidates = list(dict.fromkeys(opened))
+    return _compare_any(reference, parts, mesh_shape, candidates)
 
 
 def _compare_under(
@@ -122,10 +131,15 @@ def _compare_under(
     )
 
 
-def _compare_any(reference: Reference, parts: Sequence[torch.Tensor], mesh_shape: Sequence[int]) -> OutputComparison:
+def _compare_any(
+    reference: Reference,
+    parts: Sequence[torch.Tensor],
+    mesh_shape: Sequence[int],
+    candidates: Sequence[tuple[Placement, ...]],
+) -> OutputComparison:
     name, spec_value = reference.name, reference.value
     closest: OutputComparison | None = None
-    for placements in clean_placements(spec_value.dim(), mesh_shape):
+    for placements in candidates:
         try:
             wholes = assemble(parts, mesh_shape, placements)
             result = _compare_under(reference, parts, mesh_shape, placements)

@@ -172,7 +172,7 @@ class _Comparison:
         self._scale = max(self._scale, float(largest))
         parts = [_tensor(part) for part in self._ranks.value(implementation.node)]
         reference = Reference(name, value, tolerance_of(value, response, self._scale))
-        result = compare(reference, parts, self._mesh_shape, implementation.placements)
+        result = compare(reference, parts, self._mesh_shape, implementation.placements, implementation.open_axes)
         if self._ranks.uninitialised and result.impl_value != result.impl_value:
             return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
         return result
@@ -210,11 +210,13 @@ def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: i
 
 def _tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> tuple[Placement, ...] | None:
     """The cotangent is sharded as its output is; it is whole where the output is replicated or partial."""
-    if entry.placements is not None:
+    if entry.placements is not None and not entry.open_axes:
         return entry.placements
     if output is None or output.relation is None:
         return None
-    return tuple(Replicate() if isinstance(placement, Partial) else placement for placement in output.relation)
+    found = tuple(Replicate() if isinstance(placement, Partial) else placement for placement in output.relation)
+    declared = entry.placements or found
+    return tuple(found[axis] if axis in entry.open_axes else item for axis, item in enumerate(declared))
 
 
 def _witness(result: OutputComparison, inputs: Inputs, implementation: Program, seed: int) -> Witness:
