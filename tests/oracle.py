@@ -17,10 +17,11 @@ import torch.fx
 from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from tests.programs.case import Case
 from tests.support import fake_mesh_world
+from verifycompile.capture.names import clean_module_name
 from verifycompile.program import Program, Role
 
 Ranks = Sequence[torch.Tensor]
@@ -65,7 +66,10 @@ def run_module(case: Case, original: Case | None = None, tolerance: float = 1e-9
                 return OracleVerdict("output.0", _closest(values, spec_output, case.mesh_shape))
             start = _cotangent(layout, cotangent, case)
         output.backward(start)
-        gradients = {name: _values(p.grad, case.world_size) for name, p in parallel.named_parameters()}
+        gradients = {
+            clean_module_name(name.split(".")): _values(p.grad, case.world_size)
+            for name, p in parallel.named_parameters()
+        }
     expected = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     for name, gradient in expected.items():
@@ -212,11 +216,26 @@ def shards(whole: torch.Tensor, layout: Sequence[Placement], mesh_shape: Sequenc
     """Each rank's part of a tensor that is sharded or replicated."""
     parts: list[torch.Tensor] = [whole]
     for placement, size in zip(layout, mesh_shape, strict=True):
-        if isinstance(placement, Shard):
-            parts = [piece for part in parts for piece in part.chunk(size, placement.dim)]
+        if isinstance(placement, Shard | _StridedShard):
+            parts = [piece for part in parts for piece in _pieces(part, placement, size)]
         else:
             parts = [part for part in parts for _ in range(size)]
     return parts
+
+
+def _pieces(tensor: torch.Tensor, placement: Shard | _StridedShard, size: int) -> list[torch.Tensor]:
+    blocks = tensor.chunk(_blocks(placement), placement.dim)
+    columns = zip(*(block.chunk(size, placement.dim) for block in blocks), strict=True)
+    return [torch.cat(column, placement.dim) for column in columns]
+
+
+def _joined(pieces: Sequence[torch.Tensor], placement: Shard | _StridedShard) -> torch.Tensor:
+    rows = zip(*(piece.chunk(_blocks(placement), placement.dim) for piece in pieces), strict=True)
+    return torch.cat([block for row in rows for block in row], placement.dim)
+
+
+def _blocks(placement: Shard | _StridedShard) -> int:
+    return int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
 
 
 def relation(
@@ -251,8 +270,8 @@ def _layout_error(
                 continue
             columns = list(zip(*group, strict=True))
             try:
-                if isinstance(placement, Shard):
-                    wholes.append([torch.cat(column, placement.dim) for column in columns])
+                if isinstance(placement, Shard | _StridedShard):
+                    wholes.append([_joined(column, placement) for column in columns])
                 else:
                     assert isinstance(placement, Partial)
                     scale = size if placement.reduce_op == "avg" else 1

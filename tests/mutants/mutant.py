@@ -61,7 +61,8 @@ def captured(case: Case, spec: Case) -> tuple[Program, Program]:
     """Both programs of a case against the single-device model of ``spec``; captured once a process."""
     with fake_mesh_world(case.mesh_shape, case.mesh_names) as mesh:
         # A wrong style would otherwise also be believed on how the caller lays out the inputs.
-        return capture(case, mesh, given_spec=spec, options={"in_placements": spec.input_placements()})
+        laid_out = spec if case.batch == spec.batch else case
+        return capture(case, mesh, given_spec=spec, options={"in_placements": laid_out.input_placements()})
 
 
 @functools.cache

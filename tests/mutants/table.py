@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
-from tests.mutants import edits, users
+from tests.mutants import data_parallel, edits, users
 from tests.mutants.edits import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from tests.mutants.mutant import Mutant
 from tests.programs import gpt2, llama, mlp, torch_transformer
@@ -225,5 +225,8 @@ _FAMILIES: tuple[Callable[[], Iterator[Mutant]], ...] = (
     swapped_operands,
     wrong_plans,
     wrong_code,
+    data_parallel.wrong_reductions,
+    data_parallel.scaled_twice,
+    data_parallel.wrong_axes,
 )
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in _FAMILIES for mutant in family())

@@ -17,7 +17,8 @@ def capture(
     case: Case, mesh: DeviceMesh, *, given_spec: Case | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[Program, Program]:
     """Spec and implementation. ``given_spec``: the case whose single-device model is the spec, else it is recovered."""
-    chosen = dict(options or {})
+    chosen = {"in_placements": case.input_placements()} if case.batch else {}
+    chosen.update(options or {})
     if given_spec is not None:
         chosen["spec"] = given_spec.spec()
     return capture_model(case.build(mesh), case.rank_inputs(0), {}, Options.from_mapping(chosen))

@@ -24,6 +24,7 @@ class Case:
 
     ``mesh``: axes as (name, size), outermost first. ``inputs``: the whole tensors that the spec's ``forward`` takes.
     ``sharded``: for each input the dimension that is sharded over ``tp``, None where every rank passes all of it.
+    ``batch``: the mesh axes over which the first dimension of every input is sharded.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Case:
     parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]
     inputs: Callable[[], tuple[torch.Tensor, ...]]
     sharded: tuple[int | None, ...] = ()
+    batch: tuple[str, ...] = ()
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -53,21 +55,32 @@ class Case:
 
     def rank_inputs(self, rank: int) -> tuple[torch.Tensor, ...]:
         """What one rank passes to ``forward``."""
-        degree = dict(self.mesh)["tp"]
-        dims = self.sharded or (None,) * len(self.inputs())
+        placements = self.input_placements().values()
         return tuple(
-            value if dim is None else value.chunk(degree, dim)[rank % degree].contiguous()
-            for value, dim in zip(self.inputs(), dims, strict=True)
+            self._part(value, item, rank).contiguous() for value, item in zip(self.inputs(), placements, strict=True)
         )
+
+    def _part(self, value: torch.Tensor, placements: tuple[Placement, ...], rank: int) -> torch.Tensor:
+        below = self.world_size
+        for size, placement in zip(self.mesh_shape, placements, strict=True):
+            below //= size
+            if isinstance(placement, Shard):
+                value = value.chunk(size, placement.dim)[rank // below % size]
+        return value
 
     def input_placements(self) -> dict[str, tuple[Placement, ...]]:
         """How :meth:`rank_inputs` lays out the inputs, by parameter name of ``forward``, as users declare it."""
         names = inspect.signature(self.spec().forward).parameters
         dims = self.sharded or (None,) * len(names)
         return {
-            name: tuple(Replicate() if dim is None or axis != "tp" else Shard(dim) for axis in self.mesh_names)
+            name: tuple(self._input_placement(axis, dim) for axis in self.mesh_names)
             for name, dim in zip(names, dims, strict=True)
         }
+
+    def _input_placement(self, axis: str, dim: int | None) -> Placement:
+        if axis in self.batch:
+            return Shard(0)
+        return Replicate() if dim is None or axis != "tp" else Shard(dim)
 
     def build(self, mesh: DeviceMesh) -> nn.Module:
         """The parallel model, with the weights of :meth:`spec`."""

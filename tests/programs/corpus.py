@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.programs import gpt2, llama, mlp, torch_transformer
+from tests.programs import data_parallel, gpt2, llama, mlp, torch_transformer
 from tests.programs.case import Case
 
 
@@ -35,6 +35,7 @@ DEFAULT: tuple[Case, ...] = (
     gpt2.case(4),
     llama.case(2, data_parallel=2),
     torch_transformer.case(4, data_parallel=2, sequence_parallel=False),
+    *data_parallel.programs().values(),
 )
 """What every run of the tests verifies."""
 
@@ -43,5 +44,5 @@ SWEEP: tuple[Case, ...] = tuple(
     for degree, data_parallel in ((4, 1), (8, 1), (2, 2), (4, 2))
     for case in programs(degree, data_parallel)
     if case.name not in {known.name for known in DEFAULT}
-)
+) + tuple(data_parallel.more_programs())
 """The remaining degrees and meshes."""

@@ -11,6 +11,7 @@ from verifycompile.program import Mesh, MeshAxis
 from verifycompile.refinement.classify import Kind, classify
 from verifycompile.refinement.placement import describe, holds, infer, reduce_partial, same_value, shard
 from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.torch_interface.placements import block_shard
 
 
 def mesh_of(*sizes: int) -> Mesh:
@@ -35,6 +36,32 @@ def test_outer_axis_splits_first(pool):
     value = shard(pool.leaf("w", (12, 6)), (Shard(0), Shard(0)), mesh_of(2, 3))
     assert value.shape == (2, 3, 2, 6)
     assert value.axes[0] == ((0, 1, 2), (1, 1, 3), (2, 1, 2))
+
+
+def test_inner_axis_splits_first_where_the_outer_one_divides_its_blocks(pool):
+    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 3), Shard(0)), mesh_of(2, 3))
+    assert value.shape == (2, 3, 4, 6)
+    assert value.axes[0] == ((1, 1, 3), (0, 1, 2), (2, 1, 4))
+
+
+def test_blocks_without_an_axis_of_their_own(pool):
+    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 3),), mesh_of(2))
+    assert value.axes[0] == ((1, 4, 3), (0, 1, 2), (1, 1, 4))
+    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 6), Shard(0)), mesh_of(2, 3))
+    assert value.axes[0] == ((1, 1, 3), (2, 2, 2), (0, 1, 2), (2, 1, 2))
+    value = shard(pool.leaf("w", (24, 6)), (block_shard(0, 2), Shard(0)), mesh_of(2, 4))
+    assert value.axes[0] == ((1, 2, 2), (0, 1, 2), (1, 1, 2), (2, 1, 3))
+    with pytest.raises(UnsupportedError):
+        shard(pool.leaf("w", (24, 6)), (block_shard(0, 24),), mesh_of(2))
+
+
+def test_open_axes_take_any_layout(pool):
+    spec, mesh = pool.leaf("w", (8, 6)), mesh_of(2, 2)
+    value = shard(spec, (Shard(0), Shard(1)), mesh)
+    declared = (Replicate(), Shard(1))
+    assert infer(pool, spec, value, mesh, declared=(declared, frozenset({0}))) == (Shard(0), Shard(1))
+    assert infer(pool, spec, value, mesh, declared=(declared, frozenset({1}))) is None
+    assert infer(pool, spec, value, mesh, declared=(declared, frozenset())) is None
 
 
 def test_negative_dimension_counts_from_the_end(pool):

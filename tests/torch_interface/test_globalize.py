@@ -107,6 +107,49 @@ def test_parametrizations_that_move_data_are_removed() -> None:
         ]
 
 
+def test_properties_that_move_data_are_removed() -> None:
+    with fake_mesh_world((4,), ("tp",)) as mesh:
+        layer, gather = nn.Linear(8, 8), Gather()
+        for name in ("weight", "bias"):
+            layer.register_parameter(name, nn.Parameter(distribute_tensor(getattr(layer, name), mesh, [Shard(0)])))
+        getters = {n: property(lambda self, n=n: gather(self._parameters[n])) for n in ("weight", "bias")}
+        layer.__class__ = type("GatheredLinear", (nn.Linear,), getters)
+        globalizer = Globalizer(whole)
+        copy = globalizer(layer)
+        assert type(copy) is nn.Linear
+        assert type(copy.weight) is nn.Parameter or type(copy.weight) is torch.Tensor
+        assert globalizer.assumptions == [
+            f"parametrization Gather of `{name}` in Linear only moves data; the spec is without it"
+            for name in ("weight", "bias")
+        ]
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return 2 * weight
+
+
+class DoublingLinear(nn.Linear):
+    @property
+    def weight(self) -> torch.Tensor:  # type: ignore[override]
+        return 2 * self._parameters["weight"]
+
+
+def test_parametrizations_that_compute_stay() -> None:
+    with fake_mesh_world((4,), ("tp",)) as mesh:
+        layer = nn.Linear(8, 8, bias=False)
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh, [Shard(0)]))
+        parametrize.register_parametrization(layer, "weight", Gather(), unsafe=True)
+        parametrize.register_parametrization(layer, "weight", Doubled(), unsafe=True)
+        globalizer = Globalizer(lambda tensor: torch.ones(tensor.shape) if isinstance(tensor, DTensor) else tensor)
+        copy = globalizer(layer)
+        assert torch.equal(copy.weight, 2 * torch.ones(8, 8))
+        assert len(globalizer.assumptions) == 1
+        plain = nn.Linear(8, 8)
+        plain.__class__ = DoublingLinear
+        assert type(Globalizer(whole)(plain)) is DoublingLinear
+
+
 def test_parametrizations_of_torch_stay() -> None:
     layer = parametrizations.weight_norm(nn.Linear(8, 8))
     globalizer = Globalizer(whole)

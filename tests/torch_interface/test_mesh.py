@@ -45,6 +45,18 @@ def test_axes_of_size_one_are_found_by_name() -> None:
         assert RootMesh(mesh).spans(mesh["dp"]) == ((0,),)
 
 
+def test_axes_of_meshes_unflattened_from_one_of_all_ranks() -> None:
+    with fake_world(8, rank=5):
+        world = fake_mesh((8,), ("world",))
+        dense = world._unflatten(0, (1, 2, 2, 2), ("pp", "replicate", "shard", "tp"))
+        root = RootMesh(world, [dense["replicate", "shard"], dense["tp"]])
+        assert root.description.axes == (MeshAxis("replicate", 2), MeshAxis("shard", 2), MeshAxis("tp", 2))
+        assert root.spans(dense["replicate", "shard"]) == ((0,), (1,))
+        assert root.spans(world) == ((0, 1, 2),)
+        assert RootMesh(world, [dense["tp"]]).description.axes == (MeshAxis("world_0", 4), MeshAxis("tp", 2))
+        assert RootMesh(dense, [dense["tp"]]).description == describe_mesh(dense)
+
+
 def test_lines_of_ranks() -> None:
     assert axes_of_line((4, 5, 6, 7), MESH) == (1,)
     assert axes_of_line((1, 5), MESH) == (0,)

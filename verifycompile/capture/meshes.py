@@ -32,13 +32,16 @@ def root_mesh(traced: TracedFrame, named: DeviceMesh | None) -> RootMesh:
     if named is not None:
         return RootMesh(named)
     seen: dict[int, DeviceMesh] = {}
+    used: dict[int, DeviceMesh] = {}
     for value in traced.example_inputs:
         held = value.device_mesh if isinstance(value, DTensor) else real_object(value)
         if isinstance(held, DeviceMesh):
             root = root_of(held)
             seen.setdefault(id(root), root)
+            used.setdefault(id(held), held)
     roots: dict[Mesh, RootMesh] = {}
-    for found in map(RootMesh, seen.values()):
+    for mesh in seen.values():
+        found = RootMesh(mesh, [part for part in used.values() if root_of(part) is mesh])
         roots.setdefault(found.description, found)
     if not roots:
         raise UsageError(
@@ -131,7 +134,7 @@ def resolve_groups(graph: torch.fx.GraphModule, root: RootMesh) -> Groups:
         if use.mesh is not None or len(spans) == 0:
             continue
         if own_groups is None:
-            own_groups = mesh_group_ranks(root.mesh)
+            own_groups = {ranks for mesh in (root.mesh, *root.parts) for ranks in mesh_group_ranks(mesh)}
         ranks = group_ranks(use.group)
         if ranks not in own_groups and len(ranks) != len(mesh.ranks):
             names = ", ".join(mesh.axes[axis].name for axis in spans)

@@ -136,9 +136,7 @@ class PlacedBoundary:
         if spans is None:
             return frozenset()
         covered = {axis for axes in spans for axis in axes}
-        return frozenset(
-            axis for axis, item in enumerate(self._mesh.axes) if item.size > 1 and axis not in covered
-        )
+        return frozenset(axis for axis, item in enumerate(self._mesh.axes) if item.size > 1 and axis not in covered)
 
     def _tangent(self, flat: Flat) -> ProgramInput:
         assert flat.node is not None

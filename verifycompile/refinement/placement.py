@@ -140,6 +140,7 @@ def infer(
     spec: View,
     implementation: View,
     mesh: Mesh,
+    *,
     allow_partial: bool = True,
     declared: tuple[Placements, frozenset[int]] | None = None,
 ) -> Placements | None:

@@ -22,6 +22,7 @@ from torch._guards import CompileContext, CompileId, TracingContext, compile_con
 from verifycompile.torch_interface.attributes import lift_attributes
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.strided import strided_shards_by_views
 
 Result = TypeVar("Result")
 
@@ -141,6 +142,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
     identifier = CompileContext.current_compile_id() or CompileId(frame_id=0, frame_compile_id=0)
     with (
         tracing(None),
+        strided_shards_by_views(),
         compile_context(CompileContext(identifier)),
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),
         get_metrics_context(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -37,11 +38,16 @@ def describe_mesh(mesh: DeviceMesh) -> Mesh:
 
 
 class RootMesh:
-    """The mesh that placements speak of. What it finds out about submeshes it remembers: rank maps may be large."""
+    """The mesh that placements speak of. What it finds out about submeshes it remembers: rank maps may be large.
 
-    def __init__(self, mesh: DeviceMesh) -> None:
+    ``parts``: meshes cut out of ``mesh`` that the program uses. Where they divide an axis of ``mesh`` further, as
+    meshes unflattened from a mesh of all ranks do, the axes are the parts'.
+    """
+
+    def __init__(self, mesh: DeviceMesh, parts: Sequence[DeviceMesh] = ()) -> None:
         self.mesh = mesh
-        self.description = describe_mesh(mesh)
+        self.parts = tuple(parts)
+        self.description = _divided(describe_mesh(mesh), self.parts)
         self._spans: dict[int, tuple[DeviceMesh, tuple[tuple[int, ...], ...] | None]] = {}
 
     @property
@@ -58,7 +64,7 @@ class RootMesh:
         return self._spans[id(submesh)][1]
 
     def _find_spans(self, submesh: DeviceMesh) -> tuple[tuple[int, ...], ...] | None:
-        if submesh is self.mesh or describe_mesh(submesh) == self.description:
+        if describe_mesh(submesh) == self.description:
             return tuple((index,) for index in range(self.ndim))
         root_names = tuple(axis.name for axis in self.description.axes)
         found: list[tuple[int, ...]] = []
@@ -73,6 +79,39 @@ class RootMesh:
                 return None
             found.append(axes)
         return tuple(found)
+
+
+def _divided(root: Mesh, parts: Sequence[DeviceMesh]) -> Mesh:
+    """``root`` with its axes divided where an axis of a part begins or ends."""
+    names = {span: name for part in parts for name, span in _spans_of_axes(part, root)}
+    axes: list[MeshAxis] = []
+    stride = len(root.ranks)
+    for axis in root.axes:
+        stride, above = stride // axis.size, stride
+        cuts = sorted({stride, above, *(cut for span in names for cut in span if stride < cut < above)})
+        if any(high % low for low, high in itertools.pairwise(cuts)):
+            return root
+        spans = list(itertools.pairwise(cuts))[::-1] or [(stride, above)]
+        for span in spans:
+            own = axis.name if len(spans) == 1 else f"{axis.name}_{len(axes)}"
+            rename = len(spans) > 1 or len(root.axes) == 1
+            axes.append(MeshAxis(names.get(span, own) if rename else own, span[1] // span[0]))
+    return Mesh(tuple(axes), root.ranks)
+
+
+def _spans_of_axes(part: DeviceMesh, root: Mesh) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name of each axis of ``part`` that steps evenly through the ranks of ``root``, with its step and its extent."""
+    ranks = part.mesh
+    names = part.mesh_dim_names or tuple(f"dim_{index}" for index in range(part.ndim))
+    for dimension, name in enumerate(names):
+        line: list[int] = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0].tolist()
+        if len(line) == 1 or any(rank not in root.ranks for rank in line):
+            continue
+        positions = [root.ranks.index(rank) for rank in line]
+        steps = {high - low for low, high in itertools.pairwise(positions)}
+        step = steps.pop()
+        if not steps and step > 0:
+            yield name, (step, step * len(line))
 
 
 def axes_of_line(ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, ...] | None:

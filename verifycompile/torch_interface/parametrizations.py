@@ -68,7 +68,9 @@ def _names(value: object) -> frozenset[str]:
 
 def is_parametrized(module: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether ``kind`` is the class that ``torch.nn.utils.parametrize`` put before the module's own."""
-    return "parametrizations" in module._modules and kind.__name__.startswith("Parametrized") and len(kind.__bases__) == 1
+    return (
+        "parametrizations" in module._modules and kind.__name__.startswith("Parametrized") and len(kind.__bases__) == 1
+    )
 
 
 def parametrization_steps(module: nn.Module) -> dict[str, list[nn.Module]]:

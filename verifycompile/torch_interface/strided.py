@@ -48,16 +48,14 @@ def strided_shards_by_views() -> Generator[list[str]]:
         if not _even(shape[self.dim], ranks, blocks) or local_tensor.shape[self.dim] * ranks != shape[self.dim]:
             return to_replicate(self, local_tensor, mesh, mesh_dim, shape)
         made.append("all_gather")
-        pieces = functional_collectives.all_gather_tensor(
+        pieces = functional_collectives.all_gather_single(
             local_tensor.contiguous(), gather_dim=self.dim, group=(mesh, mesh_dim)
         )
         if isinstance(pieces, functional_collectives.AsyncCollectiveTensor):
             pieces = pieces.wait()
         return joined(pieces, self.dim, ranks, int(blocks)).contiguous()
 
-    def shard(
-        self: _StridedShard, tensor: torch.Tensor, num_chunks: int, index: Any, **options: bool
-    ) -> torch.Tensor:
+    def shard(self: _StridedShard, tensor: torch.Tensor, num_chunks: int, index: Any, **options: bool) -> torch.Tensor:
         if not _even(tensor.shape[self.dim], num_chunks, self.split_factor):
             return select(self, tensor, num_chunks, index, **options)
         made.append("shard")
@@ -69,7 +67,10 @@ def strided_shards_by_views() -> Generator[list[str]]:
             return size_and_offset(self, size, num_chunks, rank, offset_mode)
         made.append("size")
         local = size // num_chunks
-        return local, None if mode is placement_types._StridedShardOffsetMode.NONE else local // self.split_factor * rank
+        return (
+            local,
+            None if mode is placement_types._StridedShardOffsetMode.NONE else local // self.split_factor * rank,
+        )
 
     for name, function in zip(_NAMES, (gather, shard, sizes), strict=True):
         setattr(_StridedShard, name, function)

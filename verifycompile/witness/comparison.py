@@ -85,8 +85,10 @@ def compare(
         return _compare_under(reference, parts, mesh_shape, tuple(placements))
     candidates = clean_placements(reference.value.dim(), mesh_shape)
     if placements is not None:
-        opened = (tuple(f if a in open_axes else p for a, (p, f) in enumerate(zip(placements, found, strict=True)))
-                  for found in candidates)
+        opened = (
+            tuple(f if a in open_axes else p for a, (p, f) in enumerate(zip(placements, found, strict=True)))
+            for found in candidates
+        )
         candidates = list(dict.fromkeys(opened))
     return _compare_any(reference, parts, mesh_shape, candidates)
 
