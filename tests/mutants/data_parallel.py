@@ -21,7 +21,7 @@ CASES = programs.programs()
 DDP, FSDP, HSDP = CASES["ddp-mlp-2"], CASES["fsdp-mlp-2"], CASES["hsdp-mlp-2x2"]
 PROPERTIES = CASES["fsdp-properties-mlp-4"]
 FSDP_TP, HSDP_TP = CASES["fsdp-tp-mlp-2x2"], CASES["hsdp-tp-mlp-2x2x2"]
-LLAMA_TP = CASES["hsdp-tp-sp-llama-2x2x2"]
+LLAMA_TP = CASES["fsdp-tp-sp-llama-2x2"]
 
 SCALE = frozenset({"VC103", "VC102"})
 LOCAL = frozenset({"VC101", "VC103", "VC104", "VC105", "VC106"})

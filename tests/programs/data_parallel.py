@@ -160,7 +160,7 @@ def transformer(name: str, mesh: tuple[tuple[str, int], ...], layout: Layout, *,
     """A Llama block; around tensor parallelism its norms run on shards of the sequence."""
     parallelize = data_parallel(layout, llama.llama_plan() if plan else None)
     label = f"{name}-llama-{'x'.join(str(n) for _, n in mesh)}"
-    return Case(label, mesh, lambda: Classifier(1, *llama.heads(2)), parallelize, tokens, batch=layout.axes)
+    return Case(label, mesh, lambda: Classifier(1, *llama.heads(dict(mesh).get("tp", 2))), parallelize, tokens, batch=layout.axes)
 
 
 def programs() -> Mapping[str, Case]:
@@ -171,7 +171,7 @@ def programs() -> Mapping[str, Case]:
         regression("hsdp", HYBRID, HSDP),
         regression("fsdp-tp", DP_TP, FSDP, plan=True),
         regression("hsdp-tp", HYBRID_TP, HSDP, plan=True),
-        transformer("hsdp-tp-sp", HYBRID_TP, summed(HSDP), plan=True),
+        transformer("fsdp-tp-sp", DP_TP, summed(FSDP), plan=True),
     )
     return {case.name: case for case in cases}
 
@@ -183,5 +183,6 @@ def more_programs() -> tuple[Case, ...]:
         regression("fsdp-properties-tp", (("dp", 4), ("tp", 2)), FSDP_PROPERTIES, plan=True),
         transformer("ddp", DP, summed(DDP)),
         transformer("fsdp", DP, summed(FSDP)),
+        transformer("hsdp-tp-sp", HYBRID_TP, summed(HSDP), plan=True),
         transformer("fsdp-tp-sp", (("dp", 2), ("tp", 4)), summed(FSDP), plan=True),
     )
