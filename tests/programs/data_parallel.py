@@ -160,7 +160,14 @@ def transformer(name: str, mesh: tuple[tuple[str, int], ...], layout: Layout, *,
     """A Llama block; around tensor parallelism its norms run on shards of the sequence."""
     parallelize = data_parallel(layout, llama.llama_plan() if plan else None)
     label = f"{name}-llama-{'x'.join(str(n) for _, n in mesh)}"
-    return Case(label, mesh, lambda: Classifier(1, *llama.heads(dict(mesh).get("tp", 2))), parallelize, tokens, batch=layout.axes)
+    return Case(
+        label,
+        mesh,
+        lambda: Classifier(1, *llama.heads(dict(mesh).get("tp", 2))),
+        parallelize,
+        tokens,
+        batch=layout.axes,
+    )
 
 
 def programs() -> Mapping[str, Case]:
