@@ -128,6 +128,26 @@ def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha
     return b.combination((1, self), (alpha, _back(b, added, position)))
 
 
+@operator(aten.index_copy.default)
+def index_copy(b: Builder, self: View, dim: int, index: View, source: View) -> View:
+    """``self[..., index[i], ...] = source[..., i, ...]``: a scatter with one index for all other dimensions."""
+    position = _position(b, self, dim)
+    if b.rank(index) != 1 or b.rank(source) != b.rank(self):
+        raise UnsupportedError(UNSUPPORTED, "index_copy of scalars")
+    _require_equal_batch(b, position, self, source)
+    result = b.core(
+        SCATTER,
+        (),
+        "*b v, i, *b i -> *b w",
+        _last(b, self, position),
+        index,
+        _last(b, source, position),
+        cores="v i",
+        fresh={"w": b.shape(self)[position]},
+    )
+    return _back(b, result, position)
+
+
 # ------------------------------------------------------------------------------------------------ writing to a part
 
 

@@ -166,6 +166,9 @@ refuse(
 )  # fmt: skip
 add(aten.index_add.default, real(3, 4), 1, whole(4, 6), real(3, 6))
 add(aten.index_add.default, real(3, 4), -2, whole(3, 2), real(2, 4), alpha=2)
+add(aten.index_copy.default, real(3, 4), 1, torch.tensor([2, 0]), real(3, 2))
+add(aten.index_copy.default, real(3, 4), -2, torch.tensor([2, 0]), real(2, 4))
+refuse("VC202 index_copy of scalars", aten.index_copy.default, real(3), 0, torch.tensor(1), real())
 add(aten.slice_scatter.default, real(3, 6), real(3, 2), 1, 2, 4)
 add(aten.slice_scatter.default, real(3, 6), real(3, 6), 1)
 add(aten.slice_scatter.default, real(6, 3), real(2, 3), 0, -2)
