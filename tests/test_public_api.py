@@ -11,7 +11,15 @@ import verifycompile
 
 
 def test_names() -> None:
-    assert verifycompile.__all__ == ["RefinementError", "Report", "UsageError", "Verdict", "explain", "verify", "verify_graphs"]
+    assert verifycompile.__all__ == [
+        "RefinementError",
+        "Report",
+        "UsageError",
+        "Verdict",
+        "explain",
+        "verify",
+        "verify_graphs",
+    ]
     for name in verifycompile.__all__:
         assert getattr(verifycompile, name).__name__ == name
         assert name in dir(verifycompile)

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from tests.support import fake_mesh_world
 from verifycompile.torch_interface.globalize import Globalizer
-from verifycompile.torch_interface.wrappers import holds_mesh, wrapped_forward
+from verifycompile.torch_interface.wrappers import holds_mesh, moves_data, wrapped_forward
 
 
 class Scaled(nn.Linear):
@@ -94,6 +94,14 @@ def test_what_holds_a_mesh() -> None:
         assert not holds_mesh(print)
 
 
+def test_what_moves_data() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        assert moves_data(lambda _module, _inputs, output: output.to_local())
+        assert moves_data(lambda _module, _inputs, output: output * mesh.size())
+        assert not moves_data(lambda _module, _inputs, output: output * 2)
+        assert not moves_data(print)
+
+
 def test_hooks_that_hold_a_mesh_are_removed_and_named() -> None:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         module = Scaled(4, 4)
@@ -104,4 +112,6 @@ def test_hooks_that_hold_a_mesh_are_removed_and_named() -> None:
         assert not copy._forward_pre_hooks
         assert len(module._forward_pre_hooks) == 1
         (assumption,) = globalizer.assumptions
-        assert assumption.startswith("hook `test_hooks_that_hold_a_mesh_are_removed_and_named.<locals>.<lambda>` around")
+        assert assumption.startswith(
+            "hook `test_hooks_that_hold_a_mesh_are_removed_and_named.<locals>.<lambda>` around"
+        )

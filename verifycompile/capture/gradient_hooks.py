@@ -142,4 +142,3 @@ def _append(target: torch.fx.GraphModule, hook: JointGraph, gradient: torch.fx.N
 def _return(graph: torch.fx.GraphModule, outputs: Sequence[Flat]) -> None:
     last = next(iter(graph.graph.find_nodes(op="output")))
     last.args = (tuple(flat.node for flat in outputs),)
-

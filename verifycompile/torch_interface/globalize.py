@@ -24,7 +24,7 @@ from verifycompile.torch_interface.parametrizations import (
     parametrization_steps,
     shadowed_parameters,
 )
-from verifycompile.torch_interface.wrappers import holds_mesh, wrapped_forward
+from verifycompile.torch_interface.wrappers import moves_data, wrapped_forward
 
 _HOOK_TABLES = (
     "_forward_pre_hooks",
@@ -153,7 +153,7 @@ class Globalizer:
     def _is_left_out(self, module: nn.Module, hook: Any) -> bool:
         if is_of_torch_distributed(hook):
             return True
-        if not holds_mesh(hook):
+        if not moves_data(hook):
             return False
         self._leave_out("hook", hook, module)
         return True

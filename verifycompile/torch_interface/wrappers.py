@@ -16,11 +16,19 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 _DEPTH = 4
+_MOVES = frozenset({"from_local", "to_local", "redistribute", "full_tensor"})
+"""Names under which code changes where a tensor lies and not what it is."""
 
 
 def holds_mesh(function: object) -> bool:
     """True for a function that closes over (or is bound to) a device mesh or a process group."""
     return _holds_mesh(function, _DEPTH)
+
+
+def moves_data(function: object) -> bool:
+    """True for a function that communicates: it holds a mesh, or its own code places or takes apart a DTensor."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return holds_mesh(function) or (code is not None and not _MOVES.isdisjoint(code.co_names))
 
 
 def _holds_mesh(value: object, depth: int) -> bool:
