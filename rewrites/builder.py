@@ -10,13 +10,16 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import sympy
 import torch
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
-from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide
+from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
+from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, TermPool, View
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
@@ -26,7 +29,6 @@ Number = int | float | bool | sympy.Expr
 RESHAPE = Operation("reshape", linear=frozenset({0}))
 SLICE = Operation("slice", linear=frozenset({0}))
 PAD = Operation("pad", linear=frozenset({0}))
-CONCATENATE = Operation("concatenate", jointly_linear=True)
 POWER = Operation("power")
 
 
@@ -214,13 +216,19 @@ class Builder:
         except NonFiniteScalarError:
             return self.mul(view, factor)  # pyright: ignore[reportArgumentType]
 
-    def power(self, view: View, exponent: Number) -> View:
+    def power(self, view: View, exponent: Number | Scalar) -> View:
         """``view ** exponent``; small whole powers are products, whole powers take the coefficient along."""
         e = as_scalar(exponent)
         if e == 0:
             return self.pool.constant(ONE, view.shape)
         if e == 1:
             return view
+        dim = concatenated_dim(view)
+        if dim is not None:
+            return self.concatenate([self.power(piece, exponent) for piece in pieces_of(view, dim)], dim - self.lead)
+        nested = self._power_of_power(view, e)
+        if nested is not None:
+            return nested
         if e in (2, 3):
             return self.mul(*[view] * int(e))  # pyright: ignore[reportArgumentType]
         if view.term is self.pool.unit and view.coefficient == 1:
@@ -233,6 +241,21 @@ class Builder:
             factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
             return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
         return algebra.elementwise(self.pool, POWER, (e,), (view,))
+
+    def _power_of_power(self, view: View, exponent: Scalar) -> View | None:
+        """``(t ** p) ** q`` is ``t ** (p q)`` for positive exponents, where no element of ``t`` is negative."""
+        if view.term.operation is not POWER or not isinstance(view.coefficient, Fraction):
+            return None
+        (inner,) = view.term.attributes
+        (base,) = algebra.open_view(view).operands
+        if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
+            return None
+        if inner <= 0 or exponent <= 0 or not is_nonnegative(base):
+            return None
+        factor = ONE
+        for _ in range(int(exponent)):
+            factor = multiply(factor, view.coefficient)
+        return self.power(base, inner * exponent).scaled(factor)
 
     def _power_of_positive(self, factor: View, exponent: Scalar) -> View:
         if factor.term.operation is exponential.EXPONENTIAL:
@@ -299,7 +322,12 @@ class Builder:
 
     def sum(self, view: View, dims: Sequence[int] | int | None, keepdim: bool = False) -> View:
         positions = sorted(self.dims(view, dims))
-        result = algebra.sum_over(self.pool, view, positions)
+        dim = concatenated_dim(view)
+        if dim is not None and dim in positions:
+            parts = [algebra.sum_over(self.pool, piece, positions) for piece in pieces_of(view, dim)]
+            result = algebra.combine(self.pool, parts)
+        else:
+            result = algebra.sum_over(self.pool, view, positions)
         if keepdim:
             for position in positions:
                 result = relabel.insert_dim(result, position)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.algebra import open_view
+from verifycompile.ir.algebra import elementwise, open_view
 from verifycompile.ir.build import Signature, apply
+from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -21,6 +24,14 @@ EXTREMES = {"max": Operation("reduce_max"), "min": Operation("reduce_min")}
 
 def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View:
     """Largest or smallest element over ``dims``, which are dropped. Extremes of extremes are merged."""
+    dim = concatenated_dim(view)
+    pairwise = MAXIMUM if kind == "max" else MINIMUM
+    if dim is not None and dim in dims:
+        parts = [reduce_extreme(pool, piece, dims, kind) for piece in pieces_of(view, dim)]
+        return functools.reduce(lambda left, right: elementwise(pool, pairwise, (), (left, right)), parts)
+    if view.term.operation is pairwise and view.coefficient == 1:
+        parts = [reduce_extreme(pool, operand, dims, kind) for operand in open_view(view).operands]
+        return elementwise(pool, pairwise, (), parts)
     operation = EXTREMES[kind]
     bound = [d for d in sorted(dims) if view.uses(d)]
     kept = [d for d in range(view.rank) if d not in set(dims)]

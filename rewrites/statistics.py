@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
@@ -74,16 +76,18 @@ def var_mean(b: Builder, self: View, dim: Dims, correction: Number | None, keepd
 
 @operator(aten.linalg_vector_norm.default)
 def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> View:
-    """``(sum |x| ** ord) ** (1 / ord)`` for the orders 1 and 2; the largest ``|x|`` for infinity."""
+    """``(sum |x| ** ord) ** (1 / ord)`` for positive orders; the largest ``|x|`` for infinity."""
     require_real(b, "self")
     value = cast(b, self, b.dtype_of("self"), dtype)
     if ord == 2:
         return _root(b, b.sum(b.power(value, 2), dim, keepdim))
-    absolute = b.pointwise(FUNCTIONS["abs"], value)
+    absolute = value if is_nonnegative(value) else b.pointwise(FUNCTIONS["abs"], value)
     if ord == 1:
         return b.sum(absolute, dim, keepdim)
     if ord == math.inf:
         return extreme(b, absolute, dim, keepdim, "max")
+    if ord > 0:
+        return b.power(b.sum(b.power(absolute, ord), dim, keepdim), 1 / as_scalar(ord))
     raise UnsupportedError(UNSUPPORTED, f"a vector norm with ord={ord}")
 
 

@@ -1,4 +1,4 @@
-"""Optimizer steps verify, by hand and with torch's own classes; mistakes in them are refuted."""
+"""Optimizer steps and the clipping of gradients verify, by hand and with torch's own classes; mistakes in them are refuted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 import verifycompile
+from tests.programs.clipping import CLIPPING
 from tests.programs.updates import UPDATES, Update
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
@@ -32,15 +33,17 @@ def report_on(update: Update, mistake: str = "") -> Report:
         )
 
 
-@pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
+@pytest.mark.parametrize("update", [*UPDATES, *CLIPPING], ids=lambda update: update.name)
 def test_step_verifies(update: Update) -> None:
     report = report_on(update)
     assert report.verdict is Verdict.VERIFIED, str(report)
-    assert all(name.startswith("mutation.") for name in report.relations)
+    assert sum(name.startswith("mutation.") for name in report.relations) >= 3
 
 
 @pytest.mark.parametrize(
-    ("update", "mistake"), [(u, m) for u in UPDATES for m in u.mistakes], ids=lambda v: v if isinstance(v, str) else ""
+    ("update", "mistake"),
+    [(u, m) for u in (*UPDATES, *CLIPPING) for m in u.mistakes],
+    ids=lambda v: v if isinstance(v, str) else v.name,
 )
 def test_mistake_in_a_step_is_refuted(update: Update, mistake: str) -> None:
     report = report_on(update, mistake)

@@ -40,6 +40,17 @@ def test_infinities_are_no_real_numbers(value: float) -> None:
         as_scalar(value)
 
 
+@pytest.mark.parametrize("number", [2, 3, 8, 128, 0.3])
+def test_a_rounded_root_times_itself_is_the_number(number: float) -> None:
+    root = as_scalar(math.sqrt(number))
+    inverse = divide(Fraction(1), root)
+    assert multiply(root, root) == as_scalar(number)
+    assert multiply(inverse, inverse) == 1 / as_scalar(number)  # type: ignore[operator]
+    assert multiply(multiply(root, Fraction(1, 65536)), root) == multiply(multiply(root, root), Fraction(1, 65536))
+    assert divide(root, as_scalar(math.nextafter(math.sqrt(number), 100))) == 1
+    assert multiply(root, as_scalar(math.sqrt(number) * (1 + 1e-12))) != as_scalar(number)
+
+
 def test_arithmetic_with_sizes() -> None:
     half = divide(Fraction(1), as_scalar(2 * s))
     assert multiply(half, as_scalar(s)) == Fraction(1, 2)

@@ -115,7 +115,10 @@ for _order in (1, 2, math.inf):
     add(aten.norm.ScalarOpt_dim, real(3, 4), _order, [1], True)
     add(aten.norm.Scalar, real(3, 4), _order)
 add(aten.norm.ScalarOpt_dim, real(3, 4), None, [0])
-refuse("VC202 a vector norm with ord=3", aten.linalg_vector_norm.default, real(3, 4), 3)
+for _order in (3, 0.5, 4.0):
+    add(aten.linalg_vector_norm.default, real(3, 4), _order)
+refuse("VC202 a vector norm with ord=0", aten.linalg_vector_norm.default, real(3, 4), 0)
+refuse("VC202 a vector norm with ord=-1", aten.linalg_vector_norm.default, real(3, 4), -1)
 add(aten.logsumexp.default, real(3, 4), [1])
 add(aten.logsumexp.default, real(3, 4), [0, -1], True)
 

@@ -19,6 +19,8 @@ ZERO = Fraction(0)
 
 # Largest denominator tried when a float literal is read as a simple rational.
 _SIMPLE_DENOMINATOR = 10_000
+# What two roundings to double precision may change, relative to the number.
+_ROUNDING = Fraction(1, 2**50)
 
 
 class NonFiniteScalarError(ValueError):
@@ -59,16 +61,30 @@ def to_sympy(value: Scalar) -> sympy.Expr:
     return value
 
 
+def _nearby(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
+    """The simple number next to a result of two rounded numbers: ``sqrt(2) * sqrt(2)`` is 2 in every order.
+
+    Numbers whose fractions are long are roots and the like, which a program can only write rounded.
+    """
+    if left.denominator <= _SIMPLE_DENOMINATOR or right.denominator <= _SIMPLE_DENOMINATOR or result == 0:
+        return result
+    # As a number between 1/2 and 2, so that sizes, which are often powers of two, do not count.
+    shift = result.numerator.bit_length() - result.denominator.bit_length()
+    mantissa = result / Fraction(2) ** shift
+    simple = mantissa.limit_denominator(_SIMPLE_DENOMINATOR)
+    return simple * Fraction(2) ** shift if abs(simple - mantissa) <= _ROUNDING else result
+
+
 def multiply(left: Scalar, right: Scalar) -> Scalar:
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return left * right
+        return _nearby(left * right, left, right)
     return _simplify(to_sympy(left) * to_sympy(right))
 
 
 def divide(left: Scalar, right: Scalar) -> Scalar:
     """Quotient. Raises ZeroDivisionError for a zero divisor."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return left / right
+        return _nearby(left / right, left, right)
     if right == 0:
         raise ZeroDivisionError("division by a zero coefficient")
     return _simplify(to_sympy(left) / to_sympy(right))

@@ -1,0 +1,88 @@
+"""What is done to a concatenation is done to its pieces; signs that are known by construction."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.ir.evaluate import Evaluator
+from tests.ir.views import Leaves, leaf
+from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
+from verifycompile.ir.sign import is_nonnegative
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import FUNCTIONS
+from verifycompile.rewrites.reduction import reduce_extreme
+
+
+def pair(shape: tuple[int, int], other: tuple[int, int]) -> tuple[Builder, View, View, Evaluator, torch.Tensor, int]:
+    leaves: Leaves = {}
+    b = Builder(TermPool())
+    dim = 0 if shape[1] == other[1] else 1
+    left, right = leaf(b.pool, leaves, *shape), leaf(b.pool, leaves, *other)
+    return b, left, right, Evaluator(leaves), torch.cat(list(leaves.values()), dim), dim
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (4, 3)), ((2, 1), (2, 5)), ((1, 1), (1, 1))])
+def test_pieces(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    b, left, right, evaluator, value, dim = pair(*shapes)
+    both = b.scale(b.concatenate([left, b.scale(right, 2)], dim), 3)
+    value = value.clone()
+    value.narrow(dim, shapes[0][dim], shapes[1][dim]).mul_(2)
+    value *= 3
+    assert concatenated_dim(both) == dim
+    first, second = pieces_of(both, dim)
+    torch.testing.assert_close(torch.cat([evaluator.view(first), evaluator.view(second)], dim), value)
+    torch.testing.assert_close(evaluator.view(b.power(both, 2)), value**2)
+    torch.testing.assert_close(evaluator.view(b.sum(both, [dim])), value.sum(dim))
+    torch.testing.assert_close(evaluator.view(b.sum(both, None)), value.sum())
+    torch.testing.assert_close(evaluator.view(reduce_extreme(b.pool, both, [dim], "max")), value.amax(dim))
+    torch.testing.assert_close(evaluator.view(reduce_extreme(b.pool, both, [0, 1], "min")), value.amin())
+
+
+def test_the_sum_over_a_concatenation_is_that_of_its_pieces() -> None:
+    b, left, right, _, _, dim = pair((2, 3), (4, 3))
+    both = b.concatenate([left, right], dim)
+    assert b.sum(both, None) == b.add(b.sum(left, None), b.sum(right, None))
+    assert b.power(both, 2).term.operation is CONCATENATE
+
+
+def test_a_part_of_a_concatenation_is_not_taken_for_it() -> None:
+    b, left, right, _, _, dim = pair((2, 3), (4, 3))
+    both = b.concatenate([left, right], dim)
+    assert concatenated_dim(b.reshape(both, [2, 3, 3])) is None
+    assert concatenated_dim(b.reshape(both, [18])) is None
+    assert concatenated_dim(left) is None
+
+
+def test_norm_of_norms() -> None:
+    b, left, right, evaluator, value, _ = pair((2, 3), (4, 3))
+    norms = [b.power(b.sum(b.power(v, 2), None), 0.5) for v in (left, right)]
+    stack = b.concatenate([b.unsqueeze(norm, 0) for norm in norms], 0)
+    total = b.power(b.sum(b.power(stack, 2), None), 0.5)
+    assert total == b.power(b.add(b.sum(b.power(left, 2), None), b.sum(b.power(right, 2), None)), 0.5)
+    torch.testing.assert_close(evaluator.view(total), value.norm())
+
+
+def test_the_square_of_a_root_needs_a_sign() -> None:
+    b, left, _, _, _, _ = pair((2, 3), (4, 3))
+    assert b.power(b.power(b.mul(left, left), 0.5), 2) == b.mul(left, left)
+    assert b.power(b.power(left, 0.5), 2) != left
+    assert b.power(b.power(b.mul(left, left), -0.5), 2) != b.power(b.mul(left, left), -1)
+
+
+def test_signs() -> None:
+    b, x, _, _, _, _ = pair((2, 3), (4, 3))
+    y = b.pool.leaf("y", (2, 3))
+    square, absolute = b.mul(x, x), b.pointwise(FUNCTIONS["abs"], y)
+    for view in (
+        square, absolute, b.sum(square, None), b.mul(square, y, y), b.add(square, absolute, 1), b.exp(x),
+        b.less(x, y), b.power(x, 0.5), b.power(x, 4), b.power(absolute, -1), reduce_extreme(b.pool, square, [0], "max"),
+        b.pool.zero((2, 3)), b.mul(x, x, absolute), b.pointwise(FUNCTIONS["abs"], b.mul(x, y)),
+    ):  # fmt: skip
+        assert is_nonnegative(view), view.term
+    for view in (
+        x, b.scale(square, -1), b.mul(x, y), b.mul(x, x, y), b.sub(square, 1), b.power(x, -1), b.power(x, 3),
+        b.contraction("m k, n k -> m n", x, x), b.sub(square, absolute), reduce_extreme(b.pool, x, [0], "max"),
+    ):  # fmt: skip
+        assert not is_nonnegative(view), view.term

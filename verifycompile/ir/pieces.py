@@ -1,0 +1,45 @@
+"""Concatenations laid open: what is done to every element, or over all of them, is done to the pieces.
+
+So the norm of a stack of norms is the root of the sum of all squares, and a maximum over a stack the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verifycompile.ir.algebra import open_view
+from verifycompile.ir.relabel import substitute
+from verifycompile.ir.size import exact_quotient, product
+from verifycompile.ir.term import Digit, Operation, View
+
+CONCATENATE = Operation("concatenate", jointly_linear=True)
+
+
+def concatenated_dim(view: View) -> int | None:
+    """The dimension along which a view is one whole concatenation, or None."""
+    if view.term.operation is not CONCATENATE:
+        return None
+    (fresh,) = view.term.fresh
+    digits = view.axes[fresh]
+    if len(digits) != 1:
+        return None
+    dim, divisor, size = digits[0]
+    whole = dim >= 0 and divisor == 1 and size == view.shape[dim] == view.term.index_sizes[fresh]
+    return dim if whole and sum(d[0] == dim for axis in view.axes for d in axis) == 1 else None
+
+
+def pieces_of(view: View, dim: int) -> list[View]:
+    """The concatenated views, for a view whose ``concatenated_dim`` is ``dim``; with its coefficient."""
+    opened = open_view(view)
+    pieces: list[View] = []
+    for operand, core in zip(opened.operands, opened.cores, strict=True):
+        length = product(opened.shape[d] for d in core)
+        shape = (*view.shape[:dim], length, *view.shape[dim + 1 :])
+        replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape) if d != dim}
+        inner = length
+        for d in core:
+            size = opened.shape[d]
+            inner = exact_quotient(inner, size) or 1
+            replacement[d] = [(dim, inner, size)]
+        pieces.append(substitute(operand, replacement, shape).scaled(view.coefficient))
+    return pieces
