@@ -52,17 +52,17 @@ def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence
 def capture_traced(traced: TracedFrame, options: Options) -> Program:
     """``capture_implementation`` for a frame that was traced here."""
     start = time.perf_counter()
-    root = root_mesh(traced, options.mesh)
     exported = _with_spec_names(export(traced), options)
     hooked = apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
     exported = hooked.exported
-    mesh = root.description
+    graph = exported.joint.graph
+    found = root_mesh(traced, graph, options)
+    root, mesh = found.mesh, found.mesh.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
-    boundary = PlacedBoundary(exported, root, options, size_values)
+    boundary = PlacedBoundary(exported, found, options, size_values)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
-    graph = exported.joint.graph
     coordinates = resolve_coordinates(graph, mesh)
     groups = resolve_groups(graph, root)
     blockers: list[Blocker] = [
@@ -85,7 +85,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
         blockers=tuple(blockers),
-        assumptions=(*_assumptions(exported), *groups.assumptions, *hooked.assumptions),
+        assumptions=(*_assumptions(exported), *found.assumptions, *groups.assumptions, *hooked.assumptions),
         seconds=time.perf_counter() - start,
     )
 

@@ -3,60 +3,109 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import sympy
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from verifycompile.capture.refine_mesh import RefinedMesh, refine
 from verifycompile.errors import UsageError
+from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh
 from verifycompile.torch_interface.dynamo import TracedFrame
 from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_coordinate,
     axes_of_line,
+    describe_mesh,
     group_ranks,
+    has_world,
     mesh_group_ranks,
+    mesh_lines,
     real_object,
     root_of,
+    world_mesh,
 )
 from verifycompile.torch_interface.ranks import GroupUse, coordinate_reads, group_uses
 
 
-def root_mesh(traced: TracedFrame, named: DeviceMesh | None) -> RootMesh:
-    """The mesh that placements speak of: ``named``, else the root of the meshes that enter the graph.
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """The mesh of a program: ``mesh`` with the axes of the proof, ``refined`` says which axes the user knows."""
 
-    Raises ``UsageError`` VC301 where there is none and VC302 where there are several.
+    mesh: RootMesh
+    refined: RefinedMesh
+    assumptions: tuple[str, ...] = ()
+
+
+def root_mesh(traced: TracedFrame, graph: torch.fx.GraphModule, options: Options) -> Root:
+    """The mesh that placements speak of: the one named, else the root of the meshes that enter the graph.
+
+    A program with process groups and no mesh, or with placements for its plain tensors, lies on all ranks of the job.
+    Axes are cut where a process group of ``graph`` or another mesh spans a part of one.
+    Raises ``UsageError`` VC301 where there is no mesh and VC302 where there are several.
     """
-    if named is not None:
-        return RootMesh(named)
+    meshes = _meshes_of(traced)
+    named = options.mesh if options.mesh is not None else _only_root(meshes)
+    uses = [use for use in group_uses(graph) if use.mesh is None]
+    assumptions: tuple[str, ...] = ()
+    if named is None:
+        has_placements = options.in_placements or options.param_placements or options.out_placements
+        if not has_world() or not (uses or has_placements):
+            raise UsageError(
+                "VC301",
+                "no device mesh: no parameter or input of this graph is a DTensor. "
+                "Name the mesh of your process groups with the option `mesh`.",
+            )
+        base = world_mesh()
+        assumptions = (f"the program has no device mesh: its {len(base.ranks)} ranks are the mesh axis `world`",)
+    else:
+        base = RootMesh(named, _parts_of(named, meshes)).description
+    lines = [line for mesh in meshes for line in mesh_lines(mesh)]
+    refined = refine(base, [*lines, *(group_ranks(use.group) for use in uses)])
+    parts = () if named is None else _parts_of(named, meshes)
+    return Root(RootMesh(named, parts, refined.mesh), refined, assumptions)
+
+
+def _parts_of(root: DeviceMesh, meshes: Sequence[DeviceMesh]) -> tuple[DeviceMesh, ...]:
+    return tuple(mesh for mesh in meshes if root_of(mesh) is root)
+
+
+def _meshes_of(traced: TracedFrame) -> tuple[DeviceMesh, ...]:
+    """The meshes of the DTensors that enter the graph, and those that enter it themselves."""
     seen: dict[int, DeviceMesh] = {}
-    used: dict[int, DeviceMesh] = {}
     for value in traced.example_inputs:
         held = value.device_mesh if isinstance(value, DTensor) else real_object(value)
         if isinstance(held, DeviceMesh):
-            root = root_of(held)
-            seen.setdefault(id(root), root)
-            used.setdefault(id(held), held)
-    roots: dict[Mesh, RootMesh] = {}
-    for mesh in seen.values():
-        found = RootMesh(mesh, [part for part in used.values() if root_of(part) is mesh])
-        roots.setdefault(found.description, found)
+            seen.setdefault(id(held), held)
+    return tuple(seen.values())
+
+
+def _only_root(meshes: tuple[DeviceMesh, ...]) -> DeviceMesh | None:
+    """The root of all ``meshes``, None where there is none. Raises ``UsageError`` VC302 for several.
+
+    Of several roots it is the one whose axes make up all the others, where there is one.
+    """
+    roots: dict[Mesh, DeviceMesh] = {}
+    for mesh in meshes:
+        root = root_of(mesh)
+        roots.setdefault(RootMesh(root, _parts_of(root, meshes)).description, root)
     if not roots:
-        raise UsageError(
-            "VC301",
-            "no device mesh: no parameter or input of this graph is a DTensor. "
-            "Name the mesh of your process groups with the option `mesh`.",
-        )
-    if len(roots) > 1:
-        shapes = "; ".join(_text(mesh) for mesh in roots)
-        raise UsageError(
-            "VC302",
-            f"the DTensors of this graph lie on {len(roots)} meshes that are not parts of one: {shapes}. "
-            "Make them slices of one mesh, or name the one to use with the option `mesh`.",
-        )
-    return next(iter(roots.values()))
+        return None
+    if len(roots) == 1:
+        return next(iter(roots.values()))
+    for root in roots.values():
+        spanning = RootMesh(root)
+        if all(spanning.spans(other) is not None for other in roots.values()):
+            return root
+    shapes = "; ".join(_text(mesh) for mesh in roots)
+    raise UsageError(
+        "VC302",
+        f"the DTensors of this graph lie on {len(roots)} meshes that are not parts of one: {shapes}. "
+        "Make them slices of one mesh, or name the one to use with the option `mesh`.",
+    )
 
 
 def _text(mesh: Mesh) -> str:
@@ -134,7 +183,7 @@ def resolve_groups(graph: torch.fx.GraphModule, root: RootMesh) -> Groups:
         if use.mesh is not None or len(spans) == 0:
             continue
         if own_groups is None:
-            own_groups = {ranks for mesh in (root.mesh, *root.parts) for ranks in mesh_group_ranks(mesh)}
+            own_groups = {ranks for mesh in (root.mesh, *root.parts) if mesh for ranks in mesh_group_ranks(mesh)}
         ranks = group_ranks(use.group)
         if ranks not in own_groups and len(ranks) != len(mesh.ranks):
             names = ", ".join(mesh.axes[axis].name for axis in spans)

@@ -24,6 +24,7 @@ from verifycompile.capture.layouts import (
     lift_placements,
     normalize,
 )
+from verifycompile.capture.meshes import Root
 from verifycompile.capture.sizes import substitute
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -51,18 +52,19 @@ class PlacedBoundary:
     def __init__(
         self,
         exported: Export,
-        root: RootMesh,
+        root: Root,
         options: Options,
         size_values: Mapping[sympy.Symbol, sympy.Expr],
     ) -> None:
         self.blockers: list[Blocker] = []
         self._exported = exported
-        self._root = root
-        self._mesh = root.description
+        self._root = root.mesh
+        self._refined = root.refined
+        self._mesh = root.refined.mesh
         self._options = options
         self._size_values = size_values
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
-        self._fed_layouts = _layouts_of_from_local(exported, root)
+        self._fed_layouts = _layouts_of_from_local(exported, root.mesh)
 
     def inputs(self) -> tuple[ProgramInput, ...]:
         """Every placeholder of the joint graph, in order. Raises ``UsageError`` VC303 and VC306."""
@@ -211,11 +213,16 @@ class PlacedBoundary:
         return merged, "DTensor metadata and grad_placements"
 
     def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
-        if len(placements) != len(self._mesh.axes):
-            axes = ", ".join(axis.name for axis in self._mesh.axes)
+        named = self._refined.named.axes
+        if len(placements) == len(named):
+            placements = tuple(
+                item for item, parts in zip(placements, self._refined.parts, strict=True) for _ in parts
+            )
+        elif len(placements) != len(self._mesh.axes):
+            axes = ", ".join(axis.name for axis in named)
             raise UsageError(
                 "VC303",
-                f"`{name}` has {len(placements)} placements, but the mesh has {len(self._mesh.axes)} axes ({axes}).",
+                f"`{name}` has {len(placements)} placements, but the mesh has {len(named)} axes ({axes}).",
             )
         check_kinds(name, placements)
         return normalize(placements, ndim)

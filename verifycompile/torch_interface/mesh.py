@@ -37,17 +37,34 @@ def describe_mesh(mesh: DeviceMesh) -> Mesh:
     return Mesh(tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True)), ranks)
 
 
+def world_mesh() -> Mesh:
+    """All ranks of the job on one axis, for a program without a mesh."""
+    size = dist.get_world_size()
+    return Mesh((MeshAxis("world", size),), tuple(range(size)))
+
+
+def has_world() -> bool:
+    """True where the default process group exists."""
+    return dist.is_available() and dist.is_initialized()
+
+
 class RootMesh:
     """The mesh that placements speak of. What it finds out about submeshes it remembers: rank maps may be large.
 
+    ``mesh``: None where the program has none and ``description`` stands for the whole job.
     ``parts``: meshes cut out of ``mesh`` that the program uses. Where they divide an axis of ``mesh`` further, as
     meshes unflattened from a mesh of all ranks do, the axes are the parts'.
+    ``description``: the axes that the proof uses, where they are finer still.
     """
 
-    def __init__(self, mesh: DeviceMesh, parts: Sequence[DeviceMesh] = ()) -> None:
+    def __init__(
+        self, mesh: DeviceMesh | None, parts: Sequence[DeviceMesh] = (), description: Mesh | None = None
+    ) -> None:
         self.mesh = mesh
         self.parts = tuple(parts)
-        self.description = _divided(describe_mesh(mesh), self.parts)
+        if description is None:
+            description = _divided(world_mesh() if mesh is None else describe_mesh(mesh), self.parts)
+        self.description = description
         self._spans: dict[int, tuple[DeviceMesh, tuple[tuple[int, ...], ...] | None]] = {}
 
     @property
@@ -68,11 +85,9 @@ class RootMesh:
             return tuple((index,) for index in range(self.ndim))
         root_names = tuple(axis.name for axis in self.description.axes)
         found: list[tuple[int, ...]] = []
-        ranks = submesh.mesh
         names = submesh.mesh_dim_names or (None,) * submesh.ndim
-        for dimension, name in enumerate(names):
-            line = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0]
-            axes = axes_of_line(tuple(int(rank) for rank in line.tolist()), self.description)
+        for line, name in zip(mesh_lines(submesh), names, strict=True):
+            axes = axes_of_line(line, self.description)
             if axes == () and name in root_names:
                 axes = (root_names.index(name),)
             if axes is None:
@@ -198,6 +213,15 @@ def is_process_group(value: Any) -> bool:
 def own_rank() -> int:
     """The rank that this process traces."""
     return dist.get_rank()
+
+
+def mesh_lines(mesh: DeviceMesh) -> tuple[tuple[int, ...], ...]:
+    """Along each dimension of ``mesh`` the ranks of its first line."""
+    ranks = mesh.mesh
+    return tuple(
+        tuple(int(rank) for rank in ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0].tolist())
+        for dimension in range(mesh.ndim)
+    )
 
 
 def mesh_group_ranks(mesh: DeviceMesh) -> set[tuple[int, ...]]:
