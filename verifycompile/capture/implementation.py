@@ -12,18 +12,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
+from verifycompile.capture.all_ranks import for_all_ranks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
-from verifycompile.capture.gradient_hooks import Hooks, apply_hooks, hooks_of
+from verifycompile.capture.gradient_hooks import Hooked, Hooks, apply_hooks, hooks_of
 from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
-from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
-from verifycompile.torch_interface.rank_reads import reads_in_traced_code
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
 
@@ -52,11 +51,13 @@ def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence
 def capture_traced(traced: TracedFrame, options: Options) -> Program:
     """``capture_implementation`` for a frame that was traced here."""
     start = time.perf_counter()
-    exported = _with_spec_names(export(traced), options)
-    hooked = apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
+    hooked = _hooked(traced, options)
     exported = hooked.exported
     graph = exported.joint.graph
-    found = root_mesh(traced, graph, options)
+    everywhere = for_all_ranks(
+        traced, exported, root_mesh(traced, graph, options), lambda other: _hooked(other, options).exported
+    )
+    found = everywhere.root
     root, mesh = found.mesh, found.mesh.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
@@ -72,7 +73,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         *coordinates.blockers,
         *groups.blockers,
         *uneven_blockers(graph, {*coordinates.axes, *coordinates.size_values}),
-        *rank_constant_blockers(graph, reads_in_traced_code(traced.context), exported.joint.rank_reads),
+        *everywhere.blockers,
     ]
     graph.meta[EXPORT] = exported
     return Program(
@@ -85,9 +86,21 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
         blockers=tuple(blockers),
-        assumptions=(*_assumptions(exported), *found.assumptions, *groups.assumptions, *hooked.assumptions),
+        assumptions=(
+            *_assumptions(exported),
+            *found.assumptions,
+            *everywhere.assumptions,
+            *groups.assumptions,
+            *hooked.assumptions,
+        ),
         seconds=time.perf_counter() - start,
     )
+
+
+def _hooked(traced: TracedFrame, options: Options) -> Hooked:
+    """The exported frame, with the hooks that its parameters' gradients go through."""
+    exported = _with_spec_names(export(traced), options)
+    return apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
 
 
 def _without_outside_reductions(hooks: Hooks, options: Options) -> Hooks:

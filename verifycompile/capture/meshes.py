@@ -19,7 +19,6 @@ from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_coordinate,
     axes_of_line,
-    describe_mesh,
     group_ranks,
     has_world,
     mesh_group_ranks,
@@ -33,11 +32,21 @@ from verifycompile.torch_interface.ranks import GroupUse, coordinate_reads, grou
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """The mesh of a program: ``mesh`` with the axes of the proof, ``refined`` says which axes the user knows."""
+    """The mesh of a program: ``mesh`` with the axes of the proof, ``refined`` says which axes the user knows.
+
+    ``lines``: ranks of the groups and meshes for which axes were cut.
+    """
 
     mesh: RootMesh
     refined: RefinedMesh
+    lines: tuple[tuple[int, ...], ...]
     assumptions: tuple[str, ...] = ()
+
+    def cut(self, strides: Sequence[int]) -> Root:
+        """The same mesh with axes that begin a digit at each of ``strides`` ranks, as far as possible."""
+        ranks = self.refined.mesh.ranks
+        refined = refine(self.refined.named, [*self.lines, *(ranks[:stride] for stride in strides)])
+        return dataclasses.replace(self, mesh=RootMesh(self.mesh.mesh, self.mesh.parts, refined.mesh), refined=refined)
 
 
 def root_mesh(traced: TracedFrame, graph: torch.fx.GraphModule, options: Options) -> Root:
@@ -64,9 +73,10 @@ def root_mesh(traced: TracedFrame, graph: torch.fx.GraphModule, options: Options
     else:
         base = RootMesh(named, _parts_of(named, meshes)).description
     lines = [line for mesh in meshes for line in mesh_lines(mesh)]
-    refined = refine(base, [*lines, *(group_ranks(use.group) for use in uses)])
+    lines.extend(group_ranks(use.group) for use in uses)
+    refined = refine(base, lines)
     parts = () if named is None else _parts_of(named, meshes)
-    return Root(RootMesh(named, parts, refined.mesh), refined, assumptions)
+    return Root(RootMesh(named, parts, refined.mesh), refined, tuple(lines), assumptions)
 
 
 def _parts_of(root: DeviceMesh, meshes: Sequence[DeviceMesh]) -> tuple[DeviceMesh, ...]:

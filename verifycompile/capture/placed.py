@@ -215,9 +215,7 @@ class PlacedBoundary:
     def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
         named = self._refined.named.axes
         if len(placements) == len(named):
-            placements = tuple(
-                item for item, parts in zip(placements, self._refined.parts, strict=True) for _ in parts
-            )
+            placements = tuple(item for item, parts in zip(placements, self._refined.parts, strict=True) for _ in parts)
         elif len(placements) != len(self._mesh.axes):
             axes = ", ".join(axis.name for axis in named)
             raise UsageError(

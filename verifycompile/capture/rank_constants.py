@@ -11,15 +11,22 @@ from verifycompile.torch_interface.rank_reads import CodeRead, ExportRead
 
 
 def rank_constant_blockers(
-    graph: torch.fx.GraphModule, code_reads: tuple[CodeRead, ...], export_reads: tuple[ExportRead, ...]
+    graph: torch.fx.GraphModule,
+    code_reads: tuple[CodeRead, ...],
+    export_reads: tuple[ExportRead, ...],
+    reason: str = "",
+    node: torch.fx.Node | None = None,
 ) -> tuple[Blocker, ...]:
-    """One blocker a read. A read by torch blocks every node of the operation in which it happened."""
+    """One blocker a read. A read by torch blocks every node of the operation in which it happened.
+
+    ``reason``: how the graphs of two ranks differ; ``node``: where they do.
+    """
     blockers = [
         Blocker(
-            None,
+            node,
             "VC203",
             f"`{read.name}` in `{read.function}` ({Path(read.file).name}:{read.line}) is a constant of the "
-            "graph that was captured on this rank; other ranks run other graphs.",
+            f"graph that was captured on this rank; other ranks run other graphs{reason}.",
         )
         for read in code_reads
     ]

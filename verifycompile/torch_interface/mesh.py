@@ -148,6 +148,24 @@ def axes_of_line(ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, ...] | None:
     return None
 
 
+def coordinate_of(rank: int, mesh: Mesh) -> tuple[int, ...]:
+    """Place of ``rank`` on the mesh, outermost axis first."""
+    return _unravel(mesh.ranks.index(rank), mesh.shape)
+
+
+def line_through(rank: int, axes: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
+    """The ranks that share the place of ``rank`` but for ``axes``, the last of which runs fastest."""
+    return _line(coordinate_of(rank, mesh), axes, mesh)
+
+
+def mixed_radix(digits: Sequence[tuple[int, int]]) -> int:
+    """The number with these (digit, size) pairs, the most significant first."""
+    number = 0
+    for digit, size in digits:
+        number = number * size + digit
+    return number
+
+
 def _line(start: tuple[int, ...], axes: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
     line: list[int] = []
     for steps in itertools.product(*(range(mesh.axes[axis].size) for axis in axes)):

@@ -106,8 +106,10 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
             note("coordinate")
             return tuple.__iter__(self)
 
+    outer = vars(DeviceMesh).get("_coordinate_on_dim")
+
     def read_coordinate(mesh: DeviceMesh) -> tuple[int, ...] | None:
-        held = mesh.__dict__.get("_coordinate_on_dim")
+        held = mesh.__dict__.get("_coordinate_on_dim") if outer is None else outer.__get__(mesh)
         return None if held is None else WatchedCoordinate(held)
 
     def write_coordinate(mesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
@@ -129,4 +131,7 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
         yield reads
     finally:
         distributed_c10d._rank_not_in_group = in_group
-        del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
+        if outer is None:
+            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
+        else:
+            DeviceMesh._coordinate_on_dim = outer  # type: ignore[attr-defined]

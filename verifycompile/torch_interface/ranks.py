@@ -9,14 +9,18 @@ from typing import Any
 
 import sympy
 import torch
+import torch.distributed._ops.device_mesh  # registers the coordinate operator
 import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import is_process_group, real_object
 from verifycompile.torch_interface.shapes import symbol_of
 
+_COORDINATE = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default
 COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
 RANK_NAMESPACES = (*COLLECTIVE_NAMESPACES, "_dtensor", "device_mesh")
 
@@ -162,3 +166,20 @@ def functional_collectives() -> Any:
     importlib.import_module("torch.distributed._functional_collectives")  # registers the operators
 
     return torch.ops._c10d_functional
+
+
+def new_coordinate(graph: torch.fx.GraphModule, mesh: Mesh, axis: int) -> torch.fx.Node:
+    """A node in front of all calls of ``graph`` that reads this rank's coordinate on ``axis`` of ``mesh``."""
+    rank_map = torch.tensor(mesh.ranks, dtype=torch.int32).reshape(1, *mesh.shape)
+    name = f"_rank_map_{axis}"
+    setattr(graph, name, rank_map)
+    values = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+    modes = [value.fake_mode for value in values if isinstance(value, FakeTensor)]
+    shape_env = next((mode.shape_env for mode in modes if mode.shape_env is not None), None) or ShapeEnv()
+    first = next(node for node in graph.graph.nodes if node.op != "placeholder")
+    with graph.graph.inserting_before(first):
+        held = graph.graph.get_attr(name)
+        held.meta["val"] = rank_map
+        node = graph.graph.call_function(_COORDINATE, (held, axis))
+    node.meta["val"] = shape_env.create_unbacked_symint()
+    return node

@@ -1,0 +1,93 @@
+"""Programs that read their rank: captured as other ranks too, and brought to one graph for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import torch.fx
+
+from verifycompile.capture.boundary import Export
+from verifycompile.capture.common_graph import DifferentGraphsError, compare, generalize, needed_cuts
+from verifycompile.capture.meshes import Root
+from verifycompile.capture.rank_constants import rank_constant_blockers
+from verifycompile.program import Blocker, Mesh
+from verifycompile.torch_interface.acting_rank import acting_as
+from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
+from verifycompile.torch_interface.mesh import own_rank
+from verifycompile.torch_interface.rank_reads import reads_in_traced_code
+
+ALL_UP_TO = 32
+"""Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForAllRanks:
+    """What came of it: ``root`` may have finer axes, ``assumptions`` say which ranks were not captured."""
+
+    root: Root
+    blockers: tuple[Blocker, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+def for_all_ranks(
+    traced: TracedFrame, exported: Export, root: Root, capture: Callable[[TracedFrame], Export]
+) -> ForAllRanks:
+    """Make ``exported``'s graph that of every rank, in place, where it holds numbers of the rank that captured it.
+
+    ``capture``: how ``exported`` was made of ``traced``.
+
+    Where the ranks run different programs the result has blockers and the graph stays as it is.
+    """
+    reads, export_reads = reads_in_traced_code(traced.context), exported.joint.rank_reads
+    if not reads and not export_reads:
+        return ForAllRanks(root)
+    mesh = root.refined.mesh
+    graph = exported.joint.graph
+    if own_rank() not in mesh.ranks:
+        return ForAllRanks(root, rank_constant_blockers(graph, reads, export_reads))
+    ranks = ranks_to_capture(mesh)
+    try:
+        graphs = {
+            own_rank(): graph,
+            **{rank: _graph_of(rank, traced, root, capture) for rank in ranks if rank != own_rank()},
+        }
+        differences = compare(graphs)
+        cuts = needed_cuts(differences, mesh)
+        finer = root.cut(cuts) if cuts else root
+        generalize(graph, differences, finer.refined.mesh)
+    except DifferentGraphsError as different:
+        blockers = rank_constant_blockers(graph, reads, export_reads, f": {different.message}", different.node)
+        return ForAllRanks(root, blockers)
+    if len(graphs) == len(mesh.ranks):
+        return ForAllRanks(finer)
+    text = (
+        f"the program reads its rank; it was captured as {len(graphs)} of {len(mesh.ranks)} ranks, and on the others "
+        "its numbers are taken to go on linearly"
+    )
+    return ForAllRanks(finer, assumptions=(text,))
+
+
+def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
+    """All ranks of a small mesh; of a large one those with a first, second or last coordinate on every axis."""
+    if len(mesh.ranks) <= ALL_UP_TO:
+        return mesh.ranks
+    chosen = [sorted({0, min(1, axis.size - 1), axis.size - 1}) for axis in mesh.axes]
+    ranks: list[int] = []
+    for place in itertools.product(*chosen):
+        position = 0
+        for index, size in zip(place, mesh.shape, strict=True):
+            position = position * size + index
+        ranks.append(mesh.ranks[position])
+    return tuple(ranks)
+
+
+def _graph_of(
+    rank: int, traced: TracedFrame, root: Root, capture: Callable[[TracedFrame], Export]
+) -> torch.fx.GraphModule:
+    try:
+        with acting_as(rank, root.mesh):
+            return trace_frame(traced.frame, lambda frame: capture(frame).joint.graph)
+    except GraphBreakError as broken:
+        raise DifferentGraphsError(f"rank {rank} does not trace to one graph ({broken})", None) from broken

@@ -1,0 +1,84 @@
+"""Tracing as another rank than this process's: every way to ask torch for the rank answers for the acted one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes
+
+from verifycompile.program import Mesh
+from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, coordinate_of, line_through, mixed_radix
+
+
+@contextlib.contextmanager
+def acting_as(rank: int, root: RootMesh) -> Generator[None]:
+    """While entered, ``rank``, a rank of ``root``, is this process's: in the job, in its groups and on meshes.
+
+    A group or a submesh that ``rank`` is no member of stands for the one that has the same axes and holds ``rank``.
+    Nothing may be communicated meanwhile.
+    """
+    mesh = root.description
+    groups = distributed_c10d._world.pg_group_ranks
+    before = dict(groups)
+    own = dist.get_rank()
+    read_rank = vars(dist.ProcessGroup)["rank"]
+    default = distributed_c10d._get_default_group()
+    previous = vars(DeviceMesh).get("_coordinate_on_dim")
+    variable = os.environ.get("RANK")
+
+    def acted_rank(group: Any) -> int:
+        return rank if group is default else groups[group].get(rank, -1) if group in groups else read_rank.__get__(group)()
+
+    def coordinate(submesh: DeviceMesh) -> tuple[int, ...] | None:
+        held = vars(submesh).get("_coordinate_on_dim")
+        if held is None:
+            return None
+        with _disable_current_modes():
+            return _coordinate(rank, submesh, root)
+
+    def write_coordinate(submesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
+        vars(submesh)["_coordinate_on_dim"] = value
+
+    for group, members in before.items():
+        if rank not in members and own in members:
+            groups[group] = _counterpart(members, rank, mesh)
+    dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]
+    DeviceMesh._coordinate_on_dim = property(coordinate, write_coordinate)  # type: ignore[attr-defined]
+    if variable == str(own):
+        os.environ["RANK"] = str(rank)
+    try:
+        yield
+    finally:
+        dist.ProcessGroup.rank = read_rank  # type: ignore[method-assign]
+        if previous is None:
+            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
+        else:
+            DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]
+        groups.update(before)
+        if variable is not None:
+            os.environ["RANK"] = variable
+
+
+def _counterpart(members: dict[int, int], rank: int, mesh: Mesh) -> dict[int, int]:
+    """Members of the group along the same axes through ``rank``, with their numbers in it."""
+    ordered = tuple(sorted(members, key=members.__getitem__))
+    axes = axes_of_line(ordered, mesh)
+    if axes is None:
+        return members
+    line = line_through(rank, axes, mesh)
+    return {member: number for number, member in enumerate(line)}
+
+
+def _coordinate(rank: int, submesh: DeviceMesh, root: RootMesh) -> tuple[int, ...] | None:
+    mesh = root.description
+    spans = root.spans(submesh)
+    if spans is None:
+        return None
+    place = coordinate_of(rank, mesh)
+    return tuple(mixed_radix([(place[axis], mesh.axes[axis].size) for axis in axes]) for axes in spans)
