@@ -447,7 +447,14 @@ class Builder:
     def _narrow_by_coordinate(
         self, view: View, position: int, parts: list[tuple[int, Size]], base: Size, length: Size
     ) -> View:
-        digits: list[Digit] = [(position, 1, length)]
+        axes = self._steps(parts, length)
+        digits: list[Digit] = [*((axis, 1, self.mesh[axis]) for axis in axes), (position, 1, length)]
+        whole = self.narrow(view, position - self.lead, base, product(size for _, _, size in digits))
+        return relabel.replace_dim(whole, position, digits, length)
+
+    def _steps(self, parts: Sequence[tuple[int, Size]], length: Size) -> list[int]:
+        """The mesh axes of an offset, outermost first, if every rank's ``length`` elements follow another's."""
+        axes: list[int] = []
         span = length
         pending = list(parts)
         while pending:
@@ -457,11 +464,32 @@ class Builder:
                     UNREPRESENTABLE, f"slice offset steps by {pending[0][1]} a rank where the slices are {span} long"
                 )
             pending.remove(part)
-            axis = part[0]
-            digits.insert(0, (axis, 1, self.mesh[axis]))
-            span = product((span, self.mesh[axis]))
-        whole = self.narrow(view, position - self.lead, base, span)
-        return relabel.replace_dim(whole, position, digits, length)
+            axes.insert(0, part[0])
+            span = product((span, self.mesh[part[0]]))
+        return axes
+
+    def placed_by_coordinate(self, view: View, dim: int, start: Number) -> tuple[View, int, Size]:
+        """``view`` at its rank's place among those of all ranks along ``dim``, zero elsewhere; with ``dim`` and the
+        offset, the same on all ranks, at which these places begin: the arguments of ``pad``.
+        """
+        parts, base = self.affine_parts(start)
+        length = self.shape(view)[dim]
+        axes = self._steps(parts, length)
+        result = view
+        for position, axis in enumerate(axes, start=dim):
+            result = self.unsqueeze(result, position)
+            coordinate = next(symbol for symbol, number in self.coordinates.items() if number == axis)
+            mask = self.equal(self.iota(self.mesh[axis]), coordinate)
+            for _ in range(self.rank(result) - position - 1):
+                mask = self.unsqueeze(mask, -1)
+            result = self.mul(result, mask)
+        shape = list(self.shape(view))
+        shape[dim] = product((length, *(self.mesh[axis] for axis in axes)))
+        return self.reshape(result, shape), dim, base
+
+    def depends_on_rank(self, value: object) -> bool:
+        """Whether a number is an expression of the rank's coordinates."""
+        return isinstance(value, sympy.Expr) and bool(value.free_symbols & set(self.coordinates))
 
     def select(self, view: View, dim: int, index: Number) -> View:
         position = self.dim(view, dim)

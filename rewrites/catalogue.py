@@ -10,6 +10,7 @@ from verifycompile.rewrites import (
     collective,
     complex_numbers,
     contraction,
+    counters,
     creation,
     elementwise,
     foreach,
@@ -49,6 +50,7 @@ FAMILIES = (
 )
 
 CONTRACTION_LEMMAS = (
+    counters.join_equal_counters,
     one_hot.open_masked_sum,
     one_hot.merge_shifted_one_hot,
     one_hot.drop_implied_mask,

@@ -229,9 +229,11 @@ def slice_backward(
     b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, start: Number, end: Number, step: Number
 ) -> View:
     """The gradient at the places that the slice read, zero at the others."""
+    total = input_sizes[dim % len(input_sizes)]
+    if b.depends_on_rank(start) and step == 1:
+        return b.pad(*b.placed_by_coordinate(grad_output, dim % len(input_sizes), start), total)
     if not isinstance(start, int) or not isinstance(step, int):
         raise UnsupportedError(UNSUPPORTED, f"the gradient of a slice with start {start} and step {step}")
-    total = input_sizes[dim % len(input_sizes)]
     first = _bound(total, start)
     assert isinstance(first, int) or first is total
     if step == 1:
@@ -241,9 +243,10 @@ def slice_backward(
 
 @operator(aten.select_backward.default)
 def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, index: int) -> View:
-    require_same_on_ranks(b, index=index)
     total = input_sizes[dim % len(input_sizes)]
     position = dim % len(input_sizes)
+    if b.depends_on_rank(index):
+        return b.pad(*b.placed_by_coordinate(b.unsqueeze(grad_output, position), position, index), total)
     start = total + index if index < 0 else index
     return b.pad(b.unsqueeze(grad_output, position), position, start, total)
 

@@ -277,18 +277,20 @@ def test_unknown_placements_block(mesh: DeviceMesh) -> None:
     )
 
 
-def test_rank_constants_of_the_user_block(mesh: DeviceMesh) -> None:
+def test_programs_that_differ_by_rank_block(mesh: DeviceMesh) -> None:
     whole = distribute_tensor(torch.randn(8, 8), mesh["tp"], [R])
 
     def scaled(x: Any) -> Any:
-        return x * dist.get_rank()
+        return x * 2 if dist.get_rank() == 6 else x.exp()
 
+    line = scaled.__code__.co_firstlineno + 1
     assert blockers(scaled, whole, spec=lambda x: x * 5) == [
         (
             "VC203",
             (
-                f"`get_rank` in `scaled` (test_capture_errors.py:{scaled.__code__.co_firstlineno + 1}) is a constant "
-                "of the graph that was captured on this rank; other ranks run other graphs."
+                f"`get_rank` in `scaled` (test_capture_errors.py:{line}) is a constant "
+                "of the graph that was captured on this rank; other ranks run other graphs: rank 6 calls "
+                f"`aten.mul.Tensor` where rank 5 calls `aten.exp.default` (line {line})."
             ),
         )
     ]
@@ -304,6 +306,15 @@ def test_rank_constants_of_torch_block(mesh: DeviceMesh) -> None:
     assert "all_gather_into_tensor" in {
         blocker.node.name for blocker in implementation.blockers if blocker.node is not None
     }
+
+
+def test_numbers_that_are_not_linear_in_the_rank_block(mesh: DeviceMesh) -> None:
+    found = blockers(lambda x: x * dist.get_rank() ** 3, torch.randn(4), mesh=mesh, spec=lambda x: x)
+    assert [code for code, _ in found] == ["VC203"]
+    assert found[0][1].endswith(
+        "a number of `mul` is not linear in the rank's coordinates: 125 on rank 5, 0 on rank 0, 1 on rank 1, "
+        "8 on rank 2 and so on."
+    )
 
 
 def test_groups_that_are_no_mesh_axes_block(mesh: DeviceMesh) -> None:

@@ -61,6 +61,9 @@ NUMBERS = [
     (aten.threshold_backward.default, lambda x, u: (x, x, u)),
     (aten.slice.Tensor, lambda x, u: (x, 1, 2 * u, 2 * u + 2)),
     (aten.full_like.default, lambda x, u: (x, u)),
+    (aten.slice_backward.default, lambda x, u: (x, [4, 8], 1, 4 * u, 4 * u + 4, 1)),
+    (aten.slice_backward.default, lambda x, u: (x, [11, 4], 0, 4 * u + 2, 4 * u + 6, 1)),
+    (aten.select_backward.default, lambda x, u: (x, [4, 2, 4], 1, u)),
 ]
 
 
@@ -80,7 +83,16 @@ ATTRIBUTES = [
     (aten.pow.Tensor_Scalar, lambda x: (x, U + 2), "`exponent=u0 + 2` depends on the rank"),
     (aten.softplus.default, lambda x: (x, 1, U), "`threshold=u0` depends on the rank"),
     (aten.softplus_backward.default, lambda x: (x, x, U, 20), "`beta=u0` depends on the rank"),
-    (aten.select_backward.default, lambda x: (x, [2, 4, 4], 0, U), "`index=u0` depends on the rank"),
+    (
+        aten.select_backward.default,
+        lambda x: (x, [8, 4, 4], 0, 2 * U),
+        "slice offset steps by 2 a rank where the slices are 1 long",
+    ),
+    (
+        aten.slice_backward.default,
+        lambda x: (x, [8, 4], 0, U, U + 4, 1),
+        "slice offset steps by 1 a rank where the slices are 4 long",
+    ),
     (aten.constant_pad_nd.default, lambda x: (x, [U, 1 - U]), "`pad=u0` depends on the rank"),
     (aten.slice.Tensor, lambda x: (x, 1, U, U + 2), "slice offset steps by 1 a rank where the slices are 2 long"),
     (aten.mul.Scalar, lambda x: (x, U**2), "`u0**2` is not linear in the rank's coordinates"),

@@ -117,7 +117,7 @@ def _same_leaf(value: Any, other: Any) -> bool:
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(value) == str(other)
     if isinstance(value, (int, float, str, bool, torch.dtype, torch.device, torch.memory_format, torch.layout)):
-        return value == other or (value != value and other != other)
+        return value == other or repr(value) == repr(other)
     return value is other or real_object(value) is real_object(other)
 
 
@@ -230,7 +230,7 @@ def generalize(graph: torch.fx.GraphModule, differences: Differences, mesh: Mesh
 
 def _listed(numbers: Mapping[int, int]) -> str:
     shown = [f"{number} on rank {rank}" for rank, number in list(numbers.items())[:4]]
-    return ", ".join(shown) + (", ..." if len(numbers) > len(shown) else "")
+    return ", ".join(shown) + (" and so on" if len(numbers) > len(shown) else "")
 
 
 Linear = tuple[int, tuple[int, ...]]
@@ -254,10 +254,11 @@ class _Writer:
         index = values.get(("args", 1))
         if not isinstance(pieces, torch.fx.Node) or index is None or len(values) != 1:
             raise DifferentGraphsError(f"`{node.name}` picks another value on another rank", node)
-        dim = pieces.args[2] if len(pieces.args) > 2 else pieces.kwargs.get("dim", 0)
+        arguments: list[Any] = list(pieces.args)
+        place = 1 if pieces.target is torch.ops.aten.unbind.int else 2
+        dim: Any = arguments[place] if len(arguments) > place else pieces.kwargs.get("dim", 0)
         if pieces.target is torch.ops.aten.unbind.int:
-            dim = pieces.args[1] if len(pieces.args) > 1 else pieces.kwargs.get("dim", 0)
-            self._call_instead(node, torch.ops.aten.select.int, (pieces.args[0], dim, index))
+            self._call_instead(node, torch.ops.aten.select.int, (arguments[0], dim, index))
             return
         lengths = {value.shape[dim] for value in pieces.meta["val"]} if pieces.target in _PIECES else set()
         if len(lengths) != 1:
@@ -265,7 +266,7 @@ class _Writer:
         length = lengths.pop()
         start = (index[0] * length, tuple(step * length for step in index[1]))
         end = (start[0] + length, start[1])
-        self._call_instead(node, torch.ops.aten.slice.Tensor, (pieces.args[0], dim, start, end))
+        self._call_instead(node, torch.ops.aten.slice.Tensor, (arguments[0], dim, start, end))
 
     def _call_instead(self, node: torch.fx.Node, target: Callable[..., Any], args: Sequence[Any]) -> None:
         with self._graph.graph.inserting_before(node):

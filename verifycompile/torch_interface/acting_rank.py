@@ -33,7 +33,9 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     variable = os.environ.get("RANK")
 
     def acted_rank(group: Any) -> int:
-        return rank if group is default else groups[group].get(rank, -1) if group in groups else read_rank.__get__(group)()
+        return (
+            rank if group is default else groups[group].get(rank, -1) if group in groups else read_rank.__get__(group)()
+        )
 
     def coordinate(submesh: DeviceMesh) -> tuple[int, ...] | None:
         held = vars(submesh).get("_coordinate_on_dim")

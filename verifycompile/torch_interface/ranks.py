@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 import torch
-import torch.distributed._ops.device_mesh  # registers the coordinate operator
+import torch.distributed._ops.device_mesh  # pyright: ignore[reportUnusedImport]  # registers the coordinate operator
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -172,7 +172,7 @@ def new_coordinate(graph: torch.fx.GraphModule, mesh: Mesh, axis: int) -> torch.
     """A node in front of all calls of ``graph`` that reads this rank's coordinate on ``axis`` of ``mesh``."""
     rank_map = torch.tensor(mesh.ranks, dtype=torch.int32).reshape(1, *mesh.shape)
     name = f"_rank_map_{axis}"
-    setattr(graph, name, rank_map)
+    graph.register_buffer(name, rank_map)
     values = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     modes = [value.fake_mode for value in values if isinstance(value, FakeTensor)]
     shape_env = next((mode.shape_env for mode in modes if mode.shape_env is not None), None) or ShapeEnv()
