@@ -18,7 +18,8 @@ class Copy(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return functional.all_reduce(grad.contiguous(), "sum", ctx.group), None
 
 
@@ -30,7 +31,8 @@ class Reduce(torch.autograd.Function):
         return functional.all_reduce(x.contiguous(), "sum", group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return grad, None
 
 
@@ -49,7 +51,8 @@ class LegacyCopy(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         grad = grad.contiguous()
         dist.all_reduce(grad, group=ctx.group)
         return grad, None
@@ -63,7 +66,8 @@ class LegacyReduce(torch.autograd.Function):
         return x
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return grad, None
 
 
@@ -76,7 +80,8 @@ class GatherRows(torch.autograd.Function):
         return functional.all_gather_tensor(x, 0, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return functional.reduce_scatter_tensor(grad.contiguous(), "sum", 0, ctx.group), None
 
 
@@ -84,7 +89,8 @@ class GatherRowsKeepingOwn(GatherRows):
     """Wrong before a tensor-parallel layer: every rank keeps the gradient of its own use."""
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         rows = grad.shape[0] // dist.get_world_size(ctx.group)
         return grad.narrow(0, dist.get_rank(ctx.group) * rows, rows), None
 
@@ -98,7 +104,8 @@ class ScatterRows(torch.autograd.Function):
         return functional.reduce_scatter_tensor(x.contiguous(), "sum", 0, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return functional.all_gather_tensor(grad.contiguous(), 0, ctx.group), None
 
 
@@ -109,7 +116,8 @@ class LegacyGatherRows(torch.autograd.Function):
         return gather_into(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return scatter_into(grad, ctx.group), None
 
 
@@ -120,19 +128,24 @@ class LegacyScatterRows(torch.autograd.Function):
         return scatter_into(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return gather_into(grad, ctx.group), None
 
 
 def gather_into(x: torch.Tensor, group: Any) -> torch.Tensor:
     out = x.new_empty(x.shape[0] * dist.get_world_size(group), *x.shape[1:])
-    dist.all_gather_into_tensor(out, x.contiguous(), group=group)
+    dist.all_gather_into_tensor(  # pyright: ignore[reportDeprecated]  # the name that programs use
+        out, x.contiguous(), group=group
+    )
     return out
 
 
 def scatter_into(x: torch.Tensor, group: Any) -> torch.Tensor:
     out = x.new_empty(x.shape[0] // dist.get_world_size(group), *x.shape[1:])
-    dist.reduce_scatter_tensor(out, x.contiguous(), group=group)
+    dist.reduce_scatter_tensor(  # pyright: ignore[reportDeprecated]  # the name that programs use
+        out, x.contiguous(), group=group
+    )
     return out
 
 
@@ -155,7 +168,8 @@ class GatherColumns(torch.autograd.Function):
         return gather_columns(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return own_columns(grad, ctx.group), None
 
 
@@ -168,7 +182,8 @@ class SplitColumns(torch.autograd.Function):
         return own_columns(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return gather_columns(grad, ctx.group), None
 
 

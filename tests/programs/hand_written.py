@@ -224,7 +224,8 @@ class GatherColumnsReversed(pairs.GatherColumns):
     """Wrong: the gradient is the columns of the rank at the other end."""
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         ranks = dist.get_world_size(ctx.group)
         return grad.chunk(ranks, -1)[ranks - 1 - dist.get_rank(ctx.group)].contiguous(), None
 
@@ -233,7 +234,8 @@ class GatherColumnsSummed(pairs.GatherColumns):
     """Wrong before a region that is replicated: the ranks' gradients are equal already."""
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
         return pairs.own_columns(functional.all_reduce(grad.contiguous(), "sum", ctx.group), ctx.group), None
 
 
