@@ -58,9 +58,9 @@ def test_reads_by_torch_itself() -> None:
     def use(traced: TracedFrame) -> Any:
         return export_joint(traced.graph, traced.example_inputs).rank_reads
 
-    # On a CPU mesh torch replaces the all-to-all by an all-gather and its own rank's chunk.
+    # On a CPU mesh torch replaces the all-to-all of uneven shards by an all-gather and its own rank's chunk.
     with fake_mesh_world((4,), ("tp",), rank=2) as mesh:
-        reads = trace_frame(frame_of_call(function, (distribute_tensor(torch.ones(8, 12), mesh, [Shard(0)]),), {}), use)
+        reads = trace_frame(frame_of_call(function, (distribute_tensor(torch.ones(8, 6), mesh, [Shard(0)]),), {}), use)
         assert "get_local_rank" in {read.reader for read in reads}
         assert all("x.redistribute(placements=[Shard(1)])" in (read.stack_trace or "") for read in reads)
 
