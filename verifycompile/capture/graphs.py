@@ -14,6 +14,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.legacy_collectives import GroupTable, make_functional
+from verifycompile.capture.tidy import tidy
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.graph_modules import FunctionalGraph, example_of, functional_graph
@@ -144,6 +145,7 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
         functional = functional_graph(copied, values, f"<{label}>")
     except _FAILURES as error:
         raise UsageError("VC303", f"{label} does not run on its example values: {error}") from error
+    tidy(functional.graph)
     nodes = functional.graph.graph.find_nodes(op="placeholder")
     output = next(iter(functional.graph.graph.find_nodes(op="output")))
     returned = cast("Sequence[object]", output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args)

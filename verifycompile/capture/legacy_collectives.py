@@ -46,10 +46,12 @@ class GroupTable:
     given: Mapping[str, Ranks]
     world: int
 
-    def of_name(self, name: str) -> Ranks:
+    def of_name(self, name: str, size: int | None) -> Ranks:
         ranks = self.given.get(name)
         if ranks is None:
             ranks = members_by_name(name)
+        if ranks is None and size in (1, self.world):
+            ranks = tuple(range(size))
         if ranks is None:
             raise UnknownGroupError(name)
         return ranks
@@ -59,6 +61,8 @@ class GroupTable:
             return self.given[group.name]
         if group.ranks is not None and len(group.ranks) == group.size:
             return group.ranks
+        if group.size == 1:
+            return (0,)
         if group.size == self.world:
             return tuple(range(self.world))
         raise UnknownGroupError(group.name)
@@ -108,7 +112,22 @@ def _name_group(graph: torch.fx.GraphModule, node: torch.fx.Node, groups: GroupT
             continue
         held_name = node.args[position]
         if isinstance(held_name, str) and not held_name.startswith("ranks:"):
-            node.update_arg(position, key_of(groups.of_name(held_name)))
+            node.update_arg(position, key_of(groups.of_name(held_name, _group_size(node))))
+        of_one_rank = len(ranks_of(str(node.args[position]))) == 1
+        if of_one_rank and str(node.target).split(".")[1] in _IDENTITIES and isinstance(node.args[0], torch.fx.Node):
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+            return
+
+
+_IDENTITIES = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "broadcast")
+"""Collectives that return their operand in a group of one rank."""
+
+
+def _group_size(node: torch.fx.Node) -> int | None:
+    names = names_of(node.target)
+    size = node.args[names.index("group_size")] if "group_size" in names else None
+    return size if isinstance(size, int) else None
 
 
 def _attribute(graph: torch.fx.GraphModule, node: torch.fx.Node) -> object:
@@ -165,6 +184,8 @@ class _Rewriter:
         return made
 
     def collective(self, target: Any, *args: Any) -> torch.fx.Node:
+        if len(self.ranks) == 1 and isinstance(args[0], torch.fx.Node):
+            return args[0]  # every collective of one rank is the identity
         return self.call(functional.wait_tensor.default, self.call(target, *args, self.group))
 
     def write(self, target: torch.fx.Node, value: torch.fx.Node) -> torch.fx.Node:

@@ -148,9 +148,9 @@ def _split_writes(traced: torch.fx.GraphModule, names: Mapping[torch.fx.Node, st
             target, value = node.args[0], node.args[1]
             assert isinstance(target, torch.fx.Node)
             assert isinstance(value, torch.fx.Node)
+            written[names[target]] = value
             node.replace_all_uses_with(value)
             traced.graph.erase_node(node)
-            written[names[target]] = value
     traced.recompile()
     return written
 

@@ -1,0 +1,69 @@
+"""Small rewrites of a functional graph after which the graphs of several ranks look alike.
+
+A rank that takes its piece of a split names a piece by its number, and leaves the others unused: written as a slice,
+the piece differs between ranks by numbers only. What nobody reads is dropped, collectives excepted.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
+
+aten = torch.ops.aten
+
+
+def tidy(graph: torch.fx.GraphModule) -> None:
+    """Rewrite ``graph`` in place."""
+    _drop_unused(graph.graph)
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target in (
+            aten.split.Tensor,
+            aten.split_with_sizes.default,
+            aten.unbind.int,
+        ):
+            _write_as_slices(graph.graph, node)
+    _drop_unused(graph.graph)
+    graph.recompile()
+
+
+def _drop_unused(graph: torch.fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if node.users or node.op in ("placeholder", "output"):
+            continue
+        library = (operator_name(node.target) or "").partition(".")[0]
+        if library not in COLLECTIVE_NAMESPACES and library != "_dtensor":
+            graph.erase_node(node)
+
+
+def _write_as_slices(graph: torch.fx.Graph, split: torch.fx.Node) -> None:
+    """Pieces as slices, where not all are used: a concatenation of all pieces is better read from the split."""
+    pieces: list[Any] = list(split.meta.get("val", ()))
+    used = {user.args[1] for user in split.users if user.target is operator.getitem}
+    if len(used) >= len(pieces) or len(used) != len(split.users):
+        return
+    source = split.args[0]
+    assert isinstance(source, torch.fx.Node)
+    dim = split.args[2 if split.target is not aten.unbind.int else 1 :] or (split.kwargs.get("dim", 0),)
+    position = dim[0]
+    assert isinstance(position, int)
+    for user in list(split.users):
+        index = user.args[1]
+        assert isinstance(index, int)
+        with graph.inserting_before(user):
+            if split.target is aten.unbind.int:
+                piece = graph.call_function(aten.select.int, (source, position, index))
+            else:
+                sizes = [value.shape[position] for value in pieces]
+                if not all(isinstance(size, int) for size in sizes):
+                    return
+                start = sum(sizes[:index])
+                piece = graph.call_function(aten.slice.Tensor, (source, position, start, start + sizes[index]))
+            piece.meta.update(user.meta)
+            user.replace_all_uses_with(piece)
+            graph.erase_node(user)
