@@ -23,6 +23,7 @@ from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, TermPool, View
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
+from verifycompile.rewrites.similar import join_similar
 
 Number = int | float | bool | sympy.Expr
 
@@ -507,6 +508,8 @@ class Builder:
         """``torch.cat``. Pieces of one tensor in their order are put together without arithmetic."""
         position = self.dim(views[0], dim)
         joined = join_pieces(views, position)
+        if joined is None and len(views) > 1 and all(view.shape == views[0].shape for view in views):
+            joined = join_similar(self.pool, views, position)
         if joined is not None:
             return joined
         shape = views[0].shape

@@ -24,6 +24,7 @@ from verifycompile.rewrites import (
     random,
     reduction,
     scatter,
+    similar,
     statistics,
 )
 
@@ -57,3 +58,5 @@ CONTRACTION_LEMMAS = (
     one_hot_gradient.sum_one_hot_row,
     one_hot_gradient.distribute_mask,
 )
+
+COMBINATION_LEMMAS = (similar.sum_similar,)

@@ -19,7 +19,7 @@ from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate, validate_pool
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import MAXIMUM
 from verifycompile.rewrites.reduction import reduce_extreme
 
@@ -149,6 +149,7 @@ def test_random_programs_have_the_values_of_torch(seed: int) -> None:
     draw = random.Random(seed)
     pool, leaves = TermPool(), Leaves()
     pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.combination_rules.extend(COMBINATION_LEMMAS)
     builder = Builder(pool)
     pairs: list[Pair] = []
     for shape in ((4, 3), (3, 4), (2, 6), (4,)):

@@ -338,6 +338,10 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
         return pool.zero(shape)
     if len(live) == 1:
         return live[0]
+    for rule in pool.combination_rules:
+        rewritten = rule(pool, live, shape)
+        if rewritten is not None:
+            return combine(pool, [dataclasses.replace(view, shape=shape) for view in rewritten])
     leading = min(live, key=lambda v: (v.term.id, repr(v.axes))).coefficient
     scaled = [dataclasses.replace(v, coefficient=divide(v.coefficient, leading)) for v in live]
     labels = tuple(range(rank))

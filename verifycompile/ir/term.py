@@ -107,6 +107,9 @@ class View:
 ContractionRule = Callable[["TermPool", Sequence[View], int], Sequence[View] | None]
 """``rule(pool, factors, free)``: factors over one index space, dimensions from ``free`` on summed; None: no match."""
 
+CombinationRule = Callable[["TermPool", Sequence[View], tuple[Size, ...]], Sequence[View] | None]
+"""``rule(pool, summands, shape)``: distinct summands over one index space; None: no match."""
+
 
 @dataclasses.dataclass(frozen=True)
 class IndexFact:
@@ -126,6 +129,8 @@ class TermPool:
     """Owner of all terms of one verification: interning, memo tables, and the trace of lemmas used.
 
     ``contraction_rules``: lemmas tried on the factors of a contraction that no structural rule changes any more.
+    ``combination_rules``: the same for the summands of a linear combination.
+    ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/similar.py``.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     """
 
@@ -135,6 +140,8 @@ class TermPool:
         self.memo: dict[Hashable, View] = {}
         self.lemma_trace: list[tuple[str, str]] = []
         self.contraction_rules: list[ContractionRule] = []
+        self.combination_rules: list[CombinationRule] = []
+        self.similarity: dict[Hashable, int] = {}
         self.facts: dict[Term, list[IndexFact]] = {}
         self.assumptions: dict[str, None] = {}
         self.aliases: dict[Term, View] = {}

@@ -24,7 +24,7 @@ from verifycompile.refinement.placement import Placements, describe, holds, infe
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
 from verifycompile.refinement.result import Mismatch, RefinementResult
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.torch_interface.schema import is_mutable
 
@@ -60,6 +60,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
     started = time.perf_counter()
     pool = TermPool()
     pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.combination_rules.extend(COMBINATION_LEMMAS)
     proved: list[ProvedEquality] = []
     while True:
         checker = _Checker(spec, implementation, pool)

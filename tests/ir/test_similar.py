@@ -1,0 +1,112 @@
+"""Similar terms: their batched form has the values of the pieces, and what is not similar is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.ir.evaluate import Evaluator
+from verifycompile.ir.algebra import combine, sum_over
+from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.validate import validate_pool
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import MAXIMUM
+from verifycompile.rewrites.similar import join_similar, stack_similar, sum_similar
+
+PIECES, ROWS, WIDTH = 4, 3, 2
+Program = Callable[[Builder, View, View], View]
+
+
+def product(b: Builder, x: View, w: View) -> View:
+    return b.contraction("r k, k n -> r n", x, w)
+
+
+def clipped(b: Builder, x: View, w: View) -> View:
+    return b.pointwise(MAXIMUM, product(b, x, w), 0)
+
+
+def softmax(b: Builder, x: View, w: View) -> View:
+    weights = b.exp(product(b, x, w))
+    return b.divide(weights, b.sum(weights, [-1], keepdim=True))
+
+
+def residual(b: Builder, x: View, w: View) -> View:
+    return b.combination((1, clipped(b, x, w)), (-2, x), (1, b.mul(x, x)))
+
+
+PROGRAMS = (product, clipped, softmax, residual)
+
+
+def pieces(program: Program) -> tuple[Builder, list[View], View, dict[str, torch.Tensor]]:
+    """The program on every piece of ``x``, and on all of it."""
+    b = Builder(TermPool())
+    x, w = b.pool.leaf("x", (PIECES * ROWS, WIDTH)), b.pool.leaf("w", (WIDTH, WIDTH))
+    parts = [program(b, b.narrow(x, 0, ROWS * i, ROWS), w) for i in range(PIECES)]
+    values = {
+        "x": torch.randn(PIECES * ROWS, WIDTH, dtype=torch.float64),
+        "w": torch.randn(WIDTH, WIDTH, dtype=torch.float64),
+    }
+    return b, parts, program(b, x, w), values
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_values(program: Program) -> None:
+    b, parts, _, values = pieces(program)
+    stacked = stack_similar(b.pool, parts)
+    assert stacked is not None
+    evaluator = Evaluator(values)
+    expected = torch.stack([evaluator.view(part) for part in parts])
+    torch.testing.assert_close(evaluator.view(stacked), expected)
+    validate_pool(b.pool)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_pieces_put_together_are_the_whole(program: Program) -> None:
+    b, parts, whole, _ = pieces(program)
+    assert join_similar(b.pool, parts, 0) == whole
+    b.pool.combination_rules.append(sum_similar)
+    by_rows = whole.axes
+    assert combine(b.pool, [sum_over(b.pool, part, [0]) for part in parts]) == sum_over(b.pool, whole, [0])
+    assert by_rows == whole.axes
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_missing_piece_is_not_supplied(program: Program) -> None:
+    b, parts, whole, values = pieces(program)
+    b.pool.combination_rules.append(sum_similar)
+    total = combine(b.pool, [sum_over(b.pool, part, [0]) for part in parts[:3]])
+    assert total != sum_over(b.pool, whole, [0])
+    evaluator = Evaluator(values)
+    expected = sum(evaluator.view(part).sum(0) for part in parts[:3])
+    torch.testing.assert_close(evaluator.view(total), expected)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("order", [(1, 0, 2, 3), (0, 2, 1, 3), (0, 0, 2, 3), (3, 2, 1, 0)])
+def test_order_counts(program: Program, order: tuple[int, ...]) -> None:
+    b, parts, _, _ = pieces(program)
+    assert stack_similar(b.pool, [parts[i] for i in order]) is None
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (0, 2), (1, 3), (2, 3), (0, 1)])
+def test_some_pieces_in_an_order_that_digits_spell(order: tuple[int, ...]) -> None:
+    b, parts, _, values = pieces(residual)
+    stacked = stack_similar(b.pool, [parts[i] for i in order])
+    evaluator = Evaluator(values)
+    if stacked is not None:
+        torch.testing.assert_close(evaluator.view(stacked), torch.stack([evaluator.view(parts[i]) for i in order]))
+    assert (stacked is None) == (order == (0, 2, 1, 3))
+
+
+def test_pieces_of_two_inputs_go_together() -> None:
+    b = Builder(TermPool())
+    x, y = b.pool.leaf("x", (2, 3)), b.pool.leaf("y", (2, 3))
+    rows = [[b.select(v, 0, i) for i in range(2)] for v in (x, y)]
+    straight = [b.mul(rows[0][i], rows[1][i]) for i in range(2)]
+    crossed = [b.mul(rows[0][i], rows[1][1 - i]) for i in range(2)]
+    assert stack_similar(b.pool, straight) == b.mul(x, y)
+    assert stack_similar(b.pool, crossed) is None
+    assert stack_similar(b.pool, [rows[0][0], rows[1][1]]) is None
+    assert stack_similar(b.pool, [rows[0][0], b.scale(rows[0][1], 2)]) is None
