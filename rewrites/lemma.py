@@ -29,6 +29,19 @@ class Lemma:
     guards: tuple[Guard, ...] = ()
     both_ways: bool = False
 
+    @property
+    def equation(self) -> str:
+        """Both sides as text."""
+        return f"{spelled(self.left)} = {spelled(self.right)}"
+
+
+def spelled(pattern: Pattern) -> str:
+    """A pattern as a call: ``sum(i, mul(a, b))``."""
+    if isinstance(pattern, str):
+        return pattern
+    operator, *arguments = pattern
+    return f"{operator}({', '.join(spelled(argument) for argument in arguments)})"
+
 
 LINEAR_ALGEBRA = (
     Lemma("VL01", "add-commutes", "a + b = b + a", ("add", "a", "b"), ("add", "b", "a")),

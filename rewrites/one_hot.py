@@ -15,11 +15,13 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.matching import matching_lemma
 
 # z3 decides these linear integer questions in a few milliseconds; the limit keeps a hard one from stalling.
 _TIMEOUT_MILLISECONDS = 500
 
 
+@matching_lemma("VL20", "open-masked-sum")
 def open_masked_sum(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """A mask that shares a summed index with an inner contraction joins it: sum_m mask[m] * (sum_l f[m, l])."""
     rank = factors[0].rank
@@ -43,6 +45,7 @@ def _is_lookup(view: View) -> bool:
     return any(v.term.operation.indicator for v in term.operands)
 
 
+@matching_lemma("VL21", "merge-shifted-one-hot")
 def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``mask[m] * (f(x, m) == l)`` is ``x == m * n + l`` where z3 proves it for all x, 0 <= m < W, 0 <= l < n."""
     rank = factors[0].rank
@@ -105,6 +108,7 @@ def _merge(
     return [equal(pool, leaf, counter), *kept]
 
 
+@matching_lemma("VL22", "drop-implied-mask")
 def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``(x == v) * mask(x)`` is ``x == v`` where z3 proves the mask for every position v of the table."""
     shape = factors[0].shape

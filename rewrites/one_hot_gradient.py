@@ -15,9 +15,11 @@ import z3
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, multiply_views, open_view
 from verifycompile.ir.indicator import EQUAL, equal, negate
 from verifycompile.ir.term import IndexFact, Term, TermPool, View
+from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.one_hot import integer_leaves, whole_dim
 
 
+@matching_lemma("VL23", "sum-one-hot-row")
 def sum_one_hot_row(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """The sum over v of ``x == v`` is one, or one where x is not the exception, if x is an index of that table."""
     for factor in factors:
@@ -76,6 +78,7 @@ def _proved_sum(exception: int, table: int, size: int) -> bool | None:
     return None
 
 
+@matching_lemma("VL24", "distribute-mask")
 def distribute_mask(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``mask (a + b)`` is ``mask a + mask b`` where a holds a shifted lookup of what the mask is about.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from verifycompile.diagnostics.codes import explain
 
@@ -15,15 +15,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     explain_parser = commands.add_parser("explain", help="explain a diagnostic code")
     explain_parser.add_argument("code", help="a code such as VC101")
+    lemmas_parser = commands.add_parser("lemmas", help="list the lemmas, or show one")
+    lemmas_parser.add_argument("code", nargs="?", help="a code such as VL08; all where it is left out")
     options = parser.parse_args(arguments)
-    return _explain(options.code)
+    return _show(options.command, explain if options.command == "explain" else _lemmas, options.code)
 
 
-def _explain(code: str) -> int:
+def _lemmas(code: str | None) -> str:
+    from verifycompile.rewrites.documentation import entry, render_page
+
+    return render_page() if code is None else entry(code)
+
+
+def _show(command: str, find: Callable[[str], str], code: str) -> int:
     try:
-        text = explain(code)
+        text = find(code)
     except ValueError as error:
-        print(f"verifycompile explain: {error}", file=sys.stderr)
+        print(f"verifycompile {command}: {error}", file=sys.stderr)
         return 2
     print(text, end="")
     return 0
