@@ -59,7 +59,7 @@ _DECLARATIONS = """\
 ## Declarations
 
 An operator's declaration says how its indices are labelled, which dimensions it reads wholly and in which operands it
-is linear. That it commutes with slices, concatenations, gathers, sums and scalings follows and needs no lemma of its own.
+is linear. That it commutes with slices, concatenations, gathers, sums and scalings follows, without a lemma of its own.
 Every declaration is run against torch: random shapes, each attribute alone, every dtype, and stacked operands.
 """
 
