@@ -14,9 +14,11 @@ from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.relabel import UnalignedError, remove_dim, substitute
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, TermPool, View
+from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.one_hot import whole_dim
 
 
+@matching_lemma("VL25", "join-equal-counters")
 def join_equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``sum_j (n == j) * f[j]`` is ``f[n]`` where j counts up to a size and n is spelled by digits below that size.
 

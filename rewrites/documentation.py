@@ -8,7 +8,7 @@ import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Guard, Lemma
 from verifycompile.rewrites.registry import declarations
@@ -40,11 +40,11 @@ from n to n + 1). Every guard is shown to be needed by a counterexample without 
 """
 
 _MATCHING = """\
-## Lemmas on masks and lookups
+## Lemmas that are functions
 
-`rewrites/matching.py`. Functions on the factors of a contraction, for questions about integers. Those that depend on
-sizes and offsets ask z3 at **every single match**, for its own sizes and for all values of the indices; what z3 does
-not prove within its limit is not rewritten. The tests try each part of a masked lookup with a mistake in it.
+`rewrites/matching.py`. Functions on the factors of a contraction or on summands. Those that depend on sizes and offsets
+(masks, shifted lookups) ask z3 at **every single match**, for its own sizes and for all values of the indices; what z3
+does not prove within its limit is not rewritten. The tests try each part of a masked lookup with a mistake in it.
 """
 
 _LAWS = """\
@@ -75,7 +75,7 @@ def _lines() -> Iterator[str]:
     for lemma in LINEAR_ALGEBRA:
         yield from _equation(lemma)
     yield _MATCHING
-    for lemma in CONTRACTION_LEMMAS:
+    for lemma in (*CONTRACTION_LEMMAS, *COMBINATION_LEMMAS):
         yield f"### {lemma.code}: {lemma.name}\n"
         yield f"{lemma.statement}.\n"
         yield f"`{lemma.location}`\n"

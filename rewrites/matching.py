@@ -1,4 +1,4 @@
-"""Lemmas that are functions: they look for factors of a contraction, ask z3 about their integers, and rewrite them.
+"""Lemmas that are functions: they look for factors of a contraction or summands, and rewrite what they match.
 
 An equation of sums, products and scalings is data (``lemma.py``). What a mask selects, and whether an index stays in
 its table, depends on sizes and offsets; such a lemma is a function, and every single match is proved before it is used.
@@ -10,20 +10,24 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from verifycompile.ir.term import ContractionRule, TermPool, View
+from verifycompile.ir.term import TermPool, View
+
+Rule = Callable[[TermPool, Sequence[View], Any], Sequence[View] | None]
+"""A rule on the factors of a contraction or on the summands of a combination (see ``TermPool``)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MatchingLemma:
-    """``rule`` under a stable code. It is called as the rule is: ``lemma(pool, factors, free)``."""
+    """``rule`` under a stable code. It is called as the rule is: ``lemma(pool, views, ...)``."""
 
     code: str
     name: str
-    rule: ContractionRule
+    rule: Rule
 
-    def __call__(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
-        return self.rule(pool, factors, free)
+    def __call__(self, pool: TermPool, views: Sequence[View], rest: Any) -> Sequence[View] | None:
+        return self.rule(pool, views, rest)
 
     @property
     def statement(self) -> str:
@@ -38,6 +42,6 @@ class MatchingLemma:
         return f"rewrites/{file.name}: {getattr(self.rule, '__name__', '')}"
 
 
-def matching_lemma(code: str, name: str) -> Callable[[ContractionRule], MatchingLemma]:
+def matching_lemma(code: str, name: str) -> Callable[[Rule], MatchingLemma]:
     """Make the decorated rule a lemma. ``name``: as it is written into the trace of a proof."""
     return lambda rule: MatchingLemma(code, name, rule)

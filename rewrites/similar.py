@@ -14,6 +14,7 @@ from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
+from verifycompile.rewrites.matching import matching_lemma
 
 _MAX_PIECES = 4096
 
@@ -232,6 +233,7 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
+@matching_lemma("VL26", "sum-of-pieces")
 def sum_similar(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
     """Summands that are similar and together read all pieces, as one sum over the pieces; None where there are none."""
     groups: dict[tuple[object, int], list[View]] = {}
