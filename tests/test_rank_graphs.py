@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.fx
 import torch.nn.functional as F
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 import verifycompile
@@ -303,6 +304,16 @@ def test_group_without_known_members_is_unproved() -> None:
     assert report.findings[0].message == (
         "the members of the process group `1` are not known here; pass them as `groups`."
     )
+
+
+def test_functional_default_group_is_all_ranks() -> None:
+    def reduced(x: torch.Tensor) -> torch.Tensor:
+        return all_reduce(x, "sum", dist.group.WORLD)
+
+    x = {"x": torch.randn(4, 4)}
+    report = verifycompile.verify_graphs(trace(lambda x: x * 3, x), trace_ranks(reduced, 3, lambda _: x))
+    assert report.verdict is verifycompile.Verdict.VERIFIED, str(report)
+    assert "the process group `0`, which torch calls its default group, is all ranks" in report.assumptions
 
 
 def test_unsupported_collective_is_unproved() -> None:

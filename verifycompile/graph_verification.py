@@ -68,7 +68,7 @@ def verify_graphs(
     labels = ["the graph of all ranks"] if single else [f"the graph of rank {rank}" for rank in layout.ranks]
     examples = _examples(rank_inputs, len(graphs))
     ranks = [prepare(g, e, table, label) for g, e, label in zip(graphs, examples, labels, strict=True)]
-    notes: dict[str, None] = {}
+    notes = table.assumptions
     inputs = [resolve_inputs(spec, r, given, layout, notes) for r, given in zip(ranks, given_inputs, strict=True)]
     even = [check_shapes(spec, r, placed, layout) for r, placed in zip(ranks, inputs, strict=True)]
     spec_side = dataclasses.replace(spec_program(spec), seconds=spec_seconds)

@@ -352,6 +352,6 @@ def _outputs(
         required = layouts.get(spec_name)
         outputs.append(ProgramOutput(node, OutputKind.MUTATION, f"mutation.{spec_name}", -1, required, declared))
     unknown = sorted(set(given) - {f"output.{i}" for i in prepared.results} - {str(i) for i in prepared.results})
-    if unknown:
+    if unknown and not prepared.blockers:
         raise UsageError("VC306", f"`out_relations` names `{unknown[0]}`, which {prepared.label} does not return.")
     return outputs

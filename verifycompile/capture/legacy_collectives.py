@@ -36,15 +36,20 @@ class UnsupportedCollectiveError(Exception):
     """A collective without a functional form. The message names it."""
 
 
+_DEFAULT_GROUP = "0"
+"""torch numbers the process groups of a job; the first one is that of ``init_process_group``."""
+
+
 @dataclasses.dataclass(frozen=True)
 class GroupTable:
     """Members of process groups by name: those given by the user, then those that this process knows.
 
-    ``world``: the number of ranks; a group of that size is all of them.
+    ``world``: the number of ranks; a group of that size is all of them. ``assumptions``: filled with what was assumed.
     """
 
     given: Mapping[str, Ranks]
     world: int
+    assumptions: dict[str, None] = dataclasses.field(default_factory=dict[str, None])
 
     def of_name(self, name: str, size: int | None) -> Ranks:
         ranks = self.given.get(name)
@@ -52,6 +57,9 @@ class GroupTable:
             ranks = members_by_name(name)
         if ranks is None and size in (1, self.world):
             ranks = tuple(range(size))
+        if ranks is None and name == _DEFAULT_GROUP:
+            self.assumptions[f"the process group `{name}`, which torch calls its default group, is all ranks"] = None
+            ranks = tuple(range(self.world))
         if ranks is None:
             raise UnknownGroupError(name)
         return ranks
