@@ -2,7 +2,7 @@ import operator
 
 import torch
 
-from verifycompile.torch_interface.schema import Argument, arguments_of, is_mutable, is_overload
+from verifycompile.torch_interface.schema import Argument, arguments_of, draws_random_numbers, is_mutable, is_overload
 
 aten = torch.ops.aten
 
@@ -26,3 +26,15 @@ def test_in_place_operators_are_mutable():
     assert is_mutable(aten.add_.Tensor)
     assert not is_mutable(aten.add.Tensor)
     assert not is_mutable(operator.getitem)
+
+
+def test_what_draws_random_numbers():
+    attention = aten._scaled_dot_product_flash_attention_for_cpu.default
+    assert draws_random_numbers(aten.native_dropout.default, (None, 0.5, True), {})
+    assert not draws_random_numbers(aten.native_dropout.default, (None, 0.0, True), {})
+    assert draws_random_numbers(aten.bernoulli.p, (None, 0.5), {})
+    assert draws_random_numbers(aten.rand_like.default, (None,), {})
+    assert not draws_random_numbers(attention, (None, None, None), {})
+    assert draws_random_numbers(attention, (None, None, None, 0.1), {})
+    assert not draws_random_numbers(aten.mm.default, (None, None), {})
+    assert not draws_random_numbers(operator.getitem, (None, 0), {})

@@ -132,6 +132,7 @@ class TermPool:
     ``combination_rules``: the same for the summands of a linear combination.
     ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/similar.py``.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
+    ``sources``: all terms without operands, in order of creation.
     """
 
     def __init__(self) -> None:
@@ -145,6 +146,7 @@ class TermPool:
         self.facts: dict[Term, list[IndexFact]] = {}
         self.assumptions: dict[str, None] = {}
         self.aliases: dict[Term, View] = {}
+        self.sources: list[Term] = []
         self.unit = self.intern(UNIT, (), (), (), 0, 0, (), ())
 
     def __len__(self) -> int:
@@ -182,6 +184,8 @@ class TermPool:
             bare = tuple(dataclasses.replace(v, shape=index_sizes) for v in operands)
             term = Term(next(self._ids), operation, attributes, bare, index_sizes, free, summed, cores, fresh)
             self._terms[key] = term
+            if not operands:
+                self.sources.append(term)
         return term
 
     def leaf(self, name: str, shape: tuple[Size, ...], *attributes: Hashable, indicator: bool = False) -> View:

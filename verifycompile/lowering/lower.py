@@ -120,7 +120,7 @@ class Lowering:
             self._lower_node(node)
 
     def _operands(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
-        if _is_size(node) or node.name in self.program.groups:
+        if is_size(node) or node.name in self.program.groups:
             return ()
         split = whole_split(node)
         return node.all_input_nodes if split is None else (split,)
@@ -147,7 +147,7 @@ class Lowering:
         if node in self._blocked_by_program:
             blocker = self._blocked_by_program[node]
             return self._unknown(node, blocker.code, blocker.message)
-        if _is_size(node):
+        if is_size(node):
             return self._size_value(node)
         if node.name in self.program.groups:
             return Group(self.program.groups[node.name])
@@ -389,7 +389,7 @@ def _input_symbols(program: Program) -> frozenset[sympy.Basic]:
     return frozenset(found)
 
 
-def _is_size(node: torch.fx.Node) -> bool:
+def is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 

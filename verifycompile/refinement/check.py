@@ -8,6 +8,7 @@ where a plain output's layout is not declared, its cotangent follows from the re
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import time
 from collections.abc import Generator, Sequence
@@ -20,6 +21,8 @@ from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutp
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.inputs import is_boolean, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
+from verifycompile.refinement.memo import NotRepeatedError
+from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value, with_open_axes
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
@@ -58,9 +61,10 @@ def _collection_paused() -> Generator[None]:
 
 def _check(spec: Program, implementation: Program) -> RefinementResult:
     started = time.perf_counter()
-    pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
-    pool.combination_rules.extend(COMBINATION_LEMMAS)
+    by_parts = _check_by_parts(spec, implementation, started)
+    if by_parts is not None:
+        return by_parts
+    pool = _new_pool()
     proved: list[ProvedEquality] = []
     while True:
         checker = _Checker(spec, implementation, pool)
@@ -82,6 +86,43 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
     )
 
 
+def _check_by_parts(spec: Program, implementation: Program, started: float) -> RefinementResult | None:
+    """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
+    checker = _Checker(spec, implementation, _new_pool())
+    try:
+        return _result_of_parts(checker, started) if checker.run(by_parts=True) is None else None
+    except NotRepeatedError:
+        return None
+    finally:
+        checker.parts = None  # it refers to the checker: thousands of objects would wait for the garbage collector
+
+
+def _result_of_parts(checker: _Checker, started: float) -> RefinementResult | None:
+    spec, implementation = checker.spec.program, checker.implementation.program
+    if checker.parts is None or checker.relations.keys() != {o.name for o in spec.outputs}:
+        return None
+    memo, lowerings = checker.parts.memo, (checker.spec, checker.implementation)
+    memo.restore()
+    counts = count_nodes(*lowerings, 0)
+    return RefinementResult(
+        relations={name: checker.relations[name] for name in checker.output_names()},
+        mismatch=None,
+        assumptions=tuple(checker.assumptions()),
+        counts=dataclasses.replace(counts, memo=memo.related, unrelated=counts.unrelated + memo.unrelated),
+        spec_nodes=len(spec.graph.graph.nodes),
+        impl_nodes=len(implementation.graph.graph.nodes),
+        seconds=time.perf_counter() - started,
+        steps=(*memo.definitions.made, *collect_steps(*lowerings), *memo.repetitions),
+    )
+
+
+def _new_pool() -> TermPool:
+    pool = TermPool()
+    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.combination_rules.extend(COMBINATION_LEMMAS)
+    return pool
+
+
 class _Checker:
     """One attempt: lower both programs into ``pool`` and relate their outputs."""
 
@@ -91,13 +132,15 @@ class _Checker:
         self.implementation = Lowering(implementation, self.pool, "impl")
         self.relations: dict[str, str] = {}
         self.placements: dict[str, Placements] = {}
+        self.parts: Parts | None = None
         self._failed: Diagnosis | None = None
 
     def prove_one_more(self) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
         return None if self._failed is None else prove_one_more(self._failed)
 
-    def run(self) -> Mismatch | None:
+    def run(self, *, by_parts: bool = False) -> Mismatch | None:
+        """Relate all outputs. ``by_parts``: equal parts once; raises NotRepeatedError where that does not succeed."""
         for program in (self.spec.program, self.implementation.program):
             for blocker in program.blockers:
                 if blocker.node is None:
@@ -111,6 +154,11 @@ class _Checker:
         mismatch = self._mutation() or self._relate_inputs()
         if mismatch is not None:
             return mismatch
+        if by_parts:
+            pairs = [(o, outputs[o.name]) for o in self.spec.program.outputs]
+            self.parts = Parts(self.spec, self.implementation, pairs, self._relation, self._note_relation)
+            self.parts.require_repetitions()
+            self.parts.lower_given()
         forward = [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
         backward = [o for o in self.spec.program.outputs if o.kind is OutputKind.GRADIENT]
         return (
@@ -197,33 +245,54 @@ class _Checker:
     def _relate_outputs(
         self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]
     ) -> Mismatch | None:
-        self.spec.lower(o.node for o in outputs)
-        self.implementation.lower(implementations[o.name].node for o in outputs)
+        self._lower(outputs, implementations)
         failed: list[tuple[ProgramOutput, ProgramOutput]] = []
         for output in outputs:
             if not self._relate_output(output, implementations[output.name]):
                 failed.append((output, implementations[output.name]))
         if not failed:
             return None
+        if self.parts is not None:
+            raise NotRepeatedError
         self._failed = Diagnosis(self.pool, self.spec, self.implementation, failed)
         return diagnose(self._failed)
 
+    def _lower(self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]) -> None:
+        if self.parts is not None:
+            backward = any(o.kind is OutputKind.GRADIENT for o in outputs)
+            (self.parts.backward if backward else self.parts.forward).lower()
+            return
+        self.spec.lower(o.node for o in outputs)
+        self.implementation.lower(implementations[o.name].node for o in outputs)
+
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
+        if self.parts is not None and self.parts.is_settled(spec):
+            return True
         left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)
         if left is None or right is None:
             return left is right and self._same_size(spec, implementation)
-        mesh = self.implementation.program.mesh
-        if mesh is None:
-            if not same_value(left, right):
-                return False
-            self.relations[spec.name] = spec.name
-            return True
-        placements = self._find_placements(left, right, implementation)
+        placements = self._relation(spec, implementation)
         if placements is None:
             return False
-        self.placements[spec.name] = placements
-        self.relations[spec.name] = describe(spec.name, placements, mesh)
+        self._note_relation(spec, placements)
         return True
+
+    def _relation(self, spec: ProgramOutput, implementation: ProgramOutput) -> Placements | None:
+        """How the implementation holds an output; no placements at all where it has no mesh."""
+        left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)
+        if left is None or right is None:
+            return None
+        if self.implementation.program.mesh is None:
+            return () if same_value(left, right) else None
+        return self._find_placements(left, right, implementation)
+
+    def _note_relation(self, output: ProgramOutput, placements: Placements) -> None:
+        mesh = self.implementation.program.mesh
+        if mesh is None:
+            self.relations[output.name] = output.name
+            return
+        self.placements[output.name] = placements
+        self.relations[output.name] = describe(output.name, placements, mesh)
 
     def _same_size(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         """Outputs that are numbers (sizes) must be the same expression."""
@@ -249,6 +318,11 @@ class _Checker:
 
     # -- assumptions
 
+    def output_names(self) -> list[str]:
+        """In the order in which outputs are related: forward ones first."""
+        outputs = self.spec.program.outputs
+        return [o.name for o in sorted(outputs, key=lambda o: o.kind is OutputKind.GRADIENT)]
+
     def assumptions(self) -> list[str]:
         program = self.implementation.program
         listed = list(dict.fromkeys((*self.spec.program.assumptions, *program.assumptions)))
@@ -256,7 +330,8 @@ class _Checker:
             if program_input.assumed and program_input.role is not Role.TANGENT:
                 placements = ", ".join(str(p) for p in program_input.placements or self._replicated())
                 listed.append(f"`{program_input.name}` is placed ({placements}) by default")
-        for name, placements in self.placements.items():
+        for name in (name for name in self.output_names() if name in self.placements):
+            placements = self.placements[name]
             assert program.mesh is not None
             axes = [a.name for a, p in zip(program.mesh.axes, placements, strict=True) if isinstance(p, Partial)]
             if axes:

@@ -64,7 +64,7 @@ def prove_equal(left: View, right: View) -> EqualityProof | None:
 
 
 def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
-    deadline = time.perf_counter() + _MAX_SECONDS
+    deadline = time.thread_time() + _MAX_SECONDS
     step = graph.parse_program("(run 1)")
     goal = graph.parse_program("(check (= $left $right))")
     matches: dict[str, int] = {}
@@ -76,7 +76,7 @@ def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
         try:
             graph.run_program(*goal)
         except bindings.EggSmolError:
-            exhausted = time.perf_counter() > deadline or sum(matches.values()) > _MAX_NODES
+            exhausted = time.thread_time() > deadline or sum(matches.values()) > _MAX_NODES
             if not report.updated or exhausted:
                 return None
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,26 @@ def names_of(target: object) -> tuple[str, ...]:
     return tuple(argument.name for argument in arguments_of(target) or ())
 
 
+@functools.cache
 def is_mutable(target: object) -> bool:
     """Whether a call of ``target`` writes to one of its operands."""
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def draws_random_numbers(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether a call depends on the random stream, not on its operands alone.
+
+    Dropout and attention draw nothing where the probability to drop is zero.
+    """
+    if not _may_draw(target):
+        return False
+    for position, argument in enumerate(arguments_of(target) or ()):
+        if argument.name in ("p", "dropout_p"):
+            value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default)
+            return value != 0.0
+    return True
+
+
+@functools.cache
+def _may_draw(target: object) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
