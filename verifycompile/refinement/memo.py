@@ -42,6 +42,9 @@ class NotRepeatedError(Exception):
 
 FAMILIAR = CONSTANTS | {DEFINED, DEFINED_INDICATOR}
 
+_OF_NO_OUTPUT = ("node", "name", "index", "declared")
+"""Fields of an output that say which one it is, not what it must be."""
+
 OutputPair = tuple[ProgramOutput, ProgramOutput]
 Relate = Callable[[ProgramOutput, ProgramOutput], Placements | None]
 """Relate one output of both programs; the placements found, or None."""
@@ -227,11 +230,13 @@ class Memo:
 
     def _describe_output(self, part: Part, pair: int) -> Hashable:
         spec, implementation = self._outputs[pair]
-        fields = dataclasses.asdict(dataclasses.replace(implementation, node=None, name="", index=0))  # pyright: ignore[reportArgumentType]
+        required = {f.name: getattr(implementation, f.name) for f in dataclasses.fields(implementation)}
+        for name in _OF_NO_OUTPUT:
+            del required[name]
         return (
             self.sides[0].reading.position[spec.node] - part.spec.start,
             self.sides[1].reading.position[implementation.node] - part.implementation.start,
-            tuple(fields.values()),
+            tuple(required.values()),
         )
 
     def _describe(self, value: Any, numbers: dict[Term, int]) -> Hashable:
