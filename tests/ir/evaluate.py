@@ -14,7 +14,7 @@ from fractions import Fraction
 import sympy
 import torch
 
-from tests.ir import evaluate_families
+from tests.ir import evaluate_families, evaluate_images
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Term, View
 
@@ -327,3 +327,5 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = {
 
 _POINTWISE.update(evaluate_families.POINTWISE)
 _CORES.update(evaluate_families.CORES)
+_CORES.update(evaluate_images.CORES)
+_LEAVES.update(evaluate_images.LEAVES)

@@ -467,4 +467,4 @@ for _heads, _rows, _causal, _scale, _masked in (
     add(_attention, _query, *_wide, 0.0, _causal, **_options)
     add(_attention_backward, real(*_out.shape), _query, *_wide, _out, _lse, 0.0, _causal, **_options)
 
-from tests.operators import samples_families, samples_foreach  # noqa: E402, F401  # add their samples
+from tests.operators import samples_families, samples_foreach, samples_images  # noqa: E402, F401  # add their samples

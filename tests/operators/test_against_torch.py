@@ -75,6 +75,26 @@ def variations(value: Any, kind: str) -> Iterator[Any]:
         yield from ([*items[:k], items[k] + 1, *items[k + 1 :]] for k in range(len(items)))
 
 
+DIVISORS = frozenset({
+    "stride", "dilation", "kernel_size", "groups", "group", "N", "C", "HxW", "divisor_override", "output_size", "size",
+    "step", "upscale_factor", "downscale_factor", "scales", "scales_d", "scales_h", "scales_w", "input_size",
+})  # fmt: skip
+"""Arguments that some kernels of torch divide or allocate by without a check: a zero there ends the process."""
+
+STATISTICS = {
+    torch.ops.aten._native_batch_norm_legit.no_stats: None,
+    torch.ops.aten.native_batch_norm_backward.default: 3,
+}
+"""Which argument holds the running statistics, which an inference without them reads nevertheless."""
+
+
+def _ends_the_process(sample: Sample, name: str, value: Any) -> bool:
+    if name in ("training", "train") and not value and sample.target in STATISTICS:
+        return STATISTICS[sample.target] is None or sample.args[STATISTICS[sample.target]] is None
+    numbers = value if isinstance(value, list) else [value]
+    return name in DIVISORS and any(isinstance(n, (int, float)) and n <= 0 for n in numbers)
+
+
 def attribute_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
     """The call with one of its other arguments changed, those left at their default included."""
     for position, argument in enumerate(sample.target._schema.arguments):
@@ -87,6 +107,8 @@ def attribute_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
             value = sample.kwargs.get(argument.name, argument.default_value if argument.has_default_value() else None)
         for other in variations(value, kind):
             if other == value and type(other) is type(value):
+                continue
+            if _ends_the_process(sample, argument.name, other):
                 continue
             args, kwargs = list(sample.args), dict(sample.kwargs)
             if position < len(args):

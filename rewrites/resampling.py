@@ -1,0 +1,161 @@
+"""Interpolation, padding by reflection or repetition, and the shuffles between channels and space."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.term import View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.constant_matrix import RESAMPLING, constant_matrix, resample, resample_gradient
+from verifycompile.rewrites.elementwise import require_real
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+
+# ------------------------------------------------------------------------------------------------ interpolation
+
+
+def _interpolation(
+    b: Builder, kind: Sequence[Hashable], output: Sequence[Size], line: Sequence[Size], scales: Sequence[float | None]
+) -> list[View]:
+    """One matrix a dimension: all kinds of interpolation are separable."""
+    if any(scale is None for scale in scales) and any(scale is not None for scale in scales):
+        # torch's kernels differ in what they make of it.
+        raise UnsupportedError(UNSUPPORTED, f"an interpolation with the scales {list(scales)}")
+    return [
+        constant_matrix(b, RESAMPLING, (*kind, scale), sizes)
+        for scale, *sizes in zip(scales, output, line, strict=True)
+    ]
+
+
+def _interpolate(kind: str) -> tuple[Handler, Handler]:
+    """``kind``: the operator without its number of dimensions. The order of the scales is that of the dimensions."""
+
+    def forward(
+        b: Builder,
+        self: View,
+        output_size: Sequence[Size],
+        align_corners: bool = False,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> View:
+        require_real(b, "self")
+        space = len(output_size)
+        factors = (scales,) if space == 1 else (scales_d, scales_h, scales_w)[-space:]
+        line = b.shape(self)[-space:]
+        return resample(b, self, _interpolation(b, (kind, align_corners), output_size, line, factors))
+
+    def backward(
+        b: Builder,
+        grad_output: View,
+        output_size: Sequence[Size],
+        input_size: Sequence[Size],
+        align_corners: bool = False,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> View:
+        require_real(b, "grad_output")
+        space = len(output_size)
+        factors = (scales,) if space == 1 else (scales_d, scales_h, scales_w)[-space:]
+        if space == 3 and len(set(factors)) > 1:
+            raise UnsupportedError(UNSUPPORTED, f"the gradient of an interpolation with the scales {list(factors)}")
+        line = input_size[-space:]
+        return resample_gradient(b, grad_output, _interpolation(b, (kind, align_corners), output_size, line, factors))
+
+    return forward, backward
+
+
+INTERPOLATIONS = {
+    "nearest": ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    "nearest_exact": ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+    "linear": ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
+    "cubic": ("upsample_bicubic2d",),
+    "linear_smoothed": ("_upsample_bilinear2d_aa",),
+    "cubic_smoothed": ("_upsample_bicubic2d_aa",),
+}
+for _kind, _names in INTERPOLATIONS.items():
+    _forward, _backward = _interpolate(_kind)
+    for _name in _names:
+        operator(getattr(aten, _name).default)(_forward)
+        operator(getattr(aten, f"{_name}_backward").default)(_backward)
+
+
+# ------------------------------------------------------------------------------------------------ padding
+
+
+def _padding_matrices(b: Builder, kind: str, padding: Sequence[Size], line: Sequence[Size]) -> list[View]:
+    """``padding`` lists the last dimension first, as torch does."""
+    space = len(line)
+    matrices: list[View] = []
+    for k, size in enumerate(line):
+        before, after = padding[2 * (space - 1 - k) : 2 * (space - k)]
+        matrices.append(constant_matrix(b, RESAMPLING, (kind, before, after), (before + size + after, size)))
+    return matrices
+
+
+def _pad(kind: str) -> tuple[Handler, Handler]:
+    def forward(b: Builder, self: View, padding: Sequence[Size]) -> View:
+        return resample(b, self, _padding_matrices(b, kind, padding, b.shape(self)[-(len(padding) // 2) :]))
+
+    def backward(b: Builder, grad_output: View, self: View, padding: Sequence[Size]) -> View:
+        require_real(b, "grad_output", "self")
+        line = b.shape(self)[-(len(padding) // 2) :]
+        return resample_gradient(b, grad_output, _padding_matrices(b, kind, padding, line))
+
+    return forward, backward
+
+
+for _kind, _name in (("reflect", "reflection_pad"), ("repeat", "replication_pad")):
+    _forward, _backward = _pad(_kind)
+    for _space in (1, 2, 3):
+        operator(getattr(aten, f"{_name}{_space}d").default)(_forward)
+        operator(getattr(aten, f"{_name}{_space}d_backward").default)(_backward)
+
+
+# ------------------------------------------------------------------------------------------------ shuffles
+
+
+def _quotient(size: Size, divisor: Size) -> Size:
+    quotient = exact_quotient(size, divisor)
+    if quotient is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"{size} elements in parts of {divisor}")
+    return quotient
+
+
+@operator(aten.pixel_shuffle.default)
+def pixel_shuffle(b: Builder, self: View, upscale_factor: int) -> View:
+    """``(c * r * r, h, w)`` to ``(c, h * r, w * r)``."""
+    factor = upscale_factor
+    *samples, channels, height, width = b.shape(self)
+    count, each = len(samples), _quotient(channels, product((factor, factor)))
+    opened = b.reshape(self, [*samples, each, factor, factor, height, width])
+    order = [*range(count), *(count + k for k in (0, 3, 1, 4, 2))]
+    return b.reshape(b.permute(opened, order), [*samples, each, product((height, factor)), product((width, factor))])
+
+
+@operator(aten.pixel_unshuffle.default)
+def pixel_unshuffle(b: Builder, self: View, downscale_factor: int) -> View:
+    """The inverse of ``pixel_shuffle``."""
+    factor = downscale_factor
+    *samples, channels, height, width = b.shape(self)
+    count = len(samples)
+    rows, columns = _quotient(height, factor), _quotient(width, factor)
+    opened = b.reshape(self, [*samples, channels, rows, factor, columns, factor])
+    order = [*range(count), *(count + k for k in (0, 2, 4, 1, 3))]
+    return b.reshape(b.permute(opened, order), [*samples, product((channels, factor, factor)), rows, columns])
+
+
+@operator(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+def channel_shuffle(b: Builder, self: View, groups: Size) -> View:
+    """The channels of all groups by turns."""
+    samples, channels, *space = b.shape(self)
+    opened = b.reshape(self, [samples, groups, _quotient(channels, groups), *space])
+    return b.reshape(b.transpose(opened, 1, 2), [samples, channels, *space])
