@@ -33,7 +33,7 @@ def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tup
     return indexed, rest, rank, indexed[0] if together else 0
 
 
-@operator(aten.index.Tensor)
+@operator(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
     """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
     indexed, rest, _, front = _index_labels(b, self, indices)

@@ -98,7 +98,7 @@ def _from_front(view: View, position: int, lead: int) -> list[int]:
     return order
 
 
-@operator(aten.index_put.default)
+@operator(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(b: Builder, self: View, indices: Sequence[View | None], values: View, accumulate: bool) -> View:
     """``self[mask] = scalar``, ``self[arange, index] = values`` (or ``self[index, arange]``), and sums at indices."""
     (first, *others) = indices

@@ -25,7 +25,6 @@ class Case:
     ``mesh``: axes as (name, size), outermost first. ``inputs``: the whole tensors that the spec's ``forward`` takes.
     ``sharded``: for each input the dimension that is sharded over ``tp``, None where every rank passes all of it.
     ``batch``: the mesh axes over which the first dimension of every input is sharded.
-    ``sharded``: for each input the dimension that is sharded over ``axis``, None where every rank passes all of it.
     """
 
     name: str
@@ -35,7 +34,6 @@ class Case:
     inputs: Callable[[], tuple[torch.Tensor, ...]]
     sharded: tuple[int | None, ...] = ()
     batch: tuple[str, ...] = ()
-    axis: str = "tp"
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -60,11 +58,6 @@ class Case:
         placements = self.input_placements().values()
         return tuple(
             self._part(value, item, rank).contiguous() for value, item in zip(self.inputs(), placements, strict=True)
-        degree = dict(self.mesh)[self.axis]
-        inner = math.prod(self.mesh_shape[self.mesh_names.index(self.axis) + 1 :])
-        dims = self.sharded or (None,) * len(self.inputs())
-            value if dim is None else value.chunk(degree, dim)[rank // inner % degree].contiguous()
-            for value, dim in zip(self.inputs(), dims, strict=True)
         )
 
     def _part(self, value: torch.Tensor, placements: tuple[Placement, ...], rank: int) -> torch.Tensor:
@@ -81,7 +74,6 @@ class Case:
         dims = self.sharded or (None,) * len(names)
         return {
             name: tuple(self._input_placement(axis, dim) for axis in self.mesh_names)
-            name: tuple(Replicate() if dim is None or axis != self.axis else Shard(dim) for axis in self.mesh_names)
             for name, dim in zip(names, dims, strict=True)
         }
 

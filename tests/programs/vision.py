@@ -7,18 +7,18 @@ parameters whose gradients are summed over the ranks: DTensor has no rule for ma
 
 from __future__ import annotations
 
-import fnmatch
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.distributed.tensor.placement_types import Placement
 
-from tests.programs.case import Case
+from tests.programs.case import Case, Plan, tensor_parallel, tensor_parallel_mesh
 
 
 class ConvNet(nn.Module):
@@ -113,9 +113,9 @@ class ViT(nn.Module):
 
 
 class Residual(nn.Module):
-    def __init__(self, channels: int, out: int, width: int) -> None:
+    def __init__(self, channels: int, out: int, width: int, groups: tuple[int, int] = (2, 2)) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(2, channels), nn.GroupNorm(2, out)
+        self.norm1, self.norm2 = nn.GroupNorm(groups[0], channels), nn.GroupNorm(groups[1], out)
         self.conv1, self.conv2 = nn.Conv2d(channels, out, 3, padding=1), nn.Conv2d(out, out, 3, padding=1)
         self.time = nn.Linear(width, out)
         self.skip = nn.Conv2d(channels, out, 1)
@@ -133,14 +133,12 @@ class UNet(nn.Module):
         self.width = width
         self.stretch = nn.ConvTranspose2d(8, 8, 2, stride=2) if transposed else nn.Upsample(scale_factor=2.0)
         self.time1, self.time2 = nn.Linear(width, 16), nn.Linear(16, width)
-        self.first = Residual(3, channels, width)
-        self.first.norm1 = nn.GroupNorm(3, 3)
+        self.first = Residual(3, channels, width, (3, 2))
         self.down = nn.Conv2d(channels, 8, 3, stride=2, padding=1)
         self.norm = nn.GroupNorm(4, 8)
         self.attention = Attention(8, 4)
         self.up = nn.Conv2d(8, channels, 3, padding=1)
-        self.last = Residual(2 * channels, 3, width)
-        self.last.norm2 = nn.GroupNorm(1, 3)
+        self.last = Residual(2 * channels, 3, width, (2, 1))
 
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         rates = torch.exp(torch.arange(self.width // 2) * (-math.log(1e4) / (self.width // 2)))
@@ -162,38 +160,19 @@ def images_and_times() -> tuple[torch.Tensor, torch.Tensor]:
     return images(8, 4), torch.tensor([0.1, 3.0, 0.7, 2.0])
 
 
-def _batch_over(axis: str, batch: Placement) -> Placement:
-    return batch if axis == "dp" else Replicate()
-
-
-def as_dtensors(
-    columns: Sequence[str] = (), rows: Sequence[str] = (), batch: Placement | None = None
-) -> Callable[[nn.Module, DeviceMesh], nn.Module]:
-    """All values as DTensors: ``columns`` and ``rows`` of linear layers over ``tp``, other parameters on every rank.
-
-    ``batch``: how the inputs lie over ``dp``, by default with the samples sharded.
-    """
+def as_dtensors(batch: Placement | None = None) -> Callable[[nn.Module, DeviceMesh], nn.Module]:
+    """All values as DTensors, parameters on every rank. ``batch``: how the inputs lie, by default samples sharded."""
     shard = batch or Shard(0)
 
-    def placements(name: str, mesh: DeviceMesh) -> tuple[Placement, ...]:
-        module = name.rpartition(".")[0]
-        place: Placement = Replicate()
-        if any(fnmatch.fnmatch(module, pattern) for pattern in columns):
-            place = Shard(0)
-        elif any(fnmatch.fnmatch(module, pattern) for pattern in rows) and name.endswith("weight"):
-            place = Shard(1)
-        return tuple(place if axis == "tp" else Replicate() for axis in mesh.mesh_dim_names or ())
-
     def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        _distribute(model, mesh, placements)
-        layout = tuple(_batch_over(axis, shard) for axis in mesh.mesh_dim_names or ())
+        _distribute(model, mesh)
 
         def enter(_: nn.Module, values: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-            return tuple(DTensor.from_local(value, mesh, layout, run_check=False) for value in values)
+            return tuple(DTensor.from_local(value, mesh, (shard,), run_check=False) for value in values)
 
         def leave(_: nn.Module, __: object, output: DTensor) -> torch.Tensor:
-            kept = tuple(Replicate() if p.is_partial() else p for p in output.placements)
-            return output.redistribute(mesh, kept).to_local()
+            (placement,) = output.placements
+            return output.redistribute(mesh, (Replicate() if placement.is_partial() else placement,)).to_local()
 
         model.register_forward_pre_hook(enter)
         model.register_forward_hook(leave)
@@ -202,15 +181,12 @@ def as_dtensors(
     return parallelize
 
 
-def _distribute(
-    model: nn.Module, mesh: DeviceMesh, placements: Callable[[str, DeviceMesh], tuple[Placement, ...]]
-) -> None:
-    for path, module in model.named_modules():
+def _distribute(model: nn.Module, mesh: DeviceMesh) -> None:
+    for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            place = placements(f"{path}.{name}".lstrip("."), mesh)
-            setattr(module, name, nn.Parameter(distribute_tensor(parameter.data, mesh, place)))
+            setattr(module, name, nn.Parameter(distribute_tensor(parameter.data, mesh, [Replicate()])))
         for name, buffer in list(module.named_buffers(recurse=False)):
-            setattr(module, name, distribute_tensor(buffer, mesh, [Replicate()] * mesh.ndim))
+            setattr(module, name, distribute_tensor(buffer, mesh, [Replicate()]))
 
 
 def on_local_tensors(gradient: Placement | None = None) -> Callable[[nn.Module, DeviceMesh], nn.Module]:
@@ -220,8 +196,8 @@ def on_local_tensors(gradient: Placement | None = None) -> Callable[[nn.Module, 
     """
 
     def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        _distribute(model, mesh, lambda _, mesh: tuple(Replicate() for _ in range(mesh.ndim)))
-        kind = (gradient or Partial(),) * mesh.ndim
+        _distribute(model, mesh)
+        kind = (gradient or Partial(),)
         for module in model.modules():
             read = {name: _reader("_parameters", name, kind) for name, _ in module.named_parameters(recurse=False)}
             read |= {name: _reader("_buffers", name, kind) for name, _ in module.named_buffers(recurse=False)}
@@ -235,47 +211,69 @@ def _reader(kind: str, name: str, gradient: tuple[Placement, ...]) -> property:
     return property(lambda module: getattr(module, kind)[name].to_local(grad_placements=gradient))
 
 
-COLUMNS = ("*.q", "*.k", "*.v", "*blocks.*.up", "attention.[qkv]", "time1")
-ROWS = ("*attention.out", "*blocks.*.down", "time2")
-
-
 def _case(
     name: str,
     model: Callable[[], nn.Module],
     inputs: Callable[[], tuple[torch.Tensor, ...]],
-    mesh: tuple[int, ...],
+    degree: int,
     parallelize: Callable[[nn.Module, DeviceMesh], nn.Module],
 ) -> Case:
-    axes = tuple(zip(("dp", "tp"), mesh, strict=False))
+    """Samples are sharded over the only mesh axis."""
     shards = (0,) * len(inputs())
-    full_name = f"{name}-{'x'.join(map(str, mesh))}"
-    return Case(full_name, axes, model, parallelize, inputs, shards, axis="dp")
+    return Case(f"{name}-dp-{degree}", (("dp", degree),), model, parallelize, inputs, shards, axis="dp")
 
 
 def convnet_case(degree: int) -> Case:
-    return _case("convnet", ConvNet, lambda: (images(),), (degree,), as_dtensors())
-
-
-def local_convnet_case(degree: int) -> Case:
-    return _case("convnet-local", ConvNet, lambda: (images(),), (degree,), on_local_tensors())
+    return _case("convnet", ConvNet, lambda: (images(),), degree, on_local_tensors())
 
 
 def pool_case(degree: int) -> Case:
-    return _case("poolnet-local", PoolNet, lambda: (images(),), (degree,), on_local_tensors())
+    return _case("poolnet", PoolNet, lambda: (images(),), degree, on_local_tensors())
 
 
 def batch_norm_case(degree: int) -> Case:
     """DTensor gathers the batch, of which batch normalization reads all."""
-    return _case("batchnorm", BatchNormNet, lambda: (images(),), (degree,), as_dtensors())
+    return _case("batchnorm", BatchNormNet, lambda: (images(),), degree, as_dtensors())
 
 
-def vit_case(*mesh: int) -> Case:
-    return _case("vit", ViT, lambda: (images(),), mesh, as_dtensors(COLUMNS, ROWS))
+def vit_case(degree: int) -> Case:
+    return _case("vit", ViT, lambda: (images(),), degree, on_local_tensors())
 
 
-def unet_case(*mesh: int) -> Case:
-    return _case("unet", lambda: UNet(transposed=True), images_and_times, mesh, as_dtensors(COLUMNS, ROWS))
+def unet_case(degree: int) -> Case:
+    return _case("unet", UNet, images_and_times, degree, on_local_tensors())
 
 
-def local_unet_case(degree: int) -> Case:
-    return _case("unet-local", UNet, images_and_times, (degree,), on_local_tensors())
+ATTENTION = {"q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(), "out": RowwiseParallel()}
+VIT_PLAN: Plan = {
+    **{f"blocks.*.attention.{name}": style for name, style in ATTENTION.items()},
+    "blocks.*.up": ColwiseParallel(),
+    "blocks.*.down": RowwiseParallel(),
+}
+UNET_PLAN: Plan = {
+    **{f"attention.{name}": style for name, style in ATTENTION.items()},
+    "time1": ColwiseParallel(),
+    "time2": RowwiseParallel(),
+}
+
+
+def tensor_parallel_vit_case(degree: int) -> Case:
+    """Convolution and norms on every rank, attention by heads, perceptrons by columns and rows."""
+    mesh = tensor_parallel_mesh(degree)
+    return Case(f"vit-tp-{degree}", mesh, ViT, tensor_parallel(VIT_PLAN), lambda: (images(batch=2),))
+
+
+def tensor_parallel_unet_case(degree: int) -> Case:
+    mesh = tensor_parallel_mesh(degree)
+    return Case(f"unet-tp-{degree}", mesh, UNet, tensor_parallel(UNET_PLAN), images_and_times)
+
+
+CASES = (
+    convnet_case(2),
+    pool_case(2),
+    batch_norm_case(2),
+    vit_case(4),
+    unet_case(2),
+    tensor_parallel_vit_case(4),
+    tensor_parallel_unet_case(2),
+)

@@ -22,6 +22,7 @@ import torch.fx.traceback
 from torch._guards import TracingContext
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import _tp_conv
 
 _TORCH = Path(torch.__file__).parent
 _READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
@@ -31,6 +32,8 @@ _BENIGN_CALLERS = frozenset(
 """Callers of ``get_rank`` whose result is the same on every rank: a rank's submesh out of all submeshes, the shape of a
 piece of equal pieces. A mesh that is made while tracing keeps its coordinate, the use of which is watched like that of
 any other mesh."""
+_CONVOLUTIONS = {"tp_convolution": 4, "tp_convolution_backward": 5}
+"""Callers that use the rank only where they exchange borders of images, and which local argument is the padding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +90,17 @@ def _is_compiler_code(code: types.CodeType) -> bool:
     return file.is_relative_to(_TORCH) and not file.is_relative_to(_TORCH / "distributed")
 
 
+def _ignores_rank(reader: types.FrameType) -> bool:
+    """Whether a caller of ``get_rank`` does nothing with it."""
+    if reader.f_code.co_qualname in _BENIGN_CALLERS or _is_compiler_code(reader.f_code):
+        return True
+    position = _CONVOLUTIONS.get(reader.f_code.co_name)
+    if position is None or reader.f_code.co_filename != _tp_conv.__file__:
+        return False
+    padding = reader.f_locals["local_tensor_args"][position]
+    return not _tp_conv._requires_data_exchange(padding, reader.f_locals["dim_map"])
+
+
 @contextlib.contextmanager
 def watch_rank_reads() -> Generator[list[ExportRead]]:
     """While entered, list every read of this rank that does not go through the graph's coordinate operator."""
@@ -120,9 +134,8 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
     def rank_not_in_group(group: Any) -> bool:
         caller = sys._getframe(1)
         if caller.f_code.co_name == "get_rank" and caller.f_back is not None:
-            reader = caller.f_back.f_code
-            if reader.co_qualname not in _BENIGN_CALLERS and not _is_compiler_code(reader):
-                note(reader.co_name)
+            if not _ignores_rank(caller.f_back):
+                note(caller.f_back.f_code.co_name)
         return in_group(group)
 
     distributed_c10d._rank_not_in_group = rank_not_in_group
