@@ -35,8 +35,8 @@ class _Windows:
         space = len(kernel)
         numbers = [per_dimension(v, space) for v in (self.stride, self.padding, self.dilation)]
         return [
-            window(b, *options, *sizes)
-            for options, sizes in zip(zip(*numbers, strict=True), zip(small, kernel, large, strict=True), strict=True)
+            window(b, step, edge, spread, *sizes)
+            for step, edge, spread, *sizes in zip(*numbers, small, kernel, large, strict=True)
         ]
 
 

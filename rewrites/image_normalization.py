@@ -1,5 +1,7 @@
 """Group and batch normalization, forward and backward."""
 
+# ruff: noqa: N803 - declarations name the arguments of their schema
+
 from __future__ import annotations
 
 from collections.abc import Sequence

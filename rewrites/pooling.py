@@ -22,7 +22,7 @@ from verifycompile.rewrites.constant_matrix import (
 from verifycompile.rewrites.convolution import window_count
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.operators.samples import add, positive, real, refuse, whole
+from tests.operators.samples import add, positive, real
 
 aten = torch.ops.aten
 

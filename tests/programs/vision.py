@@ -7,6 +7,7 @@ parameters whose gradients are summed over the ranks: DTensor has no rule for ma
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -148,8 +149,10 @@ class UNet(nn.Module):
         h = self.down(a)
         pixels = self.norm(h).flatten(2).transpose(1, 2)
         h = h + self.attention(pixels).transpose(1, 2).unflatten(2, h.shape[2:])
-        h = self.up(self.stretch(h))
-        return self.last(torch.cat([h, a], 1), time)
+        return self.last(self.join(self.up(self.stretch(h)), a), time)
+
+    def join(self, h: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        return torch.cat([h, skip], 1)
 
 
 def images(size: int = 8, batch: int = 8) -> torch.Tensor:
@@ -231,6 +234,20 @@ def pool_case(degree: int) -> Case:
     return _case("poolnet", PoolNet, lambda: (images(),), degree, on_local_tensors())
 
 
+def strided_case(degree: int) -> Case:
+    """A convolution whose stride is its kernel, after one whose windows overlap."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 2, stride=2))
+
+    return _case("strided", model, lambda: (images(),), degree, as_dtensors())
+
+
+def with_input_shard(original: Case, dim: int, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> Case:
+    """The case whose images are sharded along another dimension than the samples."""
+    return dataclasses.replace(original, sharded=(dim,) * len(original.inputs()), parallelize=parallelize)
+
+
 def batch_norm_case(degree: int) -> Case:
     """DTensor gathers the batch, of which batch normalization reads all."""
     return _case("batchnorm", BatchNormNet, lambda: (images(),), degree, as_dtensors())
@@ -271,6 +288,7 @@ def tensor_parallel_unet_case(degree: int) -> Case:
 CASES = (
     convnet_case(2),
     pool_case(2),
+    strided_case(2),
     batch_norm_case(2),
     vit_case(4),
     unet_case(2),

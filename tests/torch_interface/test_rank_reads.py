@@ -85,3 +85,18 @@ def test_watching_leaves_torch_as_it_was() -> None:
         assert [read.reader for read in reads] == ["get_local_rank", "coordinate"]
         assert (dict(vars(DeviceMesh)), dist.distributed_c10d._rank_not_in_group) == before
         assert type(mesh.get_coordinate()) is tuple
+
+
+@pytest.mark.parametrize(("dim", "readers"), [(0, set()), (3, {"tp_convolution_backward"})])
+def test_convolutions_read_the_rank_where_they_exchange_borders(dim: int, readers: set[str]) -> None:
+    """Forward they take whatever is cut in space for a batch, and exchange nothing: pytorch#191926."""
+
+    def function(x: DTensor, weight: DTensor) -> DTensor:
+        return torch.nn.functional.conv2d(x, weight, padding=1)
+
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        x = DTensor.from_local(torch.ones(2, 3, 4, 4), mesh, [Shard(dim)], run_check=False)
+        weight = distribute_tensor(torch.ones(3, 3, 3, 3), mesh, [Replicate()]).requires_grad_()
+        frame = frame_of_call(function, (x, weight), {})
+        reads = trace_frame(frame, lambda traced: export_joint(traced.graph, traced.example_inputs).rank_reads)
+    assert {r.reader for r in reads} == readers
