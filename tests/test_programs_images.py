@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.mutants.images import IMAGE_MUTANTS
@@ -33,7 +36,20 @@ def test_verifies(case: Case) -> None:
     assert {f"grad.{name}" for name, _ in case.spec().named_parameters()} <= gradients <= report.relations.keys()
 
 
-@pytest.mark.parametrize("mutant", IMAGE_MUTANTS, ids=lambda mutant: mutant.name)
+SLOW = ("unet-dp", "unet-tp", "vit-tp", "poolnet-dp-2:gradient")
+"""Programs whose mutants are for the sweep, but for the first of each."""
+
+
+def _marked() -> Iterator[Any]:
+    seen: set[str] = set()
+    for mutant in IMAGE_MUTANTS:
+        program = next((name for name in SLOW if mutant.name.startswith(name)), None)
+        slow = program is not None and program in seen
+        seen |= {program} if program else set()
+        yield pytest.param(mutant, id=mutant.name, marks=[pytest.mark.sweep] if slow else [])
+
+
+@pytest.mark.parametrize("mutant", _marked())
 def test_mutant(mutant) -> None:
     result = outcome(mutant)
     assert not result.oracle.equal
@@ -50,7 +66,7 @@ def test_mutant(mutant) -> None:
 )
 def test_images_cut_in_space_need_their_neighbours_borders(case: Case, style) -> None:
     cut = with_input_shard(case, 3, style)
-    with fake_mesh_world(case.mesh_shape, case.mesh_names) as mesh:
+    with fake_mesh_world(cut.mesh_shape, cut.mesh_names) as mesh:
         options = {"in_placements": cut.input_placements()}
         spec, implementation = capture(cut, mesh, given_spec=case, options=options)
     report = verify_programs(spec, implementation, Options())

@@ -222,8 +222,7 @@ def _case(
     parallelize: Callable[[nn.Module, DeviceMesh], nn.Module],
 ) -> Case:
     """Samples are sharded over the only mesh axis."""
-    shards = (0,) * len(inputs())
-    return Case(f"{name}-dp-{degree}", (("dp", degree),), model, parallelize, inputs, shards, axis="dp")
+    return Case(f"{name}-dp-{degree}", (("dp", degree),), model, parallelize, inputs, batch=("dp",))
 
 
 def convnet_case(degree: int) -> Case:
@@ -245,7 +244,9 @@ def strided_case(degree: int) -> Case:
 
 def with_input_shard(original: Case, dim: int, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> Case:
     """The case whose images are sharded along another dimension than the samples."""
-    return dataclasses.replace(original, sharded=(dim,) * len(original.inputs()), parallelize=parallelize)
+    mesh = tensor_parallel_mesh(original.world_size)
+    cut = (dim,) * len(original.inputs())
+    return dataclasses.replace(original, mesh=mesh, batch=(), sharded=cut, parallelize=parallelize)
 
 
 def batch_norm_case(degree: int) -> Case:
