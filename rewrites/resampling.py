@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -32,60 +33,66 @@ def _interpolation(
     ]
 
 
-def _interpolate(kind: str) -> tuple[Handler, Handler]:
-    """``kind``: the operator without its number of dimensions. The order of the scales is that of the dimensions."""
+SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+"""Arguments for the scales, in the order of the dimensions of space."""
 
-    def forward(
-        b: Builder,
-        self: View,
-        output_size: Sequence[Size],
-        align_corners: bool = False,
-        scales: float | None = None,
-        scales_d: float | None = None,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> View:
+
+def _with_arguments(handler: Handler, *names: str) -> Handler:
+    """``handler``, declared to take arguments of these names."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("b", *names)]
+    handler.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return handler
+
+
+def _interpolate(kind: str, space: int, aligns: bool) -> tuple[Handler, Handler]:
+    """``aligns``: whether the operator has the argument ``align_corners``."""
+
+    def forward(b: Builder, self: View, output_size: Sequence[Size], **options: float | None) -> View:
         require_real(b, "self")
-        space = len(output_size)
-        factors = (scales,) if space == 1 else (scales_d, scales_h, scales_w)[-space:]
-        line = b.shape(self)[-space:]
-        return resample(b, self, _interpolation(b, (kind, align_corners), output_size, line, factors))
+        factors = [options[name] for name in SCALES[space]]
+        attributes = (kind, options.get("align_corners", False))
+        return resample(b, self, _interpolation(b, attributes, output_size, b.shape(self)[-space:], factors))
 
     def backward(
         b: Builder,
         grad_output: View,
         output_size: Sequence[Size],
         input_size: Sequence[Size],
-        align_corners: bool = False,
-        scales: float | None = None,
-        scales_d: float | None = None,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
+        **options: float | None,
     ) -> View:
         require_real(b, "grad_output")
-        space = len(output_size)
-        factors = (scales,) if space == 1 else (scales_d, scales_h, scales_w)[-space:]
+        factors = [options[name] for name in SCALES[space]]
         if space == 3 and len(set(factors)) > 1:
-            raise UnsupportedError(UNSUPPORTED, f"the gradient of an interpolation with the scales {list(factors)}")
-        line = input_size[-space:]
-        return resample_gradient(b, grad_output, _interpolation(b, (kind, align_corners), output_size, line, factors))
+            # torch's kernel is not the gradient of its forward operator then.
+            raise UnsupportedError(UNSUPPORTED, f"the gradient of an interpolation with the scales {factors}")
+        attributes = (kind, options.get("align_corners", False))
+        matrices = _interpolation(b, attributes, output_size, input_size[-space:], factors)
+        return resample_gradient(b, grad_output, matrices)
 
-    return forward, backward
+    named = (*(("align_corners",) if aligns else ()), *SCALES[space])
+    return (
+        _with_arguments(forward, "self", "output_size", *named),
+        _with_arguments(backward, "grad_output", "output_size", "input_size", *named),
+    )
 
 
-INTERPOLATIONS = {
-    "nearest": ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
-    "nearest_exact": ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
-    "linear": ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
-    "cubic": ("upsample_bicubic2d",),
-    "linear_smoothed": ("_upsample_bilinear2d_aa",),
-    "cubic_smoothed": ("_upsample_bicubic2d_aa",),
-}
-for _kind, _names in INTERPOLATIONS.items():
-    _forward, _backward = _interpolate(_kind)
-    for _name in _names:
-        operator(getattr(aten, _name).default)(_forward)
-        operator(getattr(aten, f"{_name}_backward").default)(_backward)
+for _kind, _space, _name in (
+    ("nearest", 1, "upsample_nearest1d"),
+    ("nearest", 2, "upsample_nearest2d"),
+    ("nearest", 3, "upsample_nearest3d"),
+    ("nearest_exact", 1, "_upsample_nearest_exact1d"),
+    ("nearest_exact", 2, "_upsample_nearest_exact2d"),
+    ("nearest_exact", 3, "_upsample_nearest_exact3d"),
+    ("linear", 1, "upsample_linear1d"),
+    ("linear", 2, "upsample_bilinear2d"),
+    ("linear", 3, "upsample_trilinear3d"),
+    ("cubic", 2, "upsample_bicubic2d"),
+    ("linear_smoothed", 2, "_upsample_bilinear2d_aa"),
+    ("cubic_smoothed", 2, "_upsample_bicubic2d_aa"),
+):
+    _forward, _backward = _interpolate(_kind, _space, aligns=not _kind.startswith("nearest"))
+    operator(getattr(aten, _name).default)(_forward)
+    operator(getattr(aten, f"{_name}_backward").default)(_backward)
 
 
 # ------------------------------------------------------------------------------------------------ padding
