@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import z3
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import View
+from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import WHERE
+from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
 from verifycompile.rewrites.one_hot import Translator, UntranslatableError, holds
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
-_ARITHMETIC = (COMBINE, CONTRACT, WHERE)
+_ARITHMETIC = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM)
+_COMPUTED = (*_ARITHMETIC, IOTA, UNIT)
 
 
 def within(index: View, size: Size) -> bool:
     """Whether z3 proves ``0 <= index < size`` for every value of what the index is computed from."""
-    if not isinstance(size, int):
+    if not isinstance(size, int) or not (index.is_zero or index.term.operation in _COMPUTED):
         return False
     translator = Translator()
     try:

@@ -30,7 +30,7 @@ Number = int | float | bool | sympy.Expr
 RESHAPE = Operation("reshape", linear=frozenset({0}))
 SLICE = Operation("slice", linear=frozenset({0}))
 PAD = Operation("pad", linear=frozenset({0}))
-POWER = Operation("power")
+POWER = exponential.POWER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,8 +301,8 @@ class Builder:
 
     # -- facts
 
-    def assume_index(self, index: View, size: Size, exception: int, source: str) -> None:
-        """Note that every element of ``index`` is within a table of ``size`` rows, or ``exception``.
+    def assume_index(self, index: View, size: Size, exception: int | None, source: str) -> None:
+        """Note that every element of ``index`` is within a table of ``size`` rows, or ``exception`` if there is one.
 
         For operators that raise an error otherwise; the spec's are meant, for a rank may err where the spec does not.
         Nothing is noted of an index that is a part of its term.

@@ -14,10 +14,12 @@ from verifycompile.rewrites import (
     counters,
     creation,
     elementwise,
+    exponents,
     foreach,
     image_normalization,
     indexing,
     layout,
+    lookup,
     loss,
     normalization,
     one_hot,
@@ -60,11 +62,17 @@ FAMILIES = (
 
 CONTRACTION_LEMMAS = (
     counters.join_equal_counters,
+    lookup.merge_equal_masks,
+    exponents.merge_exponentials,
+    lookup.read_at_counter,
     one_hot.open_masked_sum,
     one_hot.merge_shifted_one_hot,
     one_hot.drop_implied_mask,
     one_hot_gradient.sum_one_hot_row,
     one_hot_gradient.distribute_mask,
+    lookup.lookup_under_its_indicator,
+    lookup.masks_join_lookup,
+    lookup.distribute_lookup,
 )
 
 COMBINATION_LEMMAS = (similar.sum_similar,)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir import relabel
+from verifycompile.ir.algebra import has_infinity
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
@@ -65,8 +66,10 @@ def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> 
     table = _trim(b, self, index, position)
     table = b.permute(table, [*(d for d in range(rank) if d != position), position])
     table = b.unsqueeze(table, position)
-    require_within(b, index, b.shape(self)[position])
-    lookup = one_hot(b, index, b.shape(self)[position])
+    size = b.shape(self)[position]
+    require_within(b, index, size)
+    b.assume_index(index, size, None, f"the indices of a gather are within [0, {size})")
+    lookup = one_hot(b, index, size)
     return b.sum(b.mul(lookup, table), [rank])
 
 
@@ -141,7 +144,10 @@ def _put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, 
         if dim == 1:
             mask = b.transpose(mask, 0, 1)
             spread = b.transpose(spread, 0, 1) if b.rank(values) else spread
-        return b.add(view, b.mul(mask, spread)) if accumulate else choose(b, mask, spread, view)
+        if accumulate:
+            return b.add(view, b.mul(mask, spread))
+        finite = not (has_infinity(spread) or has_infinity(view))
+        return b.add(view, b.mul(mask, b.sub(spread, view))) if finite else choose(b, mask, spread, view)
     return None
 
 

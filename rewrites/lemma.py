@@ -2,7 +2,7 @@
 
 A pattern is a variable (a string) or a tuple ``(operator, arguments...)``:
 
-    ("add", a, b)  ("mul", a, b)  ("scale", p, a)  ("sum", i, a)   and on numbers  ("plus", p, q)  ("times", p, q)
+    ("add", a, b)  ("mul", a, b)  ("scale", p, a)  ("sum", i, a)  ("one",)   and on numbers  ("plus", p, q)  ("times", p, q)
 
 ``a b c`` stand for values over named indices, ``p q`` for rational numbers, ``i j`` for names of bound indices.
 A guard ``("independent", a, i)`` says that the value ``a`` does not depend on the index ``i``.
@@ -90,4 +90,5 @@ LINEAR_ALGEBRA = (
         "VL13", "collect", "p a + q a = (p + q) a",
         ("add", ("scale", "p", "a"), ("scale", "q", "a")), ("scale", ("plus", "p", "q"), "a"),
     ),
+    Lemma("VL14", "multiply-one", "1 a = a", ("mul", ("one",), "a"), "a"),
 )  # fmt: skip

@@ -5,7 +5,7 @@ Every match is proved for its own sizes by z3 before it is used; a match that z3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,12 +13,20 @@ import z3
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
+from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.pieces import CONCATENATE
+from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
+from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
 from verifycompile.rewrites.matching import matching_lemma
 
 # z3 decides these linear integer questions in a few milliseconds; the limit keeps a hard one from stalling.
 _TIMEOUT_MILLISECONDS = 500
+
+_COPIES = (CONCATENATE, PAD, RESHAPE, SLICE)
+_FLOOR = FUNCTIONS["floor"]
+_ARITHMETIC = (COMBINE, EQUAL, LESS, LESS_EQUAL, NOT, MAXIMUM, MINIMUM, WHERE, _FLOOR)
 
 
 @matching_lemma("VL20", "open-masked-sum")
@@ -48,9 +56,15 @@ def _is_lookup(view: View) -> bool:
 @matching_lemma("VL21", "merge-shifted-one-hot")
 def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``mask[m] * (f(x, m) == l)`` is ``x == m * n + l`` where z3 proves it for all x, 0 <= m < W, 0 <= l < n."""
-    rank = factors[0].rank
-    shape = factors[0].shape
     indicators = [f for f in factors if f.term.operation.indicator]
+    merged = merge_indicators(pool, indicators)
+    if merged is None:
+        return None
+    return [*(f for f in factors if f not in indicators), *merged]
+
+
+def merge_indicators(pool: TermPool, indicators: Sequence[View]) -> Sequence[View] | None:
+    """The masks and the lookup of a computed index that are, as z3 proves, one lookup of a plainer index."""
     if len(indicators) < 2:
         return None
     for lookup in indicators:
@@ -58,20 +72,42 @@ def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) ->
             continue
         operands = open_view(lookup).operands
         for value, counter in (operands, operands[::-1]):
-            position = whole_dim(counter, shape)
-            if position is None:
+            if counter.term.operation is not IOTA or counter.coefficient != 1:
                 continue
-            for shard in range(rank):
-                if shard == position or not value.uses(shard):
-                    continue
-                for leaf in integer_leaves(value):
-                    if leaf.uses(shard) or leaf.uses(position):
+            for wanted in _wholes(pool, value, counter, indicators):
+                for leaf in _candidates(value, indicators):
+                    # Terms are numbered as they are made: what is plainer was made before, so that rewriting ends.
+                    if leaf.term.id >= value.term.id or any(leaf.uses(d[0]) for d in wanted.axes[0]):
                         continue
-                    merged = _merge(pool, indicators, leaf, shard, position, shape)
+                    merged = _merge(pool, indicators, leaf, wanted)
                     if merged is not None:
                         pool.lemma_trace.append(("merge-shifted-one-hot", repr(leaf.term)))
-                        return [*(f for f in factors if f not in indicators), *merged]
+                        return merged
     return None
+
+
+def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[View]) -> Iterator[View]:
+    """Positions in the whole table, of which ``counter`` counts a shard: a dimension may number the shards."""
+    shape = counter.shape
+    position = whole_dim(counter, shape)
+    computed = value.term.operation in _ARITHMETIC or _is_product(value)
+    for dim, count in enumerate(shape) if position is not None else ():
+        if dim == position or not (value.uses(dim) or (computed and any(f.uses(dim) for f in indicators))):
+            continue
+        whole = iota(pool, product((count, shape[position])))
+        axis = merge_digits(((dim, 1, count), (position, 1, shape[position])))
+        yield View(whole.coefficient, whole.term, shape, (axis,))
+    if computed:
+        yield counter
+
+
+def _candidates(value: View, indicators: Sequence[View]) -> Iterator[View]:
+    """What the lookup may be a lookup of: leaves of the computed index, and what the masks compare."""
+    leaves = integer_leaves(value)
+    yield from leaves
+    for mask in indicators:
+        if mask.term.operation in (LESS, LESS_EQUAL):
+            yield from (v for v in open_view(mask).operands if v.coefficient == 1 and v not in leaves)
 
 
 def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
@@ -82,29 +118,20 @@ def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
     return dim if divisor == 1 and dim >= 0 and shape[dim] == size else None
 
 
-def _merge(
-    pool: TermPool, indicators: Sequence[View], leaf: View, shard: int, position: int, shape: tuple[Size, ...]
-) -> Sequence[View] | None:
-    """The lookup of ``leaf`` in the whole table, with those masks that say nothing of the shard where it needs them."""
-    count, length = shape[shard], shape[position]
-    if not isinstance(count, int) or not isinstance(length, int):
-        return None
+def _merge(pool: TermPool, indicators: Sequence[View], leaf: View, counter: View) -> Sequence[View] | None:
+    """The lookup of ``leaf`` at ``counter``, with those masks that say nothing of its dimensions where it needs them."""
     translator = Translator()
     try:
         given = z3.And([translator.truth(f) for f in indicators])
-        leaf_value = translator.integer(leaf)
+        wanted = translator.integer(leaf) == translator.integer(counter)
     except UntranslatableError:
         return None
-    m, n = translator.index(shard), translator.index(position)
-    wanted = leaf_value == z3.ToReal(m * length + n)
-    kept: list[View] = []
+    shape, kept = counter.shape, list[View]()
     if not holds(given == wanted, translator.indices, shape):
-        kept = [f for f in indicators if not f.uses(shard) and not f.uses(position)]
+        kept = [f for f in indicators if not any(f.uses(d[0]) for d in counter.axes[0])]
         masked = z3.And([wanted, *(translator.truth(f) for f in kept)])
         if not kept or not holds(given == masked, translator.indices, shape):
             return None
-    whole = iota(pool, product((count, length)))
-    counter = View(whole.coefficient, whole.term, shape, (((shard, 1, count), (position, 1, length)),))
     return [equal(pool, leaf, counter), *kept]
 
 
@@ -113,26 +140,27 @@ def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Seq
     """``(x == v) * mask(x)`` is ``x == v`` where z3 proves the mask for every position v of the table."""
     shape = factors[0].shape
     indicators = [f for f in factors if f.term.operation.indicator]
-    if len(indicators) < 2:
-        return None
-    for lookup in indicators:
+    for lookup in indicators if len(indicators) > 1 else ():
         if lookup.term.operation is not EQUAL:
             continue
         operands = open_view(lookup).operands
         if all(whole_dim(operand, shape) is None for operand in operands):
             continue
         for mask in indicators:
-            if mask is lookup:
-                continue
-            translator = Translator()
-            try:
-                claim = z3.Implies(translator.truth(lookup), translator.truth(mask))
-            except UntranslatableError:
-                continue
-            if holds(claim, translator.indices, shape):
+            if mask is not lookup and implied(mask, [lookup], shape):
                 pool.lemma_trace.append(("drop-implied-mask", repr(mask.term)))
                 return [f for f in factors if f is not mask]
     return None
+
+
+def implied(mask: View, given: Sequence[View], shape: tuple[Size, ...]) -> bool:
+    """Whether z3 proves a mask wherever all given indicators hold."""
+    translator = Translator()
+    try:
+        claim = z3.Implies(z3.And([translator.truth(v) for v in given]), translator.truth(mask))
+    except UntranslatableError:
+        return False
+    return holds(claim, translator.indices, shape)
 
 
 def holds(claim: Any, indices: Mapping[int, Any], shape: tuple[Size, ...]) -> bool:
@@ -154,11 +182,18 @@ def integer_leaves(view: View) -> list[View]:
     pending = [view]
     while pending:
         current = pending.pop()
-        if current.term.operation in (COMBINE, EQUAL, LESS, LESS_EQUAL, NOT) or _is_product(current):
+        if current.term.operation in _ARITHMETIC or _is_product(current):
             pending.extend(open_view(current).operands)
         elif current.term.index_sizes:
             leaves.append(current.unscaled())
     return leaves
+
+
+def is_whole(term: Term) -> bool:
+    """Whether every element is a whole number by construction."""
+    if term.operation in _COPIES:
+        return all(v.coefficient in (0, 1, -1) and is_whole(v.term) for v in term.operands)
+    return term.operation.whole or term.operation.indicator
 
 
 def _is_product(view: View) -> bool:
@@ -222,6 +257,15 @@ class Translator:
             return z3.If(z3.And([self.truth(v) for v in masks]), inner, z3.RealVal(0))
         if term.operation.indicator:
             return z3.If(self.truth(view), z3.RealVal(1), z3.RealVal(0))
+        if term.operation in (MAXIMUM, MINIMUM):
+            left, right = (self.integer(v) for v in open_view(view).operands)
+            return z3.If((left < right) == (term.operation is MINIMUM), left, right)
+        if term.operation is WHERE:
+            condition, then, otherwise = open_view(view).operands
+            return z3.If(self.truth(condition), self.integer(then), self.integer(otherwise))
+        if term.operation is _FLOOR:
+            (value,) = open_view(view).operands
+            return z3.ToReal(z3.ToInt(self.integer(value)))
         return self._variable(view)
 
     def _number(self, view: View) -> Any:
@@ -239,6 +283,7 @@ class Translator:
         return z3.ToReal(total)
 
     def _variable(self, view: View) -> Any:
-        # A real variable: what holds for all reals holds for the integers that an index tensor has.
         key = (view.term.id, view.axes)
-        return self._opaque.setdefault(key, z3.Real(f"x{len(self._opaque)}"))
+        name = f"x{len(self._opaque)}"
+        # What is not known to be whole may be: what holds for all reals holds for the integers among them.
+        return self._opaque.setdefault(key, z3.ToReal(z3.Int(name)) if is_whole(view.term) else z3.Real(name))

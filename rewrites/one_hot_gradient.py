@@ -7,12 +7,12 @@ does so is a fact about the target, which the loss demands; a lemma that uses th
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import z3
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, multiply_views, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, multiply_views, open_view
 from verifycompile.ir.indicator import EQUAL, equal, negate
 from verifycompile.ir.term import IndexFact, Term, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
@@ -33,7 +33,7 @@ def sum_one_hot_row(pool: TermPool, factors: Sequence[View], free: int) -> Seque
             pool.lemma_trace.append(("sum-one-hot-row", repr(factor.term)))
             pool.assumptions[fact.source] = None
             rest = [f for f in factors if f is not factor]
-            if valid:
+            if valid and fact.exception is not None:
                 exception = pool.constant(Fraction(fact.exception), factor.shape)
                 rest.append(negate(pool, equal(pool, index, exception)))
             return rest or [pool.constant(Fraction(1), factor.shape)]
@@ -66,11 +66,15 @@ def _sum_of_row(fact: IndexFact, row: View) -> bool | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _proved_sum(exception: int, table: int, size: int) -> bool | None:
+def _proved_sum(exception: int | None, table: int, size: int) -> bool | None:
     x = z3.Real("x")
-    given = z3.Or(x == exception, z3.And(z3.IsInt(x), x >= 0, x < table))
+    given = z3.And(z3.IsInt(x), x >= 0, x < table)
     found = z3.And(z3.IsInt(x), x >= 0, x < size)
-    for wanted, answer in ((z3.BoolVal(True), False), (x != exception, True)):
+    claims = [(z3.BoolVal(True), False)]
+    if exception is not None:
+        given = z3.Or(x == exception, given)
+        claims.append((x != exception, True))
+    for wanted, answer in claims:
         solver = z3.Solver()
         solver.add(given, found != wanted)
         if solver.check() == z3.unsat:
@@ -80,7 +84,7 @@ def _proved_sum(exception: int, table: int, size: int) -> bool | None:
 
 @matching_lemma("VL24", "distribute-mask")
 def distribute_mask(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
-    """``mask (a + b)`` is ``mask a + mask b`` where a holds a shifted lookup of what the mask is about.
+    """``mask (a + b)`` is ``mask a + mask b`` where a holds an indicator of what the mask is about.
 
     The lookup in a shard is a lookup in the whole table only together with its mask.
     """
@@ -92,7 +96,9 @@ def distribute_mask(pool: TermPool, factors: Sequence[View], free: int) -> Seque
             continue
         subjects = {leaf.term for mask in masks for leaf in integer_leaves(mask)}
         parts = open_view(total).operands
-        if not any(_is_shifted_lookup_of(f, subjects) for part in parts for f in _factors(part)):
+        if not any(_reads(f, subjects) for part in parts for f in _indicators(part)):
+            continue
+        if any(has_infinity(part) for part in parts):
             continue
         pool.lemma_trace.append(("distribute-mask", repr(total.term)))
         others = [f for f in factors if f is not total]
@@ -100,18 +106,14 @@ def distribute_mask(pool: TermPool, factors: Sequence[View], free: int) -> Seque
     return None
 
 
-def _factors(view: View) -> Sequence[View]:
-    if view.term.operation is CONTRACT and not view.term.summed:
-        return open_view(view).operands
-    return (view,)
+def _indicators(view: View) -> Iterator[View]:
+    """Indicators among the factors of a product, those inside of its sums included."""
+    if view.term.operation is CONTRACT:
+        for operand in open_view(view).operands:
+            yield from _indicators(operand)
+    elif view.term.operation.indicator:
+        yield view
 
 
-def _is_shifted_lookup_of(view: View, subjects: set[Term]) -> bool:
-    if view.term.operation is not EQUAL:
-        return False
-    operands = open_view(view).operands
-    for index, counter in (operands, operands[::-1]):
-        computed = index.term.operation in (COMBINE, CONTRACT)
-        if computed and whole_dim(counter, view.shape) is not None:
-            return any(leaf.term in subjects for leaf in integer_leaves(index))
-    return False
+def _reads(indicator: View, subjects: set[Term]) -> bool:
+    return any(leaf.term in subjects for leaf in integer_leaves(indicator))

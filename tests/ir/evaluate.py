@@ -120,6 +120,7 @@ def _constant(evaluator: Evaluator, term: Term) -> Tensor:
 
 _LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
     "leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
+    "integer_leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
     "indicator_leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
     "one": lambda evaluator, term: torch.ones((), dtype=torch.float64),
     "infinity": lambda evaluator, term: torch.tensor(math.inf, dtype=torch.float64),

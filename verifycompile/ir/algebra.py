@@ -19,13 +19,13 @@ from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
 from verifycompile.ir.relabel import compose, merge_digits, substitute
-from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
+from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
 
 CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
 COMBINE = Operation("combine", jointly_linear=True, commutative=True)
-IOTA = Operation("iota")
+IOTA = Operation("iota", whole=True)
 INFINITY = Operation("infinity")
 
 _MAX_FACTORS = 64
@@ -379,6 +379,7 @@ def _common_size(sizes: Sequence[Size]) -> Size:
 
 def _merge_counting(pool: TermPool, operands: list[View], shape: tuple[Size, ...]) -> list[View]:
     """``n * iota(m)[i] + iota(n)[j]`` is ``iota(m * n)[i, j]``: offsets of a shard join its local positions."""
+    operands = _without_fixed_digits(pool, operands, shape)
     counters = [v for v in operands if v.term.operation is IOTA]
     if len(counters) < 2:
         return operands
@@ -395,6 +396,30 @@ def _merge_counting(pool: TermPool, operands: list[View], shape: tuple[Size, ...
             rest = [v for v in operands if v is not low and v is not high]
             return _merge_counting(pool, [*rest, joined], shape)
     return operands
+
+
+def _without_fixed_digits(pool: TermPool, operands: list[View], shape: tuple[Size, ...]) -> list[View]:
+    """Counters with constant digits, which a slice of ``arange`` has, as counters of their other digits."""
+    if not any(v.term.operation is IOTA and any(d[0] == CONSTANT for d in v.axes[0]) for v in operands):
+        return operands
+    parts: list[View] = []
+    fixed: Scalar = ZERO
+    for view in operands:
+        if view.term is pool.unit:
+            fixed = add(fixed, view.coefficient)
+            continue
+        if view.term.operation is not IOTA or not any(d[0] == CONSTANT for d in view.axes[0]):
+            parts.append(view)
+            continue
+        weight: Size = 1
+        for digit in reversed(view.axes[0]):
+            scale = multiply(view.coefficient, as_scalar(weight))
+            if digit[0] == CONSTANT:
+                fixed = add(fixed, multiply(scale, as_scalar(digit[1])))
+            else:
+                parts.append(View(scale, iota(pool, digit[2]).term, shape, ((digit,),)))
+            weight = product((weight, digit[2]))
+    return parts if fixed == 0 else [*parts, pool.constant(fixed, shape)]
 
 
 def elementwise(pool: TermPool, operation: Operation, attributes: tuple[object, ...], operands: Sequence[View]) -> View:

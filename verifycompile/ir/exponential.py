@@ -14,6 +14,7 @@ from verifycompile.ir.term import Operation, TermPool, View
 
 EXPONENTIAL = Operation("exp")
 LOGARITHM = Operation("log")
+POWER = Operation("power")
 
 
 def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View:
@@ -33,7 +34,7 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
 def logarithm(pool: TermPool, view: View) -> View:
     """``log(view)``; split over the factors where all are known to be positive."""
     factors = positive_factors(view)
-    if factors is None or (len(factors) == 1 and factors[0].term.operation is not EXPONENTIAL):
+    if factors is None or (len(factors) == 1 and factors[0].term.operation not in (EXPONENTIAL, POWER)):
         return elementwise(pool, LOGARITHM, (), (view,))
     return combine(pool, [_logarithm_of_factor(pool, f) for f in factors])
 
@@ -41,6 +42,10 @@ def logarithm(pool: TermPool, view: View) -> View:
 def _logarithm_of_factor(pool: TermPool, factor: View) -> View:
     if factor.term.operation is EXPONENTIAL:
         return open_view(factor).operands[0]
+    if factor.term.operation is POWER:
+        (base,) = open_view(factor).operands
+        (exponent,) = factor.term.attributes
+        return logarithm(pool, base).scaled(exponent)  # pyright: ignore[reportArgumentType] - a scalar by construction
     return elementwise(pool, LOGARITHM, (), (factor,))
 
 
@@ -56,10 +61,10 @@ def positive_factors(view: View) -> list[View] | None:
 
 
 def is_positive(view: View) -> bool:
-    """Whether every element is greater than zero by construction: exponentials, and sums of products of them."""
+    """Whether every element is greater than zero by construction: exponentials, their powers, sums of products."""
     if view.coefficient != 1:
         return False
     term = view.term
-    if term.operation is CONTRACT:
+    if term.operation in (CONTRACT, POWER):
         return all(is_positive(v) for v in term.operands)
     return term.operation is EXPONENTIAL

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from verifycompile.ir import scalar
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, LEAF, UNIT, Axis, Digit, Term, View
+from verifycompile.ir.term import CONSTANT, INDICATOR_LEAF, INTEGER_LEAF, LEAF, UNIT, Axis, Digit, Term, View
 
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 _ELLIPSIS = "..."
@@ -45,7 +45,7 @@ def describe_axis(axis: Axis) -> str:
 def _term(term: Term, names: Mapping[Term, str], depth: int) -> str:
     if term in names:
         return names[term]
-    if term.operation is LEAF:
+    if term.operation in (LEAF, INDICATOR_LEAF, INTEGER_LEAF):
         return str(term.attributes[0])
     if term.operation is UNIT:
         return "1"

@@ -33,7 +33,8 @@ class Operation:
 
     ``linear``: operand positions in which the operation is linear, each on its own (multilinear).
     ``jointly_linear``: linear in all operands together, as concatenation and addition are.
-    ``commutative``: operands may be exchanged. ``indicator``: every element is 0 or 1.
+    ``commutative``: operands may be exchanged. ``indicator``: every element is 0 or 1. ``whole``: every element is a
+    whole number.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Operation:
     jointly_linear: bool = False
     commutative: bool = False
     indicator: bool = False
+    whole: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,7 +117,7 @@ CombinationRule = Callable[["TermPool", Sequence[View], tuple[Size, ...]], Seque
 class IndexFact:
     """Every element of a term is ``exception``, or a whole number from 0 to ``size`` - 1. ``source``: who says so."""
 
-    exception: int
+    exception: int | None
     size: int
     source: str
 
@@ -123,6 +125,7 @@ class IndexFact:
 UNIT = Operation("one")
 LEAF = Operation("leaf")
 INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
+INTEGER_LEAF = Operation("integer_leaf", whole=True)
 
 
 class TermPool:
@@ -188,9 +191,11 @@ class TermPool:
                 self.sources.append(term)
         return term
 
-    def leaf(self, name: str, shape: tuple[Size, ...], *attributes: Hashable, indicator: bool = False) -> View:
-        """An input: a term without operands, known by its name. ``indicator``: a boolean tensor."""
-        operation = INDICATOR_LEAF if indicator else LEAF
+    def leaf(
+        self, name: str, shape: tuple[Size, ...], *attributes: Hashable, indicator: bool = False, whole: bool = False
+    ) -> View:
+        """An input: a term without operands, known by its name. ``indicator``: booleans, ``whole``: integers."""
+        operation = INDICATOR_LEAF if indicator else INTEGER_LEAF if whole else LEAF
         term = self.intern(operation, (name, *attributes), (), shape, len(shape), 0, (), ())
         return identity_view(term)
 

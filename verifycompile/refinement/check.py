@@ -19,7 +19,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement.diagnose import diagnose
-from verifycompile.refinement.inputs import is_boolean, relate, tensor_inputs
+from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
 from verifycompile.refinement.parts import Parts
@@ -207,7 +207,7 @@ class _Checker:
             if key[0] != "tangent" and spec_input.node not in self.spec.values:
                 shape = self.spec.shape_of(spec_input.node)
                 assert shape is not None
-                leaf = self.pool.leaf(":".join(key), shape, indicator=is_boolean(spec_input))
+                leaf = leaf_of(self.pool, spec_input, shape)
                 self.spec.provide(spec_input.node, leaf)
         return None
 

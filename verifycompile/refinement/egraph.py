@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
-from verifycompile.ir.term import CONSTANT, Term, View
+from verifycompile.ir.term import CONSTANT, UNIT, Term, View
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma, Pattern
 
 _MAX_ROUNDS = 8
@@ -24,10 +24,10 @@ _MAX_NODES = 4_000
 _MAX_DEPTH = 4
 _MAX_INTEGER = 2**63 - 1  # of egglog's literals
 
-_OPERATORS = {"add": "Add", "mul": "Mul", "scale": "Scale", "sum": "Sum", "plus": "+", "times": "*"}
+_OPERATORS = {"add": "Add", "mul": "Mul", "scale": "Scale", "sum": "Sum", "one": "One", "plus": "+", "times": "*"}
 
 _SIGNATURE = """
-(datatype Value (Leaf i64) (Add Value Value) (Mul Value Value) (Sum i64 Value) (Scale BigRat Value))
+(datatype Value (One) (Leaf i64) (Add Value Value) (Mul Value Value) (Sum i64 Value) (Scale BigRat Value))
 (relation independent (Value i64))
 (rule ((independent a i) (independent b i) (= e (Add a b))) ((independent e i)))
 (rule ((independent a i) (independent b i) (= e (Mul a b))) ((independent e i)))
@@ -180,6 +180,8 @@ class _Encoder:
             tuple(("constant", d[1], d[2]) if d[0] == CONSTANT else (names[d[0]], d[1], d[2]) for d in axis)
             for axis in view.axes
         )
+        if view.term.operation is UNIT:
+            return "(One)"
         number = self._leaves.setdefault((view.term.id, axes), len(self._leaves))
         used = {names[d[0]] for axis in view.axes for d in axis if d[0] != CONSTANT}
         self._depends[number] = {self._index(name) for name in used}
@@ -191,8 +193,11 @@ class _Encoder:
     def facts(self) -> list[str]:
         """Which leaves do not depend on which indices."""
         return [
-            f"(independent (Leaf {leaf}) {index})"
-            for leaf, used in self._depends.items()
-            for index in self._indices.values()
-            if index not in used
+            *(f"(independent (One) {index})" for index in self._indices.values()),
+            *(
+                f"(independent (Leaf {leaf}) {index})"
+                for leaf, used in self._depends.items()
+                for index in self._indices.values()
+                if index not in used
+            ),
         ]

@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement
 from verifycompile.ir import algebra
 from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import View
+from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramInput, Role
 from verifycompile.refinement.placement import shard
@@ -32,10 +32,10 @@ def input_key(program_input: ProgramInput) -> tuple[str, str]:
     return space, program_input.name
 
 
-def is_boolean(program_input: ProgramInput) -> bool:
-    """Whether the placeholder is a boolean tensor."""
-    value = program_input.node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
+def leaf_of(pool: TermPool, program_input: ProgramInput, shape: tuple[Size, ...]) -> View:
+    """The leaf that stands for an input of the spec."""
+    kind, name = _kind(program_input), ":".join(input_key(program_input))
+    return pool.leaf(name, shape, indicator=kind == str(torch.bool), whole=kind == "integer")
 
 
 def _kind(program_input: ProgramInput) -> str:
@@ -63,13 +63,11 @@ def relate(
     local = implementation.shape_of(program_input.node)
     if shape is None or local is None:
         raise UnsupportedError(UNREPRESENTABLE, f"the input `{program_input.name}` is no tensor")
-    name = ":".join(input_key(spec_input))
-    boolean = is_boolean(spec_input)
     if _kind(spec_input) != _kind(program_input):
         message = f"the input `{program_input.name}` is {_kind(program_input)}, in the spec {_kind(spec_input)}"
         raise UnsupportedError("VC303", message)
     if mesh is None:
-        spec.values.setdefault(spec_input.node, pool.leaf(name, shape, indicator=boolean))
+        spec.values.setdefault(spec_input.node, leaf_of(pool, spec_input, shape))
         implementation.provide(program_input.node, spec.values[spec_input.node])
         return
     partial = [axis for axis, p in enumerate(placements) if isinstance(p, Partial)]
@@ -80,7 +78,7 @@ def relate(
         value = _partial_leaf(spec, spec_input, shape, placements, mesh)
     else:
         if known is None:
-            known = pool.leaf(name, shape, indicator=boolean)
+            known = leaf_of(pool, spec_input, shape)
             spec.provide(spec_input.node, known)
         value = shard(known, placements, mesh)
     if value.shape[len(mesh.axes) :] != local:

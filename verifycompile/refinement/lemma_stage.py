@@ -1,7 +1,7 @@
 """What normal form left open: prove one more equality with the e-graph, then let both programs be lowered again.
 
-GraphGuard's localisation (section 4.2) is kept: the values tried are those of the first spec node without a relation
-and of the implementation node made by the same line, and those of the failed outputs themselves. A proved equality
+GraphGuard's localisation (section 4.2) is kept: the values tried are those of the failed outputs themselves, and those
+of the first spec node without a relation and of the implementation node made by the same line. A proved equality
 becomes an alias of the pool, so that everything downstream is rebuilt on the spec's term.
 """
 
@@ -57,6 +57,10 @@ def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
 
 
 def _pairs(case: Diagnosis) -> Iterator[tuple[View, View]]:
+    for spec_output, impl_output in case.failed:
+        left, right = case.spec.view(spec_output.node), case.implementation.view(impl_output.node)
+        if left is not None and right is not None:
+            yield left, right
     relations = NodeRelations(case)
     unmatched = [case.implementation.view(n) for n in relations.unmatched()[:_MAX_CANDIDATES]]
     for node in relations.unrelated_chain()[:_MAX_SPEC_NODES]:
@@ -67,10 +71,6 @@ def _pairs(case: Diagnosis) -> Iterator[tuple[View, View]]:
         preferred = None if twin is None else case.implementation.view(twin)
         # Another value than that of the same line may be the one: a spec given by the user has lines of its own.
         yield from ((left, right) for right in (preferred, *unmatched) if right is not None)
-    for spec_output, impl_output in case.failed:
-        left, right = case.spec.view(spec_output.node), case.implementation.view(impl_output.node)
-        if left is not None and right is not None:
-            yield left, right
 
 
 def _oriented(pool: TermPool, left: View, right: View, mesh: Mesh | None) -> Iterator[tuple[View, View]]:
