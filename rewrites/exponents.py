@@ -23,7 +23,8 @@ def merge_exponentials(pool: TermPool, factors: Sequence[View], free: int) -> Se
                 continue
             pool.lemma_trace.append(("merge-exponentials", repr(first.term)))
             total = add(first.coefficient, other.coefficient)
-            merged = [] if total == 0 else [elementwise(pool, EXPONENTIAL, (), (dataclasses.replace(first, coefficient=total),))]
+            exponent = dataclasses.replace(first, coefficient=total)
+            merged = [] if total == 0 else [elementwise(pool, EXPONENTIAL, (), (exponent,))]
             rest = [f for f in factors if f is not powers[k] and f is not powers[j]]
             return [*rest, *merged] or [pool.constant(Fraction(1), factors[0].shape)]
     return None

@@ -2,7 +2,8 @@
 
 A pattern is a variable (a string) or a tuple ``(operator, arguments...)``:
 
-    ("add", a, b)  ("mul", a, b)  ("scale", p, a)  ("sum", i, a)  ("one",)   and on numbers  ("plus", p, q)  ("times", p, q)
+    ("add", a, b)  ("mul", a, b)  ("scale", p, a)  ("sum", i, a)  ("one",)
+    and on numbers  ("plus", p, q)  ("times", p, q)
 
 ``a b c`` stand for values over named indices, ``p q`` for rational numbers, ``i j`` for names of bound indices.
 A guard ``("independent", a, i)`` says that the value ``a`` does not depend on the index ``i``.

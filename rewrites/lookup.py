@@ -124,3 +124,33 @@ def _without_implied(masks: Sequence[View], inner: Sequence[View], shape: tuple[
         if implied(mask, inner, shape):
             return [*(m for m in masks if m is not mask), *inner]
     return None
+
+
+def read_at_counter(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """The sum over v of ``(i == v) a[v]`` is ``a[i]`` where i counts positions of other dimensions from zero."""
+    shape = factors[0].shape
+    for lookup in factors:
+        if lookup.term.operation is not EQUAL:
+            continue
+        operands = open_view(lookup).operands
+        for counter, position in (operands, operands[::-1]):
+            dim = whole_dim(position, shape)
+            if dim is None or dim < free or not _counts_another(counter, dim, shape[dim]):
+                continue
+            # Nothing reads the dimension any more: of size 1 it adds nothing to the sum.
+            remaining = tuple(1 if d == dim else s for d, s in enumerate(shape))
+            place: dict[int, Sequence[Digit]] = {d: [(d, 1, s)] for d, s in enumerate(shape)}
+            place[dim] = counter.axes[0]
+            try:
+                read = [substitute(f, place, remaining) for f in factors if f is not lookup]
+            except UnalignedError:
+                continue
+            pool.lemma_trace.append(("read-at-counter", repr(lookup.term)))
+            return read
+    return None
+
+
+def _counts_another(counter: View, dim: int, size: Size) -> bool:
+    """Whether the view is a number below ``size`` that digits of other dimensions than ``dim`` spell."""
+    counts = counter.term.operation is IOTA and counter.coefficient == 1
+    return counts and counter.term.shape == (size,) and not counter.uses(dim)

@@ -91,7 +91,9 @@ def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[Vie
     shape = counter.shape
     position = whole_dim(counter, shape)
     computed = value.term.operation in _ARITHMETIC or _is_product(value)
-    for dim, count in enumerate(shape) if position is not None else ():
+    for dim, count in enumerate(shape):
+        if position is None:
+            break
         if dim == position or not (value.uses(dim) or (computed and any(f.uses(dim) for f in indicators))):
             continue
         whole = iota(pool, product((count, shape[position])))
@@ -119,7 +121,7 @@ def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
 
 
 def _merge(pool: TermPool, indicators: Sequence[View], leaf: View, counter: View) -> Sequence[View] | None:
-    """The lookup of ``leaf`` at ``counter``, with those masks that say nothing of its dimensions where it needs them."""
+    """The lookup of ``leaf`` at ``counter``; with those masks that do not use its dimensions where it needs them."""
     translator = Translator()
     try:
         given = z3.And([translator.truth(f) for f in indicators])

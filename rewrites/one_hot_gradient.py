@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import z3
 
@@ -70,7 +71,7 @@ def _proved_sum(exception: int | None, table: int, size: int) -> bool | None:
     x = z3.Real("x")
     given = z3.And(z3.IsInt(x), x >= 0, x < table)
     found = z3.And(z3.IsInt(x), x >= 0, x < size)
-    claims = [(z3.BoolVal(True), False)]
+    claims: list[tuple[Any, bool]] = [(z3.BoolVal(True), False)]
     if exception is not None:
         given = z3.Or(x == exception, given)
         claims.append((x != exception, True))

@@ -50,7 +50,9 @@ def table_and_words() -> tuple[torch.Tensor, ...]:
     return torch.randn(OWN_ROWS, 4, requires_grad=True), torch.tensor([[0, 5, 4], [7, 1, 4]])
 
 
-def written(m: Any, w: torch.Tensor, ids: torch.Tensor, low: int = 0, high: int = 0, again: bool = False) -> torch.Tensor:
+def written(
+    m: Any, w: torch.Tensor, ids: torch.Tensor, *, low: int = 0, high: int = 0, again: bool = False
+) -> torch.Tensor:
     """Megatron's: ids of other ranks become zero, then their rows."""
     start = start_of(m) + low
     outside = (ids < start) | (ids >= start + OWN_ROWS + high - low)
@@ -147,9 +149,8 @@ class ByHand(torch.autograd.Function):
     """Megatron's cross entropy, with a label smoothing and places for mistakes."""
 
     @staticmethod
-    def forward(
-        context: Any, logits: torch.Tensor, labels: torch.Tensor, m: Any, smoothing: float, mistake: str
-    ) -> torch.Tensor:
+    def forward(context: Any, logits: torch.Tensor, labels: torch.Tensor, m: Any, form: tuple[float, str]) -> torch.Tensor:
+        smoothing, mistake = form
         largest = logits.amax(-1)
         shifted = logits - (largest if mistake == "maximum" else all_reduce(largest, m, operation="max")).unsqueeze(-1)
         words, start = logits.shape[-1], start_of(m) + (mistake == "offset")
@@ -183,11 +184,11 @@ class ByHand(torch.autograd.Function):
         result[rows, local] -= (1.0 - context.share) * update
         if context.share:
             result -= context.share / context.size
-        return result * gradient.unsqueeze(-1), None, None, None, None
+        return result * gradient.unsqueeze(-1), None, None, None
 
 
 def by_hand(m: Any, x: torch.Tensor, t: torch.Tensor, smoothing: float = 0.0, mistake: str = "") -> torch.Tensor:
-    return ByHand.apply(x, t, m, smoothing, mistake)  # pyright: ignore[reportReturnType]
+    return ByHand.apply(x, t, m, (smoothing, mistake))
 
 
 def by_autograd(m: Any, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

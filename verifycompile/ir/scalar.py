@@ -1,7 +1,8 @@
 """Scalar coefficients: exact rationals, or sympy expressions of symbolic sizes.
 
 A float literal stands for the simplest rational that rounds to it (0.1 is 1/10), because the proof is over
-the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real function.
+the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real function. For the same
+reason the rounding of a computed constant is taken off.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ ZERO = Fraction(0)
 _SIMPLE_DENOMINATOR = 10_000
 # What two roundings to double precision may change, relative to the number.
 _ROUNDING = Fraction(1, 2**50)
+
+# A constant that the program computed, such as `1 - 0.1 * V / (V - 1)`, is off by its own rounding. The rational
+# that it stands for has a larger denominator, and lies within some units in the last place.
+_COMPUTED_DENOMINATOR = 1_000_000
+_COMPUTED_UNITS = 4
 
 
 class NonFiniteScalarError(ValueError):
@@ -44,7 +50,10 @@ def _from_float(value: float) -> Fraction:
         raise NonFiniteScalarError(f"{value} is not a real number")
     exact = Fraction(value)
     simple = exact.limit_denominator(_SIMPLE_DENOMINATOR)
-    return simple if float(simple) == value else exact
+    if float(simple) == value:
+        return simple
+    computed = exact.limit_denominator(_COMPUTED_DENOMINATOR)
+    return computed if abs(computed - exact) <= _COMPUTED_UNITS * Fraction(math.ulp(value)) else exact
 
 
 def _simplify(expression: sympy.Expr) -> Scalar:

@@ -132,6 +132,11 @@ def _is_linear(term: Term) -> bool:
     return term.operation in (CONTRACT, COMBINE)
 
 
+def _integer(value: int) -> str:
+    """A whole number; egglog's literals end at 64 bits."""
+    return f"(bigint {value})" if abs(value) <= _MAX_INTEGER else f'(from-string "{value}")'
+
+
 class _Encoder:
     """Views as egglog text over named indices. Bound indices are named by the number of
     enclosing sums, so that equal sums have equal names.
@@ -146,16 +151,12 @@ class _Encoder:
     def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> str | None:
         """Text of ``view`` whose dimensions are called ``names``; None for a coefficient that egglog cannot read."""
         coefficient = view.coefficient
-        if (
-            not isinstance(coefficient, Fraction)
-            or max(abs(coefficient.numerator), coefficient.denominator) > _MAX_INTEGER
-        ):
+        if not isinstance(coefficient, Fraction):
             return None
         body = self._term(view.unscaled(), names, depth, level)
         if body is None or coefficient == 1:
             return body
-        number = f"(bigrat (bigint {coefficient.numerator}) (bigint {coefficient.denominator}))"
-        return f"(Scale {number} {body})"
+        return f"(Scale (bigrat {_integer(coefficient.numerator)} {_integer(coefficient.denominator)}) {body})"
 
     def _term(self, view: View, names: Sequence[object], depth: int, level: int) -> str | None:
         term = view.term
