@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, has_infinity, multiply_views, open_view, sum_over
 from verifycompile.ir.indicator import EQUAL
-from verifycompile.ir.relabel import UnalignedError, substitute
-from verifycompile.ir.size import Size
+from verifycompile.ir.relabel import UnalignedError, extract, substitute
+from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.rewrites.one_hot import implied, integer_leaves, merge_indicators, whole_dim
 
@@ -134,13 +134,12 @@ def read_at_counter(pool: TermPool, factors: Sequence[View], free: int) -> Seque
             continue
         operands = open_view(lookup).operands
         for counter, position in (operands, operands[::-1]):
-            dim = whole_dim(position, shape)
-            if dim is None or dim < free or not _counts_another(counter, dim, shape[dim]):
+            place = _places(counter, position, shape, free)
+            if place is None:
                 continue
-            # Nothing reads the dimension any more: of size 1 it adds nothing to the sum.
-            remaining = tuple(1 if d == dim else s for d, s in enumerate(shape))
-            place: dict[int, Sequence[Digit]] = {d: [(d, 1, s)] for d, s in enumerate(shape)}
-            place[dim] = counter.axes[0]
+            # Nothing reads the summed dimensions any more: of size 1 they add nothing to the sum.
+            remaining = tuple(1 if d in place else s for d, s in enumerate(shape))
+            place = {d: place.get(d, [(d, 1, s)]) for d, s in enumerate(shape)}
             try:
                 read = [substitute(f, place, remaining) for f in factors if f is not lookup]
             except UnalignedError:
@@ -150,7 +149,21 @@ def read_at_counter(pool: TermPool, factors: Sequence[View], free: int) -> Seque
     return None
 
 
-def _counts_another(counter: View, dim: int, size: Size) -> bool:
-    """Whether the view is a number below ``size`` that digits of other dimensions than ``dim`` spell."""
-    counts = counter.term.operation is IOTA and counter.coefficient == 1
-    return counts and counter.term.shape == (size,) and not counter.uses(dim)
+def _places(counter: View, position: View, shape: tuple[Size, ...], free: int) -> dict[int, Sequence[Digit]] | None:
+    """Summed dimensions that spell ``position``, each as digits of the equal number ``counter``."""
+    for view in (counter, position):
+        if view.term.operation is not IOTA or view.coefficient != 1:
+            return None
+    digits = position.axes[0]
+    whole = all(dim >= free and divisor == 1 and shape[dim] == size for dim, divisor, size in digits)
+    if counter.term is not position.term or not whole or any(counter.uses(d[0]) for d in digits):
+        return None
+    places: dict[int, Sequence[Digit]] = {}
+    weight: Size = 1
+    for dim, _, size in reversed(digits):
+        try:
+            places[dim] = extract(counter.axes[0], weight, size)
+        except UnalignedError:
+            return None
+        weight = product((weight, size))
+    return places
