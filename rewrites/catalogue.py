@@ -64,7 +64,6 @@ CONTRACTION_LEMMAS = (
     counters.join_equal_counters,
     lookup.merge_equal_masks,
     exponents.merge_exponentials,
-    lookup.read_at_counter,
     one_hot.open_masked_sum,
     one_hot.merge_shifted_one_hot,
     one_hot.drop_implied_mask,

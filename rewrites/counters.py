@@ -11,17 +11,17 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import IOTA, open_view
 from verifycompile.ir.indicator import EQUAL
-from verifycompile.ir.relabel import UnalignedError, remove_dim, substitute
+from verifycompile.ir.relabel import UnalignedError, extract, substitute
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Axis, Digit, TermPool, View
+from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
-from verifycompile.rewrites.one_hot import whole_dim
 
 
 @matching_lemma("VL25", "join-equal-counters")
 def join_equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``sum_j (n == j) * f[j]`` is ``f[n]`` where j counts up to a size and n is spelled by digits below that size.
 
+    Several summed dimensions may spell j, as the rank and the row do in a table that is sharded.
     ``free``: dimensions from there on are summed.
     """
     shape = factors[0].shape
@@ -34,33 +34,36 @@ def join_equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> S
             pool.lemma_trace.append(("join-equal-counters", repr(mask.term)))
             return rest or [pool.constant(Fraction(1), shape)]
         for number, counter in (operands, operands[::-1]):
-            summed = whole_dim(counter, shape)
-            digits = _digits(number, shape)
-            if summed is None or summed < free or digits is None or number.uses(summed):
+            place = _places(number, counter, shape, free)
+            if place is None:
                 continue
-            if product(size for _, _, size in digits) != shape[summed]:
-                continue
+            # Nothing reads the summed dimensions any more: of size 1 they add nothing to the sum.
+            remaining = tuple(1 if d in place else s for d, s in enumerate(shape))
+            replacement = {d: place.get(d, [(d, 1, s)]) for d, s in enumerate(shape)}
             try:
-                joined = [_at(factor, summed, digits) for factor in rest]
+                joined = [substitute(factor, replacement, remaining) for factor in rest]
             except UnalignedError:
                 continue
             pool.lemma_trace.append(("join-equal-counters", repr(mask.term)))
-            return joined or [pool.constant(Fraction(1), (*shape[:summed], *shape[summed + 1 :]))]
+            return joined or [pool.constant(Fraction(1), remaining)]
     return None
 
 
-def _digits(view: View, shape: Sequence[Size]) -> Axis | None:
-    """The digits of the number that an ``iota`` view is, where it runs through all of the numbers below its size."""
-    if view.term.operation is not IOTA or view.coefficient != 1:
+def _places(number: View, counter: View, shape: tuple[Size, ...], free: int) -> dict[int, Sequence[Digit]] | None:
+    """Summed dimensions that spell ``counter``, each as digits of the equal ``number``."""
+    for view in (number, counter):
+        if view.term.operation is not IOTA or view.coefficient != 1:
+            return None
+    digits = counter.axes[0]
+    whole = all(dim >= free and divisor == 1 and shape[dim] == size for dim, divisor, size in digits)
+    if number.term is not counter.term or not whole or any(number.uses(d[0]) for d in digits):
         return None
-    (axis,) = view.axes
-    if any(digit[0] == CONSTANT for digit in axis):
-        return None
-    return axis
-
-
-def _at(view: View, dim: int, digits: Axis) -> View:
-    """``view`` with ``digits`` for the index of dimension ``dim``, which is dropped."""
-    replacement: dict[int, list[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
-    replacement[dim] = list(digits)
-    return remove_dim(substitute(view, replacement, view.shape), dim)
+    places: dict[int, Sequence[Digit]] = {}
+    weight: Size = 1
+    for dim, _, size in reversed(digits):
+        try:
+            places[dim] = extract(number.axes[0], weight, size)
+        except UnalignedError:
+            return None
+        weight = product((weight, size))
+    return places

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, has_infinity, multiply_views, open_view, sum_over
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, multiply_views, open_view, sum_over
 from verifycompile.ir.indicator import EQUAL
-from verifycompile.ir.relabel import UnalignedError, extract, substitute
-from verifycompile.ir.size import Size, product
+from verifycompile.ir.relabel import UnalignedError, substitute
+from verifycompile.ir.size import Size
 from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.rewrites.one_hot import implied, integer_leaves, merge_indicators, whole_dim
 
@@ -124,46 +124,3 @@ def _without_implied(masks: Sequence[View], inner: Sequence[View], shape: tuple[
         if implied(mask, inner, shape):
             return [*(m for m in masks if m is not mask), *inner]
     return None
-
-
-def read_at_counter(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
-    """The sum over v of ``(i == v) a[v]`` is ``a[i]`` where i counts positions of other dimensions from zero."""
-    shape = factors[0].shape
-    for lookup in factors:
-        if lookup.term.operation is not EQUAL:
-            continue
-        operands = open_view(lookup).operands
-        for counter, position in (operands, operands[::-1]):
-            place = _places(counter, position, shape, free)
-            if place is None:
-                continue
-            # Nothing reads the summed dimensions any more: of size 1 they add nothing to the sum.
-            remaining = tuple(1 if d in place else s for d, s in enumerate(shape))
-            place = {d: place.get(d, [(d, 1, s)]) for d, s in enumerate(shape)}
-            try:
-                read = [substitute(f, place, remaining) for f in factors if f is not lookup]
-            except UnalignedError:
-                continue
-            pool.lemma_trace.append(("read-at-counter", repr(lookup.term)))
-            return read
-    return None
-
-
-def _places(counter: View, position: View, shape: tuple[Size, ...], free: int) -> dict[int, Sequence[Digit]] | None:
-    """Summed dimensions that spell ``position``, each as digits of the equal number ``counter``."""
-    for view in (counter, position):
-        if view.term.operation is not IOTA or view.coefficient != 1:
-            return None
-    digits = position.axes[0]
-    whole = all(dim >= free and divisor == 1 and shape[dim] == size for dim, divisor, size in digits)
-    if counter.term is not position.term or not whole or any(counter.uses(d[0]) for d in digits):
-        return None
-    places: dict[int, Sequence[Digit]] = {}
-    weight: Size = 1
-    for dim, _, size in reversed(digits):
-        try:
-            places[dim] = extract(counter.axes[0], weight, size)
-        except UnalignedError:
-            return None
-        weight = product((weight, size))
-    return places

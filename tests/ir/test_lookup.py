@@ -94,7 +94,7 @@ EXPRESSIONS: dict[str, tuple[str, Expression]] = {
     "multiples of an exponent": ("merge-exponentials", exponents(1, 2)),
     "lookup of a sum": ("distribute-lookup", lambda b: picked(b, b.sub(logits(b), column(b, largest(b))))),
     "lookup under its indicator": ("lookup-under-its-indicator", under_its_indicator),
-    "table at a counter": ("read-at-counter", at_a_counter),
+    "table at a counter": ("join-equal-counters", at_a_counter),
     "index under its mask": ("masks-join-lookup", masked_index),
     "masked difference": (
         "distribute-mask", lambda b: b.mul(kept(b), b.sub(largest(b), picked(b, logits(b)))),
