@@ -10,8 +10,10 @@ from verifycompile.ir.algebra import elementwise, open_view
 from verifycompile.ir.exponential import EXPONENTIAL
 from verifycompile.ir.scalar import add
 from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.matching import matching_lemma
 
 
+@matching_lemma("VL27", "merge-exponentials")
 def merge_exponentials(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``exp(p x) exp(q x)`` is ``exp((p + q) x)``, and nothing where p + q is zero."""
     powers = [f for f in factors if f.term.operation is EXPONENTIAL]

@@ -13,6 +13,7 @@ from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.relabel import UnalignedError, substitute
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Digit, TermPool, View
+from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.one_hot import implied, integer_leaves, merge_indicators, whole_dim
 
 
@@ -28,6 +29,7 @@ def lookup_parts(view: View, shape: tuple[Size, ...]) -> tuple[View, int] | None
     return None
 
 
+@matching_lemma("VL41", "merge-equal-masks")
 def merge_equal_masks(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """The product of an indicator with itself is the indicator."""
     kept: list[View] = []
@@ -40,6 +42,7 @@ def merge_equal_masks(pool: TermPool, factors: Sequence[View], free: int) -> Seq
     return kept
 
 
+@matching_lemma("VL28", "distribute-lookup")
 def distribute_lookup(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """The sum over v of ``(x == v) (a[v] + b)`` is that of ``(x == v) a[v]`` plus that of ``(x == v) b``."""
     shape = factors[0].shape
@@ -56,6 +59,7 @@ def distribute_lookup(pool: TermPool, factors: Sequence[View], free: int) -> Seq
     return None
 
 
+@matching_lemma("VL29", "lookup-under-its-indicator")
 def lookup_under_its_indicator(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``(x == v)`` times the sum over w of ``(x == w) a[w]`` is ``(x == v) a[v]``."""
     shape = factors[0].shape
@@ -96,6 +100,7 @@ def _at_position(view: View, index: View, dim: int) -> Sequence[View] | None:
     return None
 
 
+@matching_lemma("VL40", "masks-join-lookup")
 def masks_join_lookup(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``mask`` times a sum of a lookup is the sum of the one lookup that both are, as z3 proves; or the sum alone."""
     masks = [f for f in factors if f.term.operation.indicator]

@@ -13,9 +13,9 @@ import z3
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
+from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
