@@ -145,7 +145,7 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
         functional = functional_graph(copied, values, f"<{label}>")
     except _FAILURES as error:
         raise UsageError("VC303", f"{label} does not run on its example values: {error}") from error
-    tidy(functional.graph)
+    tidy(functional.graph, set(functional.written.values()))
     nodes = functional.graph.graph.find_nodes(op="placeholder")
     output = next(iter(functional.graph.graph.find_nodes(op="output")))
     returned = cast("Sequence[object]", output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args)

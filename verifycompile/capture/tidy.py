@@ -7,6 +7,7 @@ the piece differs between ranks by numbers only. What nobody reads is dropped, c
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -18,23 +19,25 @@ from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 aten = torch.ops.aten
 
 
-def tidy(graph: torch.fx.GraphModule) -> None:
-    """Rewrite ``graph`` in place."""
-    _drop_unused(graph.graph)
+def tidy(graph: torch.fx.GraphModule, kept: Collection[torch.fx.Node]) -> None:
+    """Rewrite ``graph`` in place. ``kept``: nodes that are read from outside of the graph."""
+    _drop_unused(graph.graph, kept)
     for node in list(graph.graph.nodes):
+        if any(user in kept for user in node.users):
+            continue
         if node.op == "call_function" and node.target in (
             aten.split.Tensor,
             aten.split_with_sizes.default,
             aten.unbind.int,
         ):
             _write_as_slices(graph.graph, node)
-    _drop_unused(graph.graph)
+    _drop_unused(graph.graph, kept)
     graph.recompile()
 
 
-def _drop_unused(graph: torch.fx.Graph) -> None:
+def _drop_unused(graph: torch.fx.Graph, kept: Collection[torch.fx.Node]) -> None:
     for node in reversed(list(graph.nodes)):
-        if node.users or node.op in ("placeholder", "output"):
+        if node.users or node in kept or node.op in ("placeholder", "output"):
             continue
         library = (operator_name(node.target) or "").partition(".")[0]
         if library not in COLLECTIVE_NAMESPACES and library != "_dtensor":
