@@ -22,6 +22,7 @@ from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, TermPool, View
+from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
 
@@ -510,6 +511,8 @@ class Builder:
         joined = join_pieces(views, position)
         if joined is None and len(views) > 1 and all(view.shape == views[0].shape for view in views):
             joined = join_similar(self.pool, views, position)
+        if joined is None:
+            joined = join_windows(self.pool, views, position)
         if joined is not None:
             return joined
         shape = views[0].shape

@@ -27,6 +27,7 @@ from verifycompile.rewrites import (
     ordering,
     pooling,
     random,
+    ranges,
     reduction,
     resampling,
     scatter,
@@ -74,4 +75,4 @@ CONTRACTION_LEMMAS = (
     lookup.distribute_lookup,
 )
 
-COMBINATION_LEMMAS = (similar.sum_similar,)
+COMBINATION_LEMMAS = (similar.sum_similar, ranges.merge_ranges)

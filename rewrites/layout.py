@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from verifycompile.ir import relabel
+from verifycompile.ir.build import window
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, SLICE, Builder, Number
@@ -119,6 +120,19 @@ def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Nu
         rows = relabel.split_dim(self, position, length, step)
         return relabel.select(rows, position + 1, first)
     return b.along(SLICE, (first, step), self, dim, length)
+
+
+@operator(aten.slice_copy.Tensor)
+def slice_copy(b: Builder, self: View, dim: int, start: Number | None, end: Number | None, step: Number) -> View:
+    """A slice as a window, whether or not digits spell it: so that all slices of a dimension are of one form."""
+    position = b.dim(self, dim)
+    size = self.shape[position]
+    first, last = _bound(size, 0 if start is None else start), _bound(size, size if end is None else end)
+    if step != 1 or not isinstance(size, int) or not isinstance(first, int) or not isinstance(last, int):
+        return slice_tensor(b, self, dim, start, end, step)
+    if last <= first:
+        return _empty(b, self, dim)
+    return window(b.pool, self, position, first, last - first)
 
 
 def _empty(b: Builder, view: View, dim: int) -> View:

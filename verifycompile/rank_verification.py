@@ -16,6 +16,7 @@ from verifycompile.capture.merged_ranks import (
     RankProgram,
     UnmergeableError,
     assemble,
+    coordinates,
     merge_ranks,
     with_outputs,
 )
@@ -141,11 +142,27 @@ def _layout_by_numbers(
     parts = dict(zip(held, found, strict=True))
     with real_tensors():
         for layout in fitting:
+            if _sums_equal_parts(layout, parts, mesh):
+                continue
             values = [value for _, value in assemble(parts, layout, mesh, _join, reduce)]
             scale = float(expected.abs().max()) if expected.numel() and expected.dtype is not torch.bool else 1.0
             if all(_near(value, expected, scale) for value in values):
                 return layout
     return fitting[0]
+
+
+def _sums_equal_parts(layout: Placements, parts: Mapping[int, torch.Tensor], mesh: Mesh) -> bool:
+    """Whether the layout sums over an axis on which all ranks hold one value: a wrong scale, no partial value."""
+    for axis, placement in enumerate(layout):
+        if not isinstance(placement, Partial):
+            continue
+        rows: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for position, value in parts.items():
+            place = coordinates(position, mesh)
+            rows.setdefault((*place[:axis], *place[axis + 1 :]), []).append(value)
+        if all(torch.equal(value, row[0]) for row in rows.values() for value in row):
+            return True
+    return False
 
 
 def _near(value: torch.Tensor, expected: torch.Tensor, scale: float) -> bool:

@@ -118,6 +118,11 @@ def _constant(evaluator: Evaluator, term: Term) -> Tensor:
     return _as_real(torch.tensor(content, dtype=dtype).reshape(shape))  # type: ignore[arg-type]
 
 
+def _range(size: int, start: int, stop: int) -> Tensor:
+    positions = torch.arange(size)
+    return ((positions >= start) & (positions < stop)).to(torch.float64)
+
+
 _LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
     "leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
     "integer_leaf": lambda evaluator, term: evaluator.leaves[str(term.attributes[0])],
@@ -125,6 +130,7 @@ _LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
     "one": lambda evaluator, term: torch.ones((), dtype=torch.float64),
     "infinity": lambda evaluator, term: torch.tensor(math.inf, dtype=torch.float64),
     "iota": lambda evaluator, term: torch.arange(evaluator.size(term.shape[0]), dtype=torch.float64),
+    "range": lambda evaluator, term: _range(evaluator.size(term.shape[0]), *term.attributes),  # type: ignore[arg-type]
     "constant": _constant,
     "boolean_constant": _constant,
 }
@@ -234,6 +240,11 @@ def _slice(cores: _Cores) -> Tensor:
     return cores.alone(0, 0)[..., indices]
 
 
+def _window(cores: _Cores) -> Tensor:
+    (start,) = (int(a) for a in cores.attributes)  # type: ignore[call-overload]
+    return cores.alone(0, 0).narrow(-1, start, cores.fresh[0])
+
+
 def _pad(cores: _Cores) -> Tensor:
     start, step = (int(a) for a in cores.attributes)  # type: ignore[call-overload]
     value = cores.alone(0, 0)
@@ -314,6 +325,7 @@ def _attention_gradient(which: int) -> Callable[[_Cores], Tensor]:
 _CORES: dict[str, Callable[[_Cores], Tensor]] = {
     "reshape": _reshape,
     "slice": _slice,
+    "window": _window,
     "pad": _pad,
     "concatenate": _concatenate,
     "safe_softmax": _safe_softmax,

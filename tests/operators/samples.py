@@ -337,6 +337,8 @@ add(aten.select.int, real(3, 4), 1, 2)
 add(aten.select.int, real(3, 4), -2, -1)
 for _slice in ((0, None, None), (1, 0, 2), (1, 1, 3), (-1, -3, -1), (0, 0, 2**63 - 1)):
     add(aten.slice.Tensor, real(4, 4), *_slice)
+for _slice in ((0, None, None), (1, 0, 2), (1, 1, 3), (-1, -3, -1), (0, 0, 2**63 - 1), (1, 0, 4, 2)):
+    add(aten.slice_copy.Tensor, real(4, 4), *_slice)
 for _slice in ((1, 0, 6, 2), (1, 1, 6, 2), (1, 1, 6, 3), (1, 0, 5, 2), (1, 2, 6, 3), (1, 0, 6, 4)):
     add(aten.slice.Tensor, real(3, 6), *_slice)
 add(aten.split.Tensor, real(6, 4), 2)

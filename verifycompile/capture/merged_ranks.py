@@ -86,7 +86,9 @@ def with_outputs(
         for number, (position, node) in enumerate(variants):
             name = output.name if number == 0 else f"{output.name} on rank {mesh.ranks[position]}"
             spec_outputs.append(dataclasses.replace(output, name=name))
-            outputs.append(ProgramOutput(node, output.kind, name, output.index))
+            # Where the layout was asked for, a permutation of the elements will not do: () requires equality.
+            exact = None if merged.required[output.name] is None else ()
+            outputs.append(ProgramOutput(node, output.kind, name, output.index, exact))
     names = {output.name for output in spec.outputs}
     for name, held in merged.held.items():
         if name not in names and not name.startswith("output."):
@@ -230,6 +232,7 @@ class _Merger:
                 required.setdefault(output.name, output.placements)
                 if required[output.name] != output.placements:
                     raise UnmergeableError(f"the ranks require different placements of `{output.name}`")
+        _write_uneven_slices(self.graph)
         program = Program(
             graph=self.module,
             inputs=tuple(inputs),
@@ -388,6 +391,33 @@ class _Merger:
         for (position, node), result in zip(step.nodes, results, strict=True):
             self.values[position][node] = result
         self.nodes.origin = None
+
+
+def _write_uneven_slices(graph: torch.fx.Graph) -> None:
+    """Where a dimension is divided unevenly, let all its slices be of the form that is put together again."""
+    slices = [node for node in graph.nodes if node.target is aten.slice.Tensor and _span(node) is not None]
+    uneven: set[int] = set()
+    for node in slices:
+        size, start, length = _span(node) or (0, 0, 0)
+        if length and (size % length or start % length):
+            uneven.add(size)
+    for node in slices:
+        if (_span(node) or (0,))[0] in uneven:
+            node.target = aten.slice_copy.Tensor
+
+
+def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
+    """Size of the sliced dimension, first position and length of a slice with step 1 and known bounds."""
+    source, result = node.args[0], node.meta.get("val")
+    dim = node.args[1] if len(node.args) > 1 else 0
+    start = node.args[2] if len(node.args) > 2 else 0
+    if len(node.args) > 4 or node.kwargs or not isinstance(source, torch.fx.Node) or not isinstance(dim, int):
+        return None
+    start = 0 if start is None else start
+    size, length = source.meta["val"].shape[dim], result.shape[dim] if isinstance(result, torch.Tensor) else None
+    if not isinstance(size, int) or not isinstance(length, int) or not isinstance(start, int):
+        return None
+    return size, start % size if size else 0, length
 
 
 def _assumed(entry: RankProgram) -> list[str]:

@@ -17,11 +17,12 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
+from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine, window
 from verifycompile.ir.relabel import compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
+from verifycompile.ir.window import has_windows, range_view, shared_window
 
 CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
 COMBINE = Operation("combine", jointly_linear=True, commutative=True)
@@ -113,6 +114,10 @@ def _align(view: View, labels: Sequence[Label], target: tuple[Label, ...], sizes
 
 def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
     """Contract factors over one index space; dimensions from ``free`` on are summed."""
+    if has_windows(factors):
+        moved = _outside_of_windows(pool, factors, shape, free)
+        if moved is not None:
+            return moved
     coefficient, plain = _flatten_products(factors)
     if free == len(shape):
         return _product(pool, plain, shape).scaled(coefficient)
@@ -144,6 +149,25 @@ def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ..
         if rewritten is not None:
             return _contract_aligned(pool, list(rewritten), rewritten[0].shape, free).scaled(coefficient)
     return _apply_contract(pool, final, free).scaled(coefficient)
+
+
+def _outside_of_windows(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View | None:
+    """The window of the product of whole factors; a sum over a window is one over the whole under a range."""
+    for dim in range(len(shape)):
+        shared = shared_window(factors, dim)
+        if shared is None:
+            continue
+        start, whole = shared
+        full = next((v.shape[dim] for v in whole if v.uses(dim)), None)
+        if full is None:
+            continue
+        length, wider = shape[dim], (*shape[:dim], full, *shape[dim + 1 :])
+        if dim < free:
+            return window(pool, _contract_aligned(pool, whole, wider, free), dim, start, length)
+        if isinstance(length, int):
+            pool.lemma_trace.append(("sum-over-window", ""))
+            return _contract_aligned(pool, [*whole, range_view(pool, dim, wider, (start, start + length))], wider, free)
+    return None
 
 
 def _apply_contract(pool: TermPool, factors: Sequence[View], free: int) -> View:
@@ -324,6 +348,11 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
     """Sum of views of equal rank (size 1 broadcasts); their coefficients are those of the combination."""
     rank = operands[0].rank
     shape = tuple(_common_size([v.shape[d] for v in operands]) for d in range(rank))
+    if has_windows(operands):
+        for dim in range(rank):
+            shared = shared_window(operands, dim)
+            if shared is not None:
+                return window(pool, combine(pool, shared[1]), dim, shared[0], shape[dim])
     collected: dict[tuple[Term, tuple[Axis, ...]], Scalar] = {}
     infinite: list[View] = []
     for operand in _flatten_combinations(operands):

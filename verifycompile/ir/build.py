@@ -16,6 +16,7 @@ from verifycompile.ir.relabel import UnalignedError, compose, merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
+from verifycompile.ir.window import WINDOW, has_windows, reads_window, resized, window_at
 
 Label = Hashable
 _Atom = tuple[Label, Size]
@@ -73,6 +74,10 @@ def apply(
     Coefficients of linear operands become the coefficient of the result. Summed labels that no operand uses
     must not occur: the caller turns them into a factor. Raises ShapeError and UnalignedError.
     """
+    if operation is not WINDOW and has_windows(operands):
+        moved = _outside_of_window(pool, operation, attributes, operands, signature)
+        if moved is not None:
+            return moved
     coefficient: Scalar = ONE
     plain: list[View] = []
     if operation.jointly_linear and not operation.commutative:
@@ -105,6 +110,60 @@ def apply(
     if alias is not None:
         return compose(alias, shape.output_axes, output_shape).scaled(coefficient)
     return View(coefficient, term, output_shape, shape.output_axes)
+
+
+def window(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
+    """``length`` positions of ``dim`` from ``start`` on, as a term that other operations move into."""
+    if start == 0 and view.shape[dim] == length:
+        return view
+    if not view.uses(dim):
+        return dataclasses.replace(view, shape=(*view.shape[:dim], length, *view.shape[dim + 1 :]))
+    inner = window_at(view, dim)
+    if inner is not None:
+        return window(pool, inner.source, dim, inner.start + start, length)
+    labels: tuple[Label, ...] = tuple(range(view.rank))
+    output = tuple("fresh" if d == dim else d for d in labels)
+    return apply(
+        pool, WINDOW, (start,), (view,), Signature((labels,), output, frozenset(), ((dim,),), {"fresh": length})
+    )
+
+
+def _outside_of_window(
+    pool: TermPool,
+    operation: Operation,
+    attributes: tuple[Hashable, ...],
+    operands: Sequence[View],
+    signature: Signature,
+) -> View | None:
+    """The window of the operation on whole operands, for an index of the result that all of them read as one window."""
+    bound = {*signature.summed, *signature.fresh, *(label for core in signature.cores for label in core)}
+    sizes = label_sizes(operands, signature)
+    for position, label in enumerate(signature.output):
+        if label in bound or any(labels.count(label) > 1 for labels in signature.inputs):
+            continue
+        readers: dict[int, int] = {}
+        for number, (operand, labels) in enumerate(zip(operands, signature.inputs, strict=True)):
+            if label in labels and reads_window(operand, labels.index(label), sizes[label]):
+                readers[number] = labels.index(label)
+        found = {number: window_at(operands[number], dim) for number, dim in readers.items()}
+        parts = [part for part in found.values() if part is not None]
+        if not parts or len(parts) != len(found):
+            continue
+        starts = {part.start for part in parts}
+        wholes = {part.source.shape[readers[number]] for number, part in found.items() if part is not None}
+        if len(starts) != 1 or len(wholes) != 1:
+            continue
+        (start,), (whole,) = starts, wholes
+        replaced: list[View] = []
+        for number, (operand, labels) in enumerate(zip(operands, signature.inputs, strict=True)):
+            part = found.get(number)
+            if part is not None:
+                replaced.append(part.source)
+            else:
+                replaced.append(resized(operand, labels.index(label), whole) if label in labels else operand)
+        result = apply(pool, operation, attributes, replaced, signature)
+        return window(pool, result, position, start, sizes[label])
+    return None
 
 
 def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, Size]:

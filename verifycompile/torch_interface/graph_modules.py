@@ -96,7 +96,10 @@ def functional_graph(graph: torch.fx.GraphModule, examples: Sequence[object], la
     mode, values = _fake_values(examples)
     buffers = {name: value for name, value in graph.named_buffers() if isinstance(value, FakeTensor)}
     lifted: dict[str, torch.Tensor] = {**dict(graph.named_parameters()), **buffers}
-    held = [v if isinstance(v, FakeTensor) else mode.from_tensor(v.detach(), static_shapes=True) for v in lifted.values()]
+    held = [
+        value if isinstance(value, FakeTensor) else mode.from_tensor(value.detach(), static_shapes=True)
+        for value in lifted.values()
+    ]
     _note_places(graph, label)
 
     def run(*flat: Any) -> Any:

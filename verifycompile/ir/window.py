@@ -1,0 +1,106 @@
+"""Windows: contiguous parts of a dimension that no digits spell, such as the shards of a dimension divided unevenly.
+
+A window moves out of every operation that treats the positions of its dimension alike: ``relu(x[0:3])`` is
+``relu(x)[0:3]``. A sum over a window is a sum over the whole dimension under a range indicator, and sums over ranges
+that lie next to each other are one. So what the ranks compute on uneven shards is put together as even shards are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from verifycompile.ir import relabel
+from verifycompile.ir.scalar import ONE
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
+
+WINDOW = Operation("window", linear=frozenset({0}))
+"""Attributes: the first position. The operand's dimension is a core, the window's a fresh axis."""
+RANGE = Operation("range", indicator=True)
+"""Attributes: first position, and the one past the last. One where the position lies between."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Windowed:
+    """A view as a window of ``source``, whose dimension ``dim`` is whole."""
+
+    start: int
+    source: View
+
+
+def window_at(view: View, dim: int) -> Windowed | None:
+    """What the view is a window of along ``dim``, where it reads a window term from first to last."""
+    term = view.term
+    if term.operation is not WINDOW:
+        return None
+    (fresh,) = term.fresh
+    if not _is_single(view, dim) and view.axes[fresh] != ((dim, 1, view.shape[dim]),):
+        return None
+    if any(digit[0] == dim for k, axis in enumerate(view.axes) if k != fresh for digit in axis):
+        return None
+    (operand,) = term.operands
+    full: Size = 1
+    digits: dict[int, Digit] = {}
+    for index in reversed(term.cores[0]):
+        digits[index] = (dim, full, term.index_sizes[index])
+        full = product((full, term.index_sizes[index]))
+    axes: list[Axis] = []
+    for axis in operand.axes:
+        spelled: list[Digit] = []
+        for digit in axis:
+            if digit[0] == CONSTANT:
+                spelled.append(digit)
+            elif digit[0] in digits:
+                spelled.append(digits[digit[0]])
+            else:
+                spelled.extend(view.axes[digit[0]])
+        axes.append(relabel.merge_digits(spelled))
+    shape = (*view.shape[:dim], full, *view.shape[dim + 1 :])
+    start = term.attributes[0]
+    assert isinstance(start, int)
+    return Windowed(start, View(view.coefficient, operand.term, shape, tuple(axes)).scaled(operand.coefficient))
+
+
+def has_windows(views: Sequence[View]) -> bool:
+    """Whether a view reads a window term: nothing else is looked at where none does."""
+    return any(view.term.operation is WINDOW for view in views)
+
+
+def shared_window(views: Sequence[View], dim: int) -> tuple[int, list[View]] | None:
+    """The first position and the sources, where all views that use ``dim`` are one window of dimensions of one size."""
+    single = all(view.shape[dim] == 1 for view in views)
+    users = [view for view in views if (_is_single(view, dim) if single else view.uses(dim))]
+    found = [window_at(view, dim) for view in users]
+    first = found[0] if found else None
+    if first is None:
+        return None
+    full = first.source.shape[dim]
+    if any(w is None or w.start != first.start or w.source.shape[dim] != full for w in found):
+        return None
+    sources = {id(view): w.source for view, w in zip(users, found, strict=True) if w is not None}
+    return first.start, [sources[id(v)] if id(v) in sources else resized(v, dim, full) for v in views]
+
+
+def _is_single(view: View, dim: int) -> bool:
+    """Whether the view is a window of one position, which may be taken to lie along any dimension of size one."""
+    term = view.term
+    return term.operation is WINDOW and view.shape[dim] == 1 and term.index_sizes[term.fresh[0]] == 1
+
+
+def reads_window(view: View, dim: int, label_size: Size) -> bool:
+    """Whether the view depends on ``dim``, a window of one position included."""
+    return _is_single(view, dim) if label_size == 1 else view.uses(dim)
+
+
+def resized(view: View, dim: int, size: Size) -> View:
+    """A view that does not use ``dim``, over another size of it; a dimension of size one broadcasts as before."""
+    if view.shape[dim] == 1:
+        return view
+    return dataclasses.replace(view, shape=(*view.shape[:dim], size, *view.shape[dim + 1 :]))
+
+
+def range_view(pool: TermPool, dim: int, shape: tuple[Size, ...], span: tuple[int, int]) -> View:
+    """The indicator of ``start <= position < stop`` along ``dim``."""
+    term = pool.intern(RANGE, span, (), (shape[dim],), 1, 0, (), (0,))
+    return View(ONE, term, shape, (((dim, 1, shape[dim]),),))
