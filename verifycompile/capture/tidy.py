@@ -47,7 +47,7 @@ def _drop_unused(graph: torch.fx.Graph, kept: Collection[torch.fx.Node]) -> None
 def _write_as_slices(graph: torch.fx.Graph, split: torch.fx.Node) -> None:
     """Pieces as slices, where not all are used: a concatenation of all pieces is better read from the split."""
     pieces: list[Any] = list(split.meta.get("val", ()))
-    used = {user.args[1] for user in split.users if user.target is operator.getitem}
+    used = {str(user.args[1]) for user in split.users if user.target is operator.getitem}
     if len(used) >= len(pieces) or len(used) != len(split.users):
         return
     source = split.args[0]
