@@ -116,6 +116,9 @@ class _Cause:
             return self._blocked(self.implementation, self.relations.impl_order)
         if twin in self.implementation.blockers:
             return self._from_blocker(self.implementation.blockers[twin], root, twin)
+        if self.relations.is_repeated(root):
+            # Micro-batches, chunks: no single one of them is the counterpart, and each rightly has a part alone.
+            return None
         return self._operand_fault(root, twin)
 
     def _operand_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch:

@@ -126,6 +126,11 @@ class NodeRelations:
         index = self._spec_by_origin[key].index(node)
         return same_impl[min(index, len(same_impl) - 1)]
 
+    def is_repeated(self, node: torch.fx.Node) -> bool:
+        """Whether the line that made ``node`` ran more often in the implementation than in the spec."""
+        key = _origin_key(node)
+        return len(self._impl_by_origin.get(key, ())) > len(self._spec_by_origin.get(key, ()))
+
     @functools.cached_property
     def _impl_by_origin(self) -> dict[tuple[object, ...], list[torch.fx.Node]]:
         return _by_origin(self.impl_order)
