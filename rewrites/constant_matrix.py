@@ -15,7 +15,7 @@ from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_same_on_ranks
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
-WINDOW = Operation("window")
+WINDOW = Operation("sliding_window")
 """``[o, k, x]``: one where element ``k`` of window ``o`` is element ``x`` of the line.
 
 Attributes: stride, padding, dilation. Element ``k`` of window ``o`` is ``o * stride - padding + k * dilation``.

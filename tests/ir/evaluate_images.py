@@ -48,7 +48,7 @@ def _resampling(attributes: Any, sizes: list[int]) -> Tensor:
 
 
 LEAVES: dict[str, Callable[[Any, Any], Tensor]] = {
-    "window": lambda evaluator, term: _window(term.attributes, [evaluator.size(s) for s in term.shape]),
+    "sliding_window": lambda evaluator, term: _window(term.attributes, [evaluator.size(s) for s in term.shape]),
     "resampling": lambda evaluator, term: _resampling(term.attributes, [evaluator.size(s) for s in term.shape]),
 }
 
