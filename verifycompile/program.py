@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import sympy
 import torch.fx
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 Size = int | sympy.Expr
 """A tensor dimension: a Python int, or a sympy expression of the program's free size symbols."""
@@ -92,6 +92,8 @@ class ProgramOutput:
     ``placements``: required layout over ``Program.mesh``, or None where any clean relation will do.
     ``declared``: where the requirement comes from, for messages ("DTensor metadata", "the parameter's placements").
     ``open_axes``: mesh axes of which ``placements`` says nothing, because the DTensor lies on a part of the mesh.
+    ``outer_mean``: for a gradient, mesh axes over which a wrapper outside of the graph takes the mean. Where a forward
+    output is sharded over such an axis, the loss is outside too, a mean over the ranks, and the gradient is a sum here.
     """
 
     node: torch.fx.Node
@@ -101,6 +103,16 @@ class ProgramOutput:
     placements: tuple[Placement, ...] | None = None
     declared: str = ""
     open_axes: frozenset[int] = frozenset()
+    outer_mean: frozenset[int] = frozenset()
+
+    def required(self, forward: Iterable[tuple[Placement, ...]]) -> tuple[Placement, ...] | None:
+        """``placements``, given those found for the forward outputs."""
+        if self.placements is None or not self.outer_mean:
+            return self.placements
+        sharded = {
+            axis for found in forward for axis in self.outer_mean if not isinstance(found[axis], Replicate | Partial)
+        }
+        return tuple(Partial("sum") if axis in sharded else item for axis, item in enumerate(self.placements))
 
 
 @dataclasses.dataclass(frozen=True)

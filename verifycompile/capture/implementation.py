@@ -16,6 +16,7 @@ from verifycompile.capture.all_ranks import for_all_ranks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.gradient_hooks import Hooked, Hooks, apply_hooks, hooks_of
 from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, root_mesh
+from verifycompile.capture.outer import outer_assumptions, outer_gradients
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
@@ -23,6 +24,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
+from verifycompile.torch_interface.outer import Reductions, outer_reductions
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
 
@@ -48,20 +50,26 @@ def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence
     return capture_traced(traced_frame_under_compilation(graph, example_inputs), options)
 
 
-def capture_traced(traced: TracedFrame, options: Options) -> Program:
-    """``capture_implementation`` for a frame that was traced here."""
+def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions | None = None) -> Program:
+    """``capture_implementation`` for a frame that was traced here.
+
+    ``unwrapped``: contracts of data-parallel wrappers that were taken off before.
+    """
     start = time.perf_counter()
+    reductions = {**outer_reductions(traced.example_inputs), **(unwrapped or {})}
+    around = tuple({id(item.mesh): item.mesh for item in reductions.values()}.values())
     hooked = _hooked(traced, options)
     exported = hooked.exported
     graph = exported.joint.graph
     everywhere = for_all_ranks(
-        traced, exported, root_mesh(traced, graph, options), lambda other: _hooked(other, options).exported
+        traced, exported, root_mesh(traced, graph, options, around), lambda other: _hooked(other, options).exported
     )
     found = everywhere.root
     root, mesh = found.mesh, found.mesh.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
-    boundary = PlacedBoundary(exported, found, options, size_values)
+    outer = outer_gradients(exported, root, reductions)
+    boundary = PlacedBoundary(exported, found, options, size_values, outer)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
     coordinates = resolve_coordinates(graph, mesh)
@@ -90,6 +98,7 @@ def capture_traced(traced: TracedFrame, options: Options) -> Program:
             *_assumptions(exported),
             *found.assumptions,
             *everywhere.assumptions,
+            *outer_assumptions(outer, root),
             *groups.assumptions,
             *hooked.assumptions,
         ),

@@ -49,14 +49,19 @@ class Root:
         return dataclasses.replace(self, mesh=RootMesh(self.mesh.mesh, self.mesh.parts, refined.mesh), refined=refined)
 
 
-def root_mesh(traced: TracedFrame, graph: torch.fx.GraphModule, options: Options) -> Root:
+def root_mesh(
+    traced: TracedFrame, graph: torch.fx.GraphModule, options: Options, around: Sequence[DeviceMesh] = ()
+) -> Root:
     """The mesh that placements speak of: the one named, else the root of the meshes that enter the graph.
 
     A program with process groups and no mesh, or with placements for its plain tensors, lies on all ranks of the job.
-    Axes are cut where a process group of ``graph`` or another mesh spans a part of one.
+    Axes are cut where a process group of ``graph`` or another mesh spans a part of one. ``around``: the meshes of what
+    happens outside of the graph, of which one may be the mesh where the graph itself has none.
     Raises ``UsageError`` VC301 where there is no mesh and VC302 where there are several.
     """
     meshes = _meshes_of(traced)
+    roots = {id(root_of(mesh)) for mesh in meshes}
+    meshes = (*meshes, *(mesh for mesh in around if not roots or id(root_of(mesh)) in roots))
     named = options.mesh if options.mesh is not None else _only_root(meshes)
     uses = [use for use in group_uses(graph) if use.mesh is None]
     assumptions: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.optimizers import step_of
+from verifycompile.torch_interface.outer import without_outer_wrappers
 
 
 def capture_model(
@@ -27,10 +28,10 @@ def capture_model(
     """
 
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
-        implementation = capture_traced(traced, options)
+        implementation = capture_traced(traced, options, reductions)
         return recover_spec(options, implementation), implementation
 
-    function = _uncompiled(model)
+    function, reductions = without_outer_wrappers(_uncompiled(model))
     step = step_of(function)
     frame = frame_of_call(step or function, args, kwargs)
     try:

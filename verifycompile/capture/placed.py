@@ -25,6 +25,7 @@ from verifycompile.capture.layouts import (
     normalize,
 )
 from verifycompile.capture.meshes import Root
+from verifycompile.capture.outer import OuterGradient
 from verifycompile.capture.sizes import substitute
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -55,6 +56,7 @@ class PlacedBoundary:
         root: Root,
         options: Options,
         size_values: Mapping[sympy.Symbol, sympy.Expr],
+        outer: Mapping[str, OuterGradient],
     ) -> None:
         self.blockers: list[Blocker] = []
         self._exported = exported
@@ -63,6 +65,7 @@ class PlacedBoundary:
         self._mesh = root.refined.mesh
         self._options = options
         self._size_values = size_values
+        self._outer = outer
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
         self._fed_layouts = _layouts_of_from_local(exported, root.mesh)
 
@@ -82,7 +85,8 @@ class PlacedBoundary:
                 # A forward value is free where its mesh says nothing; a gradient must be there what its parameter is.
                 open_axes = self._open_axes(flat.layout) if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
-                outputs.append(ProgramOutput(flat.node, kind, name, position, placements, declared, open_axes))
+                mean = self._outer_mean(kind, name, placements)
+                outputs.append(ProgramOutput(flat.node, kind, name, position, placements, declared, open_axes, mean))
         outputs.extend(passed_through_outputs(self._exported))
         known = {output.name for output in outputs if output.kind is OutputKind.VALUE}
         unknown = sorted(set(self._options.out_placements) - known)
@@ -131,6 +135,13 @@ class PlacedBoundary:
         placements = lift_placements(name, layout.placements, layout.mesh, self._root, len(whole))
         check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
         return _Placed(placements, whole, open_axes=self._open_axes(layout))
+
+    def _outer_mean(self, kind: OutputKind, name: str, placements: Placements | None) -> frozenset[int]:
+        """Mesh axes over which a wrapper takes the mean of a gradient that leaves the graph as each rank's own."""
+        outer = self._outer.get(name.split(".", 1)[1]) if kind is OutputKind.GRADIENT else None
+        if outer is None or placements is None or outer.reduction != "avg":
+            return frozenset()
+        return frozenset(axis for axis in outer.axes if isinstance(placements[axis], Partial))
 
     def _open_axes(self, layout: Layout | None) -> frozenset[int]:
         """Mesh axes that the DTensor's own mesh lacks."""
@@ -194,6 +205,9 @@ class PlacedBoundary:
         if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
             partial = any(isinstance(item, Partial) for item in owner.placements)
             return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
+        outer = self._outer.get(owner_name) if kind is OutputKind.GRADIENT else None
+        if outer is not None:
+            return outer.around(owner.placements), f"the contract of {outer.wrapper}"
         what = "parameter" if owner.role is Role.PARAMETER else "buffer" if owner.role is Role.BUFFER else "input"
         return owner.placements, f"the {what}'s placements"
 
@@ -202,15 +216,19 @@ class PlacedBoundary:
         placements = self._place_dtensor(layout, name).placements
         owner_name = name.split(".", 1)[1]
         declared = by_pattern(self._options.grad_placements, self._own_names.get(owner_name, owner_name))
+        outer = self._outer.get(owner_name)
         spans = self._root.spans(layout.mesh)
-        if not declared or placements is None or spans is None:
+        if placements is None or spans is None or not (declared or outer):
             return placements, "DTensor metadata"
         own_axes = {axis for axes in spans for axis in axes}
-        others = self._checked(name, declared, len(layout.global_shape))
+        others = placements if outer is None else outer.around(placements)
+        if declared:
+            others = self._checked(name, declared, len(layout.global_shape))
         merged = tuple(
             own if axis in own_axes else other for axis, (own, other) in enumerate(zip(placements, others, strict=True))
         )
-        return merged, "DTensor metadata and grad_placements"
+        other = "grad_placements" if declared or outer is None else f"the contract of {outer.wrapper}"
+        return merged, f"DTensor metadata and {other}"
 
     def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
         named = self._refined.named.axes

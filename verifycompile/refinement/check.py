@@ -139,6 +139,10 @@ class _Checker:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
         return None if self._failed is None else prove_one_more(self._failed)
 
+    @property
+    def _forward(self) -> list[ProgramOutput]:
+        return [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
+
     def run(self, *, by_parts: bool = False) -> Mismatch | None:
         """Relate all outputs. ``by_parts``: equal parts once; raises NotRepeatedError where that does not succeed."""
         for program in (self.spec.program, self.implementation.program):
@@ -159,7 +163,7 @@ class _Checker:
             self.parts = Parts(self.spec, self.implementation, pairs, self._relation, self._note_relation)
             self.parts.require_repetitions()
             self.parts.lower_given()
-        forward = [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
+        forward = self._forward
         backward = [o for o in self.spec.program.outputs if o.kind is OutputKind.GRADIENT]
         return (
             self._relate_outputs(forward, outputs)
@@ -308,11 +312,14 @@ class _Checker:
         if output.placements is None:
             # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
             return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)
+        forward = [self.placements[o.name] for o in self._forward if o.name in self.placements]
+        required = output.required(forward)
+        assert required is not None
         if output.open_axes:
             declared = (output.placements, output.open_axes)
             return infer(self.pool, left, right, mesh, allow_partial=True, declared=declared)
         try:
-            return output.placements if holds(self.pool, left, right, output.placements, mesh) else None
+            return required if holds(self.pool, left, right, required, mesh) else None
         except (UnsupportedError, ValueError):
             return None
 

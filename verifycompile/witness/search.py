@@ -132,8 +132,9 @@ def _compare(spec: Program, implementation: Program, inputs: Inputs, seed: int) 
         layout = _tangent_placements(entry, results.get(name))
         if layout is not None and name in inputs.tangents:
             ranks.provide(entry.node, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
+    forward = [result.relation for result in results.values() if result.relation is not None]
     for name in comparison.backward_names:
-        results[name] = comparison.output(name)
+        results[name] = comparison.output(name, forward)
     return results
 
 
@@ -158,13 +159,20 @@ class _Comparison:
         output = self._spec[name]
         return output.kind is not OutputKind.VALUE, output.index
 
-    def output(self, name: str) -> OutputComparison:
+    def output(self, name: str, forward: Sequence[tuple[Placement, ...]] = ()) -> OutputComparison:
+        """``forward``: the relations found for the forward outputs, on which that of a gradient may depend."""
         try:
-            return self._output(name, self._spec[name], self._implementation[name])
+            return self._output(name, self._spec[name], self._implementation[name], forward)
         except EvaluationError as error:
             return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
 
-    def _output(self, name: str, spec: ProgramOutput, implementation: ProgramOutput) -> OutputComparison:
+    def _output(
+        self,
+        name: str,
+        spec: ProgramOutput,
+        implementation: ProgramOutput,
+        forward: Sequence[tuple[Placement, ...]],
+    ) -> OutputComparison:
         value = _tensor(self._reference.value(spec.node)[0])
         response = _tensor(self._disturbed.value(spec.node)[0])
         if self._reference.uninitialised:
@@ -173,7 +181,8 @@ class _Comparison:
         self._scale = max(self._scale, float(largest))
         parts = [_tensor(part) for part in self._ranks.value(implementation.node)]
         reference = Reference(name, value, tolerance_of(value, response, self._scale))
-        result = compare(reference, parts, self._mesh_shape, implementation.placements, implementation.open_axes)
+        required = implementation.required(forward)
+        result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes)
         is_read = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
         if self._ranks.uninitialised and is_read:
             return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")

@@ -1,0 +1,130 @@
+"""Data-parallel wrappers that communicate outside of the graph: the contract is assumed, listed, and checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed._composable.replicate import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import verifycompile
+from tests.programs import mlp
+from tests.programs.data_parallel import Regression, pairs
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+from verifycompile.torch_interface.outer import outer_reductions, without_outer_wrappers
+
+BATCH = {"x": (Shard(0),), "y": (Shard(0),)}
+
+
+class Total(mlp.MLP):
+    """The sum over a rank's samples."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(super().forward(x), y, reduction="sum")
+
+
+def nested(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    for layer in (model.up, model.down, model):
+        fully_shard(layer, mesh=mesh)
+    return model
+
+
+def summing(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    fully_shard(model, mesh=mesh)
+    assert isinstance(model, FSDPModule)
+    model.set_gradient_divide_factor(1.0)
+    return model
+
+
+Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]
+WRAPPERS: dict[str, Wrap] = {
+    "ddp": lambda model, mesh: DistributedDataParallel(model, device_mesh=mesh),
+    "ddp of all ranks": lambda model, mesh: DistributedDataParallel(model),
+    "replicate": lambda model, mesh: replicate(model, device_mesh=mesh),
+    "fully_shard": lambda model, mesh: fully_shard(model, mesh=mesh),
+    "nested fully_shard": nested,
+}
+
+
+def report(kind: type[nn.Module], wrap: Wrap, *, inputs: int = 2) -> Report:
+    with fake_mesh_world((4,), ("dp",)) as mesh:
+        placements = dict(list(BATCH.items())[:inputs])
+        return verifycompile.verify(wrap(kind(), mesh), pairs()[:inputs], in_placements=placements)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_means_of_means(name: str) -> None:
+    found = report(Regression, WRAPPERS[name])
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    is_ddp = name.startswith("ddp")
+    wrapper = "DistributedDataParallel" if is_ddp else name.removeprefix("nested ")
+    gathers = ", and gathers the parameters before" if wrapper == "fully_shard" else ""
+    over = "data_parallel" if is_ddp else "dp"
+    expected = f"outside of the graph, `{wrapper}` takes the mean of the gradients of 4 parameters over {over}{gathers}"
+    assert f"{expected}; a loss outside of it is the mean over the ranks too" in found.assumptions
+
+
+@pytest.mark.parametrize("name", ["ddp", "fully_shard"])
+def test_a_loss_outside_of_the_graph(name: str) -> None:
+    found = report(mlp.MLP, WRAPPERS[name], inputs=1)
+    assert found.verdict is Verdict.VERIFIED, str(found)
+
+
+@pytest.mark.parametrize("name", ["ddp", "replicate", "nested fully_shard"])
+def test_the_mean_of_sums_is_refuted(name: str) -> None:
+    assert report(Total, WRAPPERS[name]).verdict is Verdict.REFUTED
+
+
+def test_fully_shard_that_sums() -> None:
+    assert report(Total, summing).verdict is Verdict.VERIFIED
+    assert report(Regression, summing).verdict is Verdict.REFUTED
+    assert report(mlp.MLP, summing, inputs=1).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_around_tensor_parallelism(right: bool) -> None:
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        plan = mlp.plan() if right else {**mlp.plan(), "down": RowwiseParallel(output_layouts=Partial())}
+        model = parallelize_module(Regression(), mesh["tp"], dict(plan))
+        fully_shard(model, mesh=mesh["dp"])
+        placements = {name: (Shard(0), Replicate()) for name in BATCH}
+        found = verifycompile.verify(model, pairs(), in_placements=placements)
+    assert found.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(found)
+
+
+def test_under_compilation() -> None:
+    with fake_mesh_world((4,), ("dp",)) as mesh:
+        options = {"in_placements": BATCH, "mesh": mesh, "inner": "eager"}
+        for wrap in (WRAPPERS["ddp"], WRAPPERS["fully_shard"]):
+            torch._dynamo.reset()
+            torch.compile(wrap(Regression(), mesh), backend="verify", options=options)(*pairs())
+            torch._dynamo.reset()
+            with pytest.raises(verifycompile.RefinementError):
+                torch.compile(wrap(Total(), mesh), backend="verify", options=options)(*pairs())
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        model = parallelize_module(mlp.MLP(), mesh["tp"], dict(mlp.plan()))
+        fully_shard(model, mesh=mesh["dp"])
+        before = dict(model.named_parameters()), type(model), dict(model._forward_pre_hooks)
+        copy, reductions = without_outer_wrappers(model)
+        assert (dict(model.named_parameters()), type(model), dict(model._forward_pre_hooks)) == before
+        assert type(copy) is mlp.MLP
+        assert isinstance(copy.up.weight, DTensor)
+        assert copy.up.weight.placements == (Shard(0),)
+        assert copy.up.weight.shape == (32, 16)
+        assert {item.dimensions for item in reductions.values()} == {(0,)}
+        assert set(reductions) == {id(value) for value in copy.parameters()}
+        assert set(outer_reductions(list(model.parameters()))) == {id(value) for value in model.parameters()}
+        plain = nn.Linear(2, 2)
+        assert without_outer_wrappers(plain) == (plain, {})
