@@ -11,9 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as collectives
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.support import fake_mesh, fake_mesh_world
 from verifycompile.capture import capture_model
@@ -264,16 +263,14 @@ def test_uneven_shards_on_the_way_block(mesh: DeviceMesh) -> None:
 
 
 def test_unknown_placements_block(mesh: DeviceMesh) -> None:
-    strided = distribute_tensor(torch.randn(16, 8), mesh, [R, Shard(0)]).redistribute(
-        placements=[_StridedShard(0, split_factor=4), Shard(0)]
-    )
-    found = blockers(lambda x: x.sin(), strided)
+    class OtherPartial(Partial):
+        """A reduction of a user's own."""
+
+    placements = [R, OtherPartial("sum")]
+    found = blockers(lambda x: x * 2, DTensor.from_local(torch.randn(8, 8), mesh, placements, run_check=False))
     assert found[0] == (
         "VC206",
-        (
-            f"`x` has placement {_StridedShard(0, split_factor=4)!r}; "
-            "only Shard, Replicate and Partial can be represented."
-        ),
+        f"`x` has placement {placements[1]!r}; only Shard, Replicate and Partial can be represented.",
     )
 
 
