@@ -40,6 +40,30 @@ HEADER = (
 )
 
 
+STAGE_HEADER = (
+    "program",
+    "layers",
+    "degree",
+    "stage",
+    "nodes or questions",
+    "s",
+    "median ms",
+    "95th percentile ms",
+    "ms per spec node",
+)
+SHALLOW, DEEP = 4, 32
+DEPTH_HEADER = (
+    "program",
+    "degree",
+    f"{SHALLOW} layers s",
+    f"{DEEP} layers s",
+    "ratio",
+    f"{SHALLOW} layers beyond reading s",
+    f"{DEEP} layers beyond reading s",
+    "ratio beyond reading",
+)
+
+
 def selected(arguments: argparse.Namespace) -> list[Point]:
     """The points of the full table that the options select."""
     return [
@@ -69,12 +93,47 @@ def row(measurement: Measurement) -> tuple[str, ...]:
     )
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     rule = tuple("-" * width for width in widths)
-    lines = ("| " + " | ".join(map(str.ljust, cells, widths)) + " |" for cells in (HEADER, rule, *rows))
+    lines = ("| " + " | ".join(map(str.ljust, cells, widths)) + " |" for cells in (header, rule, *rows))
     return "\n".join(lines)
+
+
+def stage_rows(measurement: Measurement) -> list[tuple[str, ...]]:
+    """The cells of every stage that was used, in the order of ``STAGE_HEADER``."""
+    point = measurement.point
+    return [
+        (
+            point.program,
+            str(point.layers),
+            str(point.degree),
+            name.replace("_", " "),
+            f"{cost['count']:.0f}",
+            f"{cost['seconds']:.3f}",
+            f"{cost['median']:.3f}",
+            f"{cost['percentile_95']:.3f}",
+            f"{1000 * cost['seconds'] / measurement.spec_nodes:.3f}",
+        )
+        for name, cost in measurement.stages.items()
+        if cost["count"]
+    ]
+
+
+def depth_rows(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
+    """A deep program against a shallow one, in the order of ``DEPTH_HEADER``."""
+    found = {(m.point.program, m.point.degree, m.point.layers): m for m in measurements}
+    rows: list[tuple[str, ...]] = []
+    for (program, degree, layers), shallow in found.items():
+        deep = found.get((program, degree, DEEP))
+        if layers != SHALLOW or deep is None:
+            continue
+        seconds = [shallow.verification_seconds, deep.verification_seconds]
+        beyond = [shallow.beyond_reading, deep.beyond_reading]
+        cells = [*seconds, seconds[1] / seconds[0], *beyond, beyond[1] / beyond[0]]
+        rows.append((program, str(degree), *(f"{cell:.3f}" for cell in cells)))
+    return rows
 
 
 def main() -> int:
@@ -103,7 +162,13 @@ def main() -> int:
         else:
             print("  ".join(row(measured)), file=sys.stderr, flush=True)
     if not arguments.json:
-        print(table([row(measured) for measured in measurements]))
+        print(table(HEADER, [row(measured) for measured in measurements]))
+        print()
+        print(table(STAGE_HEADER, [cells for measured in measurements for cells in stage_rows(measured)]))
+        depth = depth_rows(measurements)
+        if depth:
+            print()
+            print(table(DEPTH_HEADER, depth))
     return 0 if all(measured.verdict == "verified" for measured in measurements) else 1
 
 

@@ -8,7 +8,7 @@ import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,13 @@ class Measurement:
     verification_seconds: float
     peak_memory: float
     memory_before: float
+    stages: Mapping[str, Mapping[str, float]]
+    """``StageCost`` of every stage, as data."""
+
+    @property
+    def beyond_reading(self) -> float:
+        """Seconds of verification without those that went into reading the graphs' nodes."""
+        return self.verification_seconds - self.stages["reading"]["seconds"]
 
     @property
     def ratio(self) -> float:
@@ -68,6 +75,7 @@ def measure_here(point: Point) -> Measurement:
         verification_seconds=stats.verification_seconds,
         peak_memory=_peak_memory(),
         memory_before=before,
+        stages={name: dataclasses.asdict(cost) for name, cost in stats.stages.items()},
     )
 
 
@@ -77,8 +85,9 @@ def measure(point: Point, repetitions: int) -> Measurement:
     Raises ``RuntimeError`` where a process fails.
     """
     runs = [_measure_in_subprocess(point) for _ in range(repetitions)]
+    middle = sorted(runs, key=lambda run: run.verification_seconds)[len(runs) // 2]
     return dataclasses.replace(
-        runs[0],
+        middle,
         spec_capture_seconds=_median(runs, "spec_capture_seconds"),
         implementation_capture_seconds=_median(runs, "implementation_capture_seconds"),
         verification_seconds=_median(runs, "verification_seconds"),

@@ -13,8 +13,9 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
-from verifycompile.rewrites.one_hot import Translator, UntranslatableError, holds
+from verifycompile.rewrites.one_hot import Translator, UntranslatableError
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.solver import holds
 
 _ARITHMETIC = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM)
 _COMPUTED = (*_ARITHMETIC, IOTA, UNIT)

@@ -5,7 +5,7 @@ Every match is proved for its own sizes by z3 before it is used; a match that z3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -20,9 +20,7 @@ from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
 from verifycompile.rewrites.matching import matching_lemma
-
-# z3 decides these linear integer questions in a few milliseconds; the limit keeps a hard one from stalling.
-_TIMEOUT_MILLISECONDS = 500
+from verifycompile.rewrites.solver import holds
 
 _COPIES = (CONCATENATE, PAD, RESHAPE, SLICE)
 _FLOOR = FUNCTIONS["floor"]
@@ -163,19 +161,6 @@ def implied(mask: View, given: Sequence[View], shape: tuple[Size, ...]) -> bool:
     except UntranslatableError:
         return False
     return holds(claim, translator.indices, shape)
-
-
-def holds(claim: Any, indices: Mapping[int, Any], shape: tuple[Size, ...]) -> bool:
-    """Whether z3 proves ``claim`` for all values of its variables and all indices within their dimensions."""
-    solver = z3.Solver()
-    solver.set("timeout", _TIMEOUT_MILLISECONDS)
-    for dim, variable in indices.items():
-        size = shape[dim]
-        solver.add(variable >= 0)
-        if isinstance(size, int):
-            solver.add(variable < size)
-    solver.add(z3.Not(claim))
-    return solver.check() == z3.unsat
 
 
 def integer_leaves(view: View) -> list[View]:

@@ -84,6 +84,7 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
             verification_seconds=seconds,
             peak_memory=_peak_memory(),
             counts=result.counts,
+            stages=result.stages,
         ),
         certificate=Certificate.of(result, assumptions) if verdict is Verdict.VERIFIED else None,
     )

@@ -19,6 +19,7 @@ from verifycompile.diagnostics.style import wants_color
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 from verifycompile.refinement.result import NodeCounts
+from verifycompile.refinement.stages import StageCost
 
 SOURCE = """\
 class Block(nn.Module):
@@ -76,6 +77,7 @@ VERIFIED = Report(
         verification_seconds=0.5,
         peak_memory=2**30,
         counts=NodeCounts(memo=300, normal_form=147),
+        stages={"memo": StageCost(0.25, 600, 0.25, 0.5)},
     ),
 )
 
@@ -324,6 +326,7 @@ def test_json_of_a_verified_report() -> None:
         "verification_seconds": 0.5,
         "peak_memory": 1073741824,
         "counts": {"memo": 300, "normal_form": 147, "egraph": 0, "solver": 0, "unrelated": 0},
+        "stages": {"memo": {"seconds": 0.25, "count": 600, "median": 0.25, "percentile_95": 0.5}},
         "capture_seconds": 4.0,
         "ratio": 0.125,
     }

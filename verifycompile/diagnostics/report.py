@@ -10,11 +10,15 @@ from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.refinement.result import NodeCounts
+from verifycompile.refinement.stages import StageCost
 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """What the verification cost. Seconds are wall-clock; ``peak_memory`` is the process's high-water mark in bytes."""
+    """What the verification cost. Seconds are wall-clock; ``peak_memory`` is the process's high-water mark in bytes.
+
+    ``stages``: what reading the graphs, the memo of repeated parts, normal form, e-graph and solver cost.
+    """
 
     spec_nodes: int = 0
     implementation_nodes: int = 0
@@ -23,6 +27,7 @@ class Stats:
     verification_seconds: float = 0.0
     peak_memory: int = 0
     counts: NodeCounts = dataclasses.field(default_factory=NodeCounts)
+    stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict[str, StageCost])
 
     @property
     def capture_seconds(self) -> float:

@@ -7,6 +7,7 @@ nothing else, so that everything computed from it stays unproved, with the node 
 from __future__ import annotations
 
 import operator as python_operator
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,7 @@ class Lowering:
         self.blockers: dict[torch.fx.Node, Blocker] = {}
         self.lemmas: dict[torch.fx.Node, tuple[tuple[str, str], ...]] = {}
         self.casts: dict[str, torch.fx.Node] = {}
+        self.seconds: list[float] = []
         self._symbols = _input_symbols(program)
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
         for program_input in program.inputs:
@@ -126,8 +128,9 @@ class Lowering:
         return node.all_input_nodes if split is None else (split,)
 
     def _lower_node(self, node: torch.fx.Node) -> None:
-        before = len(self.pool.lemma_trace)
+        started, before = time.perf_counter(), len(self.pool.lemma_trace)
         self.values[node] = self._checked_value(node)
+        self.seconds.append(time.perf_counter() - started)
         if len(self.pool.lemma_trace) > before:
             self.lemmas[node] = tuple(self.pool.lemma_trace[before:])
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.refinement import egraph
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
@@ -27,6 +28,8 @@ from verifycompile.refinement.placement import Placements, describe, holds, infe
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
 from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.refinement.stages import Stopwatch
+from verifycompile.rewrites import solver
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.torch_interface.schema import is_mutable
@@ -61,14 +64,17 @@ def _collection_paused() -> Generator[None]:
 
 def _check(spec: Program, implementation: Program) -> RefinementResult:
     started = time.perf_counter()
+    egraph.take_durations()
+    solver.take_durations()
     by_parts = _check_by_parts(spec, implementation, started)
     if by_parts is not None:
         return by_parts
-    pool = _new_pool()
+    pool, stopwatch = _new_pool(), Stopwatch()
     proved: list[ProvedEquality] = []
     while True:
         checker = _Checker(spec, implementation, pool)
         mismatch = checker.run()
+        checker.note_seconds(stopwatch)
         open_question = mismatch is not None and mismatch.code in _OPEN_QUESTIONS
         equality = checker.prove_one_more() if open_question and len(proved) < _MAX_EQUALITIES else None
         if equality is None:
@@ -82,6 +88,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         spec_nodes=len(spec.graph.graph.nodes),
         impl_nodes=len(implementation.graph.graph.nodes),
         seconds=time.perf_counter() - started,
+        stages=stopwatch.costs(),
         steps=(*proved, *collect_steps(checker.spec, checker.implementation)) if mismatch is None else (),
     )
 
@@ -103,6 +110,7 @@ def _result_of_parts(checker: _Checker, started: float) -> RefinementResult | No
         return None
     memo, lowerings = checker.parts.memo, (checker.spec, checker.implementation)
     memo.restore()
+    checker.note_seconds(memo.stopwatch)
     counts = count_nodes(*lowerings, 0)
     return RefinementResult(
         relations={name: checker.relations[name] for name in checker.output_names()},
@@ -112,6 +120,7 @@ def _result_of_parts(checker: _Checker, started: float) -> RefinementResult | No
         spec_nodes=len(spec.graph.graph.nodes),
         impl_nodes=len(implementation.graph.graph.nodes),
         seconds=time.perf_counter() - started,
+        stages=memo.stopwatch.costs(),
         steps=(*memo.definitions.made, *collect_steps(*lowerings), *memo.repetitions),
     )
 
@@ -134,6 +143,12 @@ class _Checker:
         self.placements: dict[str, Placements] = {}
         self.parts: Parts | None = None
         self._failed: Diagnosis | None = None
+
+    def note_seconds(self, stopwatch: Stopwatch) -> None:
+        """What the nodes lowered by this attempt cost, and the questions that were asked for them."""
+        stopwatch.seconds["normal_form"] += [*self.spec.seconds, *self.implementation.seconds]
+        stopwatch.seconds["egraph"] += egraph.take_durations()
+        stopwatch.seconds["solver"] += solver.take_durations()
 
     def prove_one_more(self) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""

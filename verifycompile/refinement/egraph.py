@@ -45,8 +45,31 @@ class EqualityProof:
     rounds: int
 
 
+_durations: list[float] = []
+
+
+def take_durations() -> list[float]:
+    """Seconds of every question since the last call."""
+    taken = list(_durations)
+    _durations.clear()
+    return taken
+
+
 def prove_equal(left: View, right: View) -> EqualityProof | None:
     """Prove two views of equal shape equal, or return None. Never claims equality by running out of budget."""
+    started = time.perf_counter()
+    try:
+        return _prove_equal(left, right)
+    except BaseException as error:
+        # A panic of the engine, which is no Exception, and its own errors end the search, not the compilation.
+        if type(error).__name__ in ("PanicException", "EggSmolError"):
+            return None
+        raise
+    finally:
+        _durations.append(time.perf_counter() - started)
+
+
+def _prove_equal(left: View, right: View) -> EqualityProof | None:
     if left.shape != right.shape:
         return None
     encoder = _Encoder(_shared_terms(left, right))

@@ -9,6 +9,7 @@ of the opaque terms.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ from verifycompile.refinement.definitions import (
 )
 from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.reading import Reading
+from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites.values import Group, Piece, Pieces
-from verifycompile.torch_interface.schema import draws_random_numbers
 
 
 class NotRepeatedError(Exception):
@@ -147,15 +148,20 @@ class Memo:
         self._real: set[Term] = set()
         self._outputs, self._relate, self._note = outputs, relate, note
         self._results: dict[Hashable, _Result] = {}
+        self.stopwatch = Stopwatch()
 
     def add(self, part: Part) -> None:
         """Prove a part, or take over the result of an equal one. Raises NotRepeatedError."""
+        started = time.perf_counter()
         key = self._key(part)
         known = None if key is None else self._results.get(key.content)
+        nodes, read = len(part.spec) + len(part.implementation), time.perf_counter()
+        self.stopwatch.add("reading", read - started, nodes)
         if key is None or known is None:
             self._prove(part, key)
         else:
             self._take_over(part, key, known)
+            self.stopwatch.add("memo", time.perf_counter() - read, nodes)
         for side, positions in zip(self.sides, (part.spec, part.implementation), strict=True):
             side.done = side.cut = positions.stop
 
@@ -204,22 +210,23 @@ class Memo:
                     else:
                         content.append(index)
                 node = reading.nodes[position]
-                settled = self._settled_by(side, node, part)
-                if settled:
-                    outputs.extend(p for p in settled if number == 0)
-                if last_use.get(node, -1) >= end or len(settled) < len(side.outputs.get(node, ())):
+                handed_on = last_use.get(node, -1) >= end
+                if node in side.outputs:
+                    settled = self._settled_by(side, node, part)
+                    if number == 0:
+                        outputs.extend(settled)
+                    handed_on |= len(settled) < len(side.outputs[node])
+                if handed_on:
                     exports.append((number, position - begin))
-                if draws_random_numbers(node.target, node.args, node.kwargs):
-                    return None
+            if not reading.random.isdisjoint(reading.forms[begin:end]):
+                return None
         content.append(tuple(exports))
         content.append(tuple(self._describe_output(part, pair) for pair in outputs))
         return _Key(tuple(content), tuple(numbers), tuple(exports), tuple(outputs))
 
     def _settled_by(self, side: Side, node: torch.fx.Node, part: Part) -> list[int]:
         """The pairs of outputs of which ``node`` is one half and whose other half is in the same part."""
-        pairs = side.outputs.get(node)
-        if not pairs:
-            return []
+        pairs = side.outputs[node]
         spec, implementation = (side.reading.position for side in self.sides)
         return [
             p

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch.fx
@@ -30,18 +31,20 @@ class Parts:
         relate: Relate,
         note: Callable[[ProgramOutput, Placements], None],
     ) -> None:
+        started = time.perf_counter()
         forms = Forms()
         sides = tuple(
             Side(lowering, Reading(lowering, [pair[k].node for pair in outputs], forms), _by_node(outputs, k))
             for k, lowering in enumerate((spec, implementation))
         )
         self.sides = sides[0], sides[1]
-        self.outputs = outputs
+        self._numbers = {pair[0].name: number for number, pair in enumerate(outputs)}
         self.memo = Memo(self.sides, outputs, relate, note)
         splits = [_forward_length(side, [pair[k] for pair in outputs]) for k, side in enumerate(self.sides)]
         lengths = [len(side.reading.nodes) for side in self.sides]
         self.forward = Layers(self.memo, range(splits[0]), range(splits[1]))
         self.backward = Layers(self.memo, range(splits[0], lengths[0]), range(splits[1], lengths[1]))
+        self.memo.stopwatch.add("reading", time.perf_counter() - started, sum(lengths))
 
     def require_repetitions(self) -> None:
         """Raise NotRepeatedError where there are too few to be worth it."""
@@ -56,7 +59,7 @@ class Parts:
 
     def is_settled(self, spec: ProgramOutput) -> bool:
         """Whether an output was related within a part."""
-        return any(self.outputs[p][0] is spec for p in self.memo.settled)
+        return self._numbers[spec.name] in self.memo.settled
 
 
 def _by_node(outputs: Sequence[OutputPair], side: int) -> dict[torch.fx.Node, list[int]]:

@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from verifycompile.lowering.lower import Lowering, is_size, whole_split
+from verifycompile.torch_interface.schema import draws_random_numbers
 
 _OPERAND = "operand"
 
@@ -37,6 +38,7 @@ class Reading:
 
     ``forms``, ``operands``: per node of ``nodes`` its form and its operands, one for each place where it takes one.
     ``position``: of every needed node. ``last_use``: position of the last node that takes a node's value.
+    ``random``: forms of calls that depend on the random stream.
     ``given``: what is no computation (placeholders, constants): lowered before anything else.
     """
 
@@ -48,6 +50,8 @@ class Reading:
         self.position: dict[torch.fx.Node, int] = {}
         self.last_use: dict[torch.fx.Node, int] = {}
         self.given: list[torch.fx.Node] = []
+        self.random: set[int] = set()
+        self._known: set[int] = set()
         self._signatures: dict[torch.fx.Node, Hashable] = {}
         self._numbers = forms
         self._read(targets)
@@ -97,9 +101,25 @@ class Reading:
             operands.append(split)
             arguments: Hashable = ("whole", *(_plain(a) for a in node.args[1:]))
         else:
-            arguments = tuple(_argument(a, operands) for a in node.args)
+            arguments = _arguments(node.args, operands)
         keywords = tuple((k, _argument(v, operands)) for k, v in node.kwargs.items()) if node.kwargs else ()
-        return self._numbers.number((node.target, signature, arguments, keywords)), operands
+        form = self._numbers.number((node.target, signature, arguments, keywords))
+        if form not in self._known:
+            self._known.add(form)
+            if draws_random_numbers(node.target, node.args, node.kwargs):
+                self.random.add(form)
+        return form, operands
+
+
+def _arguments(arguments: Sequence[Any], operands: list[torch.fx.Node]) -> Hashable:
+    found: list[Hashable] = []
+    for argument in arguments:
+        if isinstance(argument, torch.fx.Node):
+            operands.append(argument)
+            found.append(_OPERAND)
+        else:
+            found.append(_argument(argument, operands))
+    return tuple(found)
 
 
 def _argument(argument: Any, operands: list[torch.fx.Node]) -> Hashable:
@@ -107,7 +127,7 @@ def _argument(argument: Any, operands: list[torch.fx.Node]) -> Hashable:
         operands.append(argument)
         return _OPERAND
     if isinstance(argument, (list, tuple)):
-        return tuple(_argument(a, operands) for a in argument)
+        return _arguments(argument, operands)
     return _plain(argument)
 
 
@@ -126,10 +146,10 @@ def _plain(argument: Any) -> Hashable:
 def _signature(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
         shape = value.shape
-        sizes = tuple(shape)
-        if any(type(size) is not int for size in sizes):
-            sizes = tuple(size if type(size) is int else size.node.expr for size in sizes)  # type: ignore[union-attr]
-        return value.dtype, sizes
+        for size in shape:
+            if type(size) is not int:
+                return value.dtype, tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in shape)
+        return value.dtype, shape
     if isinstance(value, (list, tuple)):
         return type(value), tuple(_signature(v) for v in value)
     if value is None or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import torch.fx
 
+from verifycompile.refinement.stages import StageCost
+
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
@@ -56,5 +58,6 @@ class RefinementResult:
     spec_nodes: int = 0
     impl_nodes: int = 0
     seconds: float = 0.0
+    stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict[str, StageCost])
     steps: tuple[object, ...] = ()
     """Proof steps, the material of the certificate: see ``verifycompile.refinement.proof``."""
