@@ -3,6 +3,8 @@
 A declaration is a function ``(builder, arguments by their schema names) -> value``. It must name every argument
 that can change the operator's value; an argument that it does not name must have its default value, or be one of
 ``NEUTRAL_ARGUMENTS``. Anything else makes the call unsupported (VC202): there is no default that accepts.
+
+Its value depends on these arguments and on ``Builder.call`` alone, on no state: layers that repeat are lowered once.
 """
 
 from __future__ import annotations
