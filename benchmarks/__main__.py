@@ -1,6 +1,6 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``python -m benchmarks coverage`` is a command of its own, see ``benchmarks.coverage``.
+``coverage`` and ``operators`` are commands of their own, see ``benchmarks.coverage`` and ``benchmarks.operators``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from benchmarks import coverage
+from benchmarks import coverage, operators
 from benchmarks.measure import Measurement, Point, measure
 
 LAYERS = (1, 2, 4, 8, 32)
@@ -140,6 +140,8 @@ def main() -> int:
     """Exit status: 0 everything measured was verified, 1 something was not, 2 nothing was selected."""
     if sys.argv[1:2] == ["coverage"]:
         return coverage.main(sys.argv[2:])
+    if sys.argv[1:2] == ["operators"]:
+        return operators.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--program", action="append", choices=sorted({point.program for point in POINTS}))
     parser.add_argument("--layers", action="append", type=int, metavar="N")

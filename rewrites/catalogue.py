@@ -13,6 +13,7 @@ from verifycompile.rewrites import (
     convolution,
     counters,
     creation,
+    diagonals,
     elementwise,
     exponents,
     foreach,
@@ -21,6 +22,7 @@ from verifycompile.rewrites import (
     layout,
     lookup,
     loss,
+    matrices,
     normalization,
     one_hot,
     one_hot_gradient,
@@ -32,6 +34,7 @@ from verifycompile.rewrites import (
     resampling,
     scatter,
     similar,
+    special_functions,
     statistics,
 )
 
@@ -45,12 +48,14 @@ FAMILIES = (
     contraction,
     convolution,
     creation,
+    diagonals,
     elementwise,
     foreach,
     image_normalization,
     indexing,
     layout,
     loss,
+    matrices,
     normalization,
     ordering,
     pooling,
@@ -58,6 +63,7 @@ FAMILIES = (
     reduction,
     resampling,
     scatter,
+    special_functions,
     statistics,
 )
 

@@ -221,7 +221,7 @@ def col2im(
     return b.contraction(f"*n c k0 k1 o0 o1, {_WINDOWS} -> *n c x0 x1", opened, *matrices)
 
 
-@operator(aten.unfold.default)
+@operator(aten.unfold.default, aten.unfold_copy.default)
 def unfold(b: Builder, self: View, dimension: int, size: Size, step: int) -> View:
     """Windows along one dimension, their elements last."""
     if b.rank(self) == 0:

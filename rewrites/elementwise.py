@@ -271,7 +271,7 @@ def ge(b: Builder, self: View, other: View | Number) -> View:
 
 @operator(aten.logical_not.default)
 def logical_not(b: Builder, self: View) -> View:
-    return b.negate(_boolean(self))
+    return b.negate(_truth(b, self))
 
 
 @operator(aten.bitwise_not.default)
@@ -282,14 +282,28 @@ def bitwise_not(b: Builder, self: View) -> View:
     return b.negate(_boolean(self))
 
 
-@operator(aten.logical_and.default, aten.bitwise_and.Tensor)
+@operator(aten.logical_and.default)
 def logical_and(b: Builder, self: View, other: View) -> View:
+    return b.mul(_truth(b, self), _truth(b, other))
+
+
+@operator(aten.bitwise_and.Tensor)
+def bitwise_and(b: Builder, self: View, other: View) -> View:
     return b.mul(_boolean(self), _boolean(other))
 
 
-@operator(aten.logical_or.default, aten.bitwise_or.Tensor)
+@operator(aten.logical_or.default)
 def logical_or(b: Builder, self: View, other: View) -> View:
+    return b.either(_truth(b, self), _truth(b, other))
+
+
+@operator(aten.bitwise_or.Tensor)
+def bitwise_or(b: Builder, self: View, other: View) -> View:
     return b.either(_boolean(self), _boolean(other))
+
+
+def _truth(b: Builder, view: View) -> View:
+    return view if is_indicator(view) else b.negate(b.equal(view, 0))
 
 
 def _boolean(view: View) -> View:

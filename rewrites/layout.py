@@ -19,7 +19,14 @@ from verifycompile.rewrites.values import Piece, Pieces
 aten = torch.ops.aten
 
 
-@operator(aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.contiguous.default)
+@operator(
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    aten.contiguous.default,
+    aten.alias_copy.default,
+    aten.detach_copy.default,
+)
 def same(b: Builder, self: View) -> View:
     return self
 
@@ -29,7 +36,7 @@ def clone(b: Builder, self: View) -> View:
     return self
 
 
-@operator(aten.view.default, aten._unsafe_view.default, aten._reshape_copy.default)
+@operator(aten.view.default, aten.view_copy.default, aten._unsafe_view.default, aten._reshape_copy.default)
 def view(b: Builder, self: View, size: Sequence[Size]) -> View:
     return b.reshape(self, _resolve(b, self, size))
 
@@ -51,47 +58,47 @@ def _resolve(b: Builder, view: View, size: Sequence[Size]) -> list[Size]:
     return [rest if s == -1 else s for s in sizes]
 
 
-@operator(aten.t.default)
+@operator(aten.t.default, aten.t_copy.default)
 def t(b: Builder, self: View) -> View:
     return b.transpose(self, 0, 1) if b.rank(self) == 2 else self
 
 
-@operator(aten.transpose.int)
+@operator(aten.transpose.int, aten.transpose_copy.int)
 def transpose(b: Builder, self: View, dim0: int, dim1: int) -> View:
     return b.transpose(self, dim0, dim1)
 
 
-@operator(aten.permute.default)
+@operator(aten.permute.default, aten.permute_copy.default)
 def permute(b: Builder, self: View, dims: Sequence[int]) -> View:
     return b.permute(self, dims)
 
 
-@operator(aten.expand.default)
+@operator(aten.expand.default, aten.expand_copy.default)
 def expand(b: Builder, self: View, size: Sequence[Size]) -> View:
     return b.expand(self, size)
 
 
-@operator(aten.unsqueeze.default)
+@operator(aten.unsqueeze.default, aten.unsqueeze_copy.default)
 def unsqueeze(b: Builder, self: View, dim: int) -> View:
     return b.unsqueeze(self, dim)
 
 
-@operator(aten.squeeze.dim)
+@operator(aten.squeeze.dim, aten.squeeze_copy.dim)
 def squeeze_dim(b: Builder, self: View, dim: int) -> View:
     return b.squeeze(self, [dim])
 
 
-@operator(aten.squeeze.dims)
+@operator(aten.squeeze.dims, aten.squeeze_copy.dims)
 def squeeze_dims(b: Builder, self: View, dim: Sequence[int]) -> View:
     return b.squeeze(self, list(dim)) if dim else self
 
 
-@operator(aten.squeeze.default)
+@operator(aten.squeeze.default, aten.squeeze_copy.default)
 def squeeze(b: Builder, self: View) -> View:
     return b.squeeze(self, None)
 
 
-@operator(aten.select.int)
+@operator(aten.select.int, aten.select_copy.int)
 def select(b: Builder, self: View, dim: int, index: Number) -> View:
     if isinstance(index, int) and index < 0:
         size = self.shape[b.dim(self, dim)]
@@ -99,7 +106,7 @@ def select(b: Builder, self: View, dim: int, index: Number) -> View:
     return b.select(self, dim, index)
 
 
-@operator(aten.slice.Tensor)
+@operator(aten.slice.Tensor, aten.slice_copy.Tensor)
 def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Number | None, step: Number) -> View:
     size = self.shape[b.dim(self, dim)]
     first = _bound(size, 0 if start is None else start)
@@ -166,7 +173,7 @@ def _difference(last: Number, first: Number) -> Size:
     return int(length) if length.is_Integer else length
 
 
-@operator(aten.split.Tensor)
+@operator(aten.split.Tensor, aten.split_copy.Tensor, aten.unsafe_split.Tensor)
 def split(b: Builder, self: View, split_size: Size, dim: int) -> Pieces:
     size = self.shape[b.dim(self, dim)]
     count = exact_quotient(size, split_size)
@@ -177,7 +184,7 @@ def split(b: Builder, self: View, split_size: Size, dim: int) -> Pieces:
     return Pieces(self, dim, (*(split_size,) * (size // split_size), size % split_size))
 
 
-@operator(aten.split_with_sizes.default)
+@operator(aten.split_with_sizes.default, aten.split_with_sizes_copy.default, aten.unsafe_split_with_sizes.default)
 def split_with_sizes(b: Builder, self: View, split_sizes: Sequence[Size], dim: int) -> Pieces:
     return Pieces(self, dim, tuple(split_sizes))
 
@@ -191,7 +198,7 @@ def chunk(b: Builder, self: View, chunks: int, dim: int) -> Pieces:
     return Pieces(self, dim, (each,) * chunks)
 
 
-@operator(aten.unbind.int)
+@operator(aten.unbind.int, aten.unbind_copy.int)
 def unbind(b: Builder, self: View, dim: int) -> tuple[View, ...]:
     size = self.shape[b.dim(self, dim)]
     if not isinstance(size, int):

@@ -22,6 +22,9 @@ aten = torch.ops.aten
 CUMULATIVE_SUM = Operation("cumulative_sum", linear=frozenset({0}))
 CUMULATIVE_PRODUCT = Operation("cumulative_product")
 CUMULATIVE_LOGSUMEXP = Operation("cumulative_logsumexp")
+CUMULATIVE_EXTREMES = {
+    kind: (Operation(f"cumulative_{kind}"), Operation(f"cumulative_{kind}_index")) for kind in ("max", "min")
+}
 PRODUCT = Operation("product_of_all")
 FLIP = Operation("flip", linear=frozenset({0}))
 ROLL = Operation("roll", linear=frozenset({0}))
@@ -66,6 +69,20 @@ operator(aten.cumprod.default)(_scan(CUMULATIVE_PRODUCT))
 def logcumsumexp(b: Builder, self: View, dim: int) -> View:
     require_real(b, "self")
     return b.along(CUMULATIVE_LOGSUMEXP, (), self, dim) if b.rank(self) else self
+
+
+def _running_extreme(kind: str) -> Handler:
+    def handler(b: Builder, self: View, dim: int) -> tuple[View, View]:
+        require_real(b, "self")
+        row = _scalar_as_row(b, self)
+        values, places = (b.along(operation, (), row, dim) for operation in CUMULATIVE_EXTREMES[kind])
+        return (values, places) if b.rank(self) else (b.select(values, 0, 0), b.select(places, 0, 0))
+
+    return handler
+
+
+operator(aten.cummax.default)(_running_extreme("max"))
+operator(aten.cummin.default)(_running_extreme("min"))
 
 
 @operator(aten.prod.dim_int)

@@ -14,7 +14,7 @@ from fractions import Fraction
 import sympy
 import torch
 
-from tests.ir import evaluate_families, evaluate_images
+from tests.ir import evaluate_families, evaluate_images, evaluate_special
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Term, View
 
@@ -167,28 +167,30 @@ def _function_of_one(function: Callable[[Tensor], Tensor], attributes: Sequence[
     return function(x)
 
 
-_POINTWISE: dict[str, Callable[..., Tensor]] = {
-    "combine": lambda _, *operands: sum(operands[1:], operands[0]),
-    "power": _power,
-    "equal": lambda _, a, b: (a == b).double(),
-    "less": lambda _, a, b: (a < b).double(),
-    "less_equal": lambda _, a, b: (a <= b).double(),
-    "not": lambda _, a: 1 - a,
-    "minimum": lambda _, a, b: torch.minimum(a, b),
-    "maximum": lambda _, a, b: torch.maximum(a, b),
-    "where": lambda _, condition, a, b: torch.where(condition != 0, a, b),
-    "truncate": lambda _, a: torch.trunc(a),
-    "gelu": lambda attributes, x: _gelu(attributes)(x),
-    "gelu_derivative": lambda attributes, x: _derivative(_gelu(attributes))(x),
-    "silu": lambda _, x: torch.nn.functional.silu(x),
-    "silu_derivative": lambda _, x: _derivative(torch.nn.functional.silu)(x),
-    "softplus": lambda attributes, x: _softplus(attributes)(x),
-    "softplus_derivative": lambda attributes, x: _derivative(_softplus(attributes))(x),
-    "conjugate": lambda _, a: torch.conj(a).resolve_conj(),
-    "polar": lambda _, length, angle: torch.polar(*torch.broadcast_tensors(length, angle)),
-    "complex": lambda _, a, b: torch.complex(*torch.broadcast_tensors(a, b)),
-    "lgamma": lambda _, x: torch.lgamma(x),
-}
+_POINTWISE: dict[str, Callable[..., Tensor]] = evaluate_special.ElementByElement(
+    {
+        "combine": lambda _, *operands: sum(operands[1:], operands[0]),
+        "power": _power,
+        "equal": lambda _, a, b: (a == b).double(),
+        "less": lambda _, a, b: (a < b).double(),
+        "less_equal": lambda _, a, b: (a <= b).double(),
+        "not": lambda _, a: 1 - a,
+        "minimum": lambda _, a, b: torch.minimum(a, b),
+        "maximum": lambda _, a, b: torch.maximum(a, b),
+        "where": lambda _, condition, a, b: torch.where(condition != 0, a, b),
+        "truncate": lambda _, a: torch.trunc(a),
+        "gelu": lambda attributes, x: _gelu(attributes)(x),
+        "gelu_derivative": lambda attributes, x: _derivative(_gelu(attributes))(x),
+        "silu": lambda _, x: torch.nn.functional.silu(x),
+        "silu_derivative": lambda _, x: _derivative(torch.nn.functional.silu)(x),
+        "softplus": lambda attributes, x: _softplus(attributes)(x),
+        "softplus_derivative": lambda attributes, x: _derivative(_softplus(attributes))(x),
+        "conjugate": lambda _, a: torch.conj(a).resolve_conj(),
+        "polar": lambda _, length, angle: torch.polar(*torch.broadcast_tensors(length, angle)),
+        "complex": lambda _, a, b: torch.complex(*torch.broadcast_tensors(a, b)),
+        "lgamma": lambda _, x: torch.lgamma(x),
+    }
+)
 for _name in (
     "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "floor",
     "log", "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
@@ -322,23 +324,26 @@ def _attention_gradient(which: int) -> Callable[[_Cores], Tensor]:
     return gradient
 
 
-_CORES: dict[str, Callable[[_Cores], Tensor]] = {
-    "reshape": _reshape,
-    "slice": _slice,
-    "window": _window,
-    "pad": _pad,
-    "concatenate": _concatenate,
-    "safe_softmax": _safe_softmax,
-    "as_complex": _as_complex,
-    "as_real": _as_real_pairs,
-    "attention": _attention,
-    "attention_logsumexp": _attention_logsumexp,
-    "attention_gradient_query": _attention_gradient(0),
-    "attention_gradient_key": _attention_gradient(1),
-    "attention_gradient_value": _attention_gradient(2),
-}
+_CORES: dict[str, Callable[[_Cores], Tensor]] = evaluate_special.OnMatrices(
+    {
+        "reshape": _reshape,
+        "slice": _slice,
+        "window": _window,
+        "pad": _pad,
+        "concatenate": _concatenate,
+        "safe_softmax": _safe_softmax,
+        "as_complex": _as_complex,
+        "as_real": _as_real_pairs,
+        "attention": _attention,
+        "attention_logsumexp": _attention_logsumexp,
+        "attention_gradient_query": _attention_gradient(0),
+        "attention_gradient_key": _attention_gradient(1),
+        "attention_gradient_value": _attention_gradient(2),
+    }
+)
 
 _POINTWISE.update(evaluate_families.POINTWISE)
 _CORES.update(evaluate_families.CORES)
 _CORES.update(evaluate_images.CORES)
+_CORES.update(evaluate_special.CORES)
 _LEAVES.update(evaluate_images.LEAVES)

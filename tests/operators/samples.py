@@ -469,4 +469,9 @@ for _heads, _rows, _causal, _scale, _masked in (
     add(_attention, _query, *_wide, 0.0, _causal, **_options)
     add(_attention_backward, real(*_out.shape), _query, *_wide, _out, _lse, 0.0, _causal, **_options)
 
-from tests.operators import samples_families, samples_foreach, samples_images  # noqa: E402, F401  # add their samples
+from tests.operators import (  # noqa: E402  # add their samples
+    samples_families,  # noqa: F401
+    samples_foreach,  # noqa: F401
+    samples_images,  # noqa: F401
+    samples_special,  # noqa: F401
+)

@@ -1,0 +1,60 @@
+"""Functions of numbers that are taken as they are: element by element, known by their name and other arguments.
+
+Nothing is known of them but that equal arguments give equal values, so every tensor dimension may be sharded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import require_real
+from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.torch_interface.schema import arguments_of
+
+aten = torch.ops.aten
+
+FUNCTIONS = (
+    "acosh", "asinh", "atanh", "digamma", "erfinv", "frac", "i0", "logit", "mvlgamma", "polygamma", "sinc",
+    "special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
+    "special_entr", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
+    "special_modified_bessel_i0", "special_modified_bessel_i1", "special_modified_bessel_k0",
+    "special_modified_bessel_k1", "special_ndtri", "special_scaled_modified_bessel_k0",
+    "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0", "hardshrink", "softshrink", "threshold",
+    "hypot", "igamma", "igammac", "logaddexp2", "heaviside", "fmax", "fmin", "special_zeta", "special_xlog1py",
+    "special_chebyshev_polynomial_t", "special_chebyshev_polynomial_u", "special_hermite_polynomial_h",
+    "special_hermite_polynomial_he", "special_laguerre_polynomial_l", "special_legendre_polynomial_p",
+)  # fmt: skip
+"""Operators on real numbers, every tensor argument of which is read at the element that is computed."""
+
+DERIVATIVES = ("hardshrink_backward", "softshrink_backward", "logit_backward")
+"""The same, and linear in their first argument."""
+
+
+def _element_by_element(target: Any, linear: bool) -> Handler:
+    arguments = arguments_of(target) or ()
+    operation = Operation(str(target), linear=frozenset({0}) if linear else frozenset())
+
+    def handler(b: Builder, **given: Any) -> View:
+        operands = {name: value for name, value in given.items() if isinstance(value, View)}
+        if any(isinstance(value, (list, tuple)) for value in given.values()):
+            raise UnsupportedError(UNSUPPORTED, f"`{target}` of a list")
+        require_real(b, *operands)
+        attributes = tuple((name, value) for name, value in given.items() if name not in operands)
+        return b.pointwise(operation, *operands.values(), attributes=attributes)
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for name in ("b", *(argument.name for argument in arguments))
+    ]
+    handler.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return handler
+
+
+for _name in (*FUNCTIONS, *DERIVATIVES):
+    _target = getattr(aten, _name).default
+    operator(_target)(_element_by_element(_target, _name in DERIVATIVES))
