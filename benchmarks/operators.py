@@ -33,8 +33,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from verifycompile.verification import verify
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "docs" / "operators.json"
-PAGE = ROOT / "docs" / "operators.md"
+DOCS = ROOT / "docs"
 VERDICTS = ("verified", "refuted", "unproved", "not run")
 DEGREE = 2
 LONGEST_REASON = 110
@@ -186,19 +185,20 @@ def run(names: Sequence[str], samples: int, placements: int, seconds: float) -> 
 # ------------------------------------------------------------------------------------------------ page
 
 
-def read() -> dict[str, Tally]:
+def read(folder: Path) -> dict[str, Tally]:
     """Results of earlier runs."""
-    if not DATA.exists():
+    data = folder / "operators.json"
+    if not data.exists():
         return {}
-    return {item["operator"]: Tally(**item) for item in json.loads(DATA.read_text())}
+    return {item["operator"]: Tally(**item) for item in json.loads(data.read_text())}
 
 
-def write(found: dict[str, Tally]) -> None:
+def write(folder: Path, found: dict[str, Tally]) -> None:
     """Data and page."""
     ordered = [found[name] for name in sorted(found)]
     lines = ",\n".join(json.dumps(dataclasses.asdict(tally)) for tally in ordered)
-    DATA.write_text(f"[\n{lines}\n]\n")
-    PAGE.write_text(page(ordered))
+    (folder / "operators.json").write_text(f"[\n{lines}\n]\n")
+    (folder / "operators.md").write_text(page(ordered))
 
 
 def page(found: Sequence[Tally]) -> str:
@@ -247,6 +247,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status: 0 without a refuted pair, 1 with one."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks operators", description=__doc__)
     parser.add_argument("operators", nargs="*", help="names as in the database; by default the half that is run")
+    parser.add_argument("--folder", type=Path, default=DOCS, help="where the results are kept")
     parser.add_argument("--all", action="store_true", help="both halves")
     parser.add_argument("--again", action="store_true", help="also those that earlier runs have a result for")
     parser.add_argument("--samples", type=int, default=6, help="samples of an operator")
@@ -257,10 +258,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.here:
         work(options.operators, options.samples, options.placements, options.seconds)
         return 0
-    found = read()
+    found = read(options.folder)
     names = options.operators or [n for n, o in database().items() if options.all or is_even(o.name)]
     wanted = [name for name in names if options.again or name not in found]
     for tally in run(wanted, options.samples, options.placements, options.seconds):
         found[tally.operator] = tally
-        write(found)
+        write(options.folder, found)
     return 1 if any(tally.counts.get("refuted") for tally in found.values()) else 0
