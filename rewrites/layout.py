@@ -106,7 +106,7 @@ def select(b: Builder, self: View, dim: int, index: Number) -> View:
     return b.select(self, dim, index)
 
 
-@operator(aten.slice.Tensor, aten.slice_copy.Tensor)
+@operator(aten.slice.Tensor)
 def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Number | None, step: Number) -> View:
     size = self.shape[b.dim(self, dim)]
     first = _bound(size, 0 if start is None else start)
