@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-MODULES = ("transformers", "torchtitan")
+MODULES = ("megatron", "torchtitan", "transformers")
 """Modules of ``benchmarks.real_programs``."""
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ import torch
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
-from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
+from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
@@ -441,10 +441,42 @@ class Builder:
         size = view.shape[position]
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:  # pyright: ignore[reportOperatorIssue]
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
+        part = self.part(view, position, base, length)
+        if part is not None:
+            return part
         try:
             return relabel.narrow(view, position, base, length)
         except relabel.UnalignedError:
             return self.along(SLICE, (base, 1), view, position - self.lead, length)
+
+    def part(self, view: View, position: int, start: Size, length: Size) -> View | None:
+        """The slice as made of the pieces of a concatenation, or of the value inside of a padding; None for others."""
+        whole = length == view.shape[position]
+        if not isinstance(start, int) or not isinstance(length, int) or length == 0 or whole:
+            return None
+        dim = position - self.lead
+        if view.term.operation is PAD and whole_dim_of_fresh(view) == position:
+            (inner,) = pieces_of(view, position)
+            first, step = view.term.attributes
+            size = inner.shape[position]
+            if step != 1 or not isinstance(first, int) or not isinstance(size, int):
+                return None
+            inside = first <= start and start + length <= first + size
+            return self.narrow(inner, dim, start - first, length) if inside else None
+        if concatenated_dim(view) != position:
+            return None
+        pieces = pieces_of(view, position)
+        taken: list[View] = []
+        offset = 0
+        for piece in pieces:
+            size = piece.shape[position]
+            if not isinstance(size, int):
+                return None
+            first, last = max(start, offset), min(start + length, offset + size)
+            if first < last:
+                taken.append(self.narrow(piece, dim, first - offset, last - first))
+            offset += size
+        return taken[0] if len(taken) == 1 else self.concatenate(taken, dim)
 
     def _narrow_by_coordinate(
         self, view: View, position: int, parts: list[tuple[int, Size]], base: Size, length: Size

@@ -139,7 +139,8 @@ def slice_copy(b: Builder, self: View, dim: int, start: Number | None, end: Numb
         return slice_tensor(b, self, dim, start, end, step)
     if last <= first:
         return _empty(b, self, dim)
-    return window(b.pool, self, position, first, last - first)
+    part = b.part(self, position, first, last - first)
+    return window(b.pool, self, position, first, last - first) if part is None else part
 
 
 def _empty(b: Builder, view: View, dim: int) -> View:

@@ -241,6 +241,19 @@ def test_mean_of_the_means_of_uneven_rows() -> None:
     assert verifycompile.verify_graphs(spec, graphs, {"x": ROWS}).verdict is REFUTED
 
 
+@pytest.mark.parametrize(("kept", "verdict"), [(slice(0, 5), VERIFIED), (slice(1, 6), REFUTED)])
+def test_gather_of_padded_rows(kept: slice, verdict: verifycompile.Verdict) -> None:
+    def gather(x: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x * 2, (0, 0, 0, 3 - x.shape[0]))
+        rows = torch.empty(6, 4)
+        dist.all_gather_single(rows, padded)
+        return torch.relu(rows[kept])
+
+    spec = trace(lambda x: torch.relu(x * 2), {"x": tensor(5, 4)})
+    graphs = trace_ranks(gather, 2, lambda rank: {"x": tensor(3 - rank, 4)})
+    assert verifycompile.verify_graphs(spec, graphs, {"x": ROWS}, {"output.0": WHOLE}).verdict is verdict
+
+
 # ------------------------------------------------------------------------------------------------ messages
 
 

@@ -130,7 +130,7 @@ _LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
     "one": lambda evaluator, term: torch.ones((), dtype=torch.float64),
     "infinity": lambda evaluator, term: torch.tensor(math.inf, dtype=torch.float64),
     "iota": lambda evaluator, term: torch.arange(evaluator.size(term.shape[0]), dtype=torch.float64),
-    "range": lambda evaluator, term: _range(evaluator.size(term.shape[0]), *term.attributes),  # type: ignore[arg-type]
+    "within_range": lambda evaluator, term: _range(evaluator.size(term.shape[0]), *term.attributes),  # type: ignore[arg-type]
     "constant": _constant,
     "boolean_constant": _constant,
 }
@@ -242,7 +242,7 @@ def _slice(cores: _Cores) -> Tensor:
     return cores.alone(0, 0)[..., indices]
 
 
-def _window(cores: _Cores) -> Tensor:
+def _contiguous_part(cores: _Cores) -> Tensor:
     (start,) = (int(a) for a in cores.attributes)  # type: ignore[call-overload]
     return cores.alone(0, 0).narrow(-1, start, cores.fresh[0])
 
@@ -328,7 +328,7 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = evaluate_special.OnMatrices(
     {
         "reshape": _reshape,
         "slice": _slice,
-        "window": _window,
+        "contiguous_part": _contiguous_part,
         "pad": _pad,
         "concatenate": _concatenate,
         "safe_softmax": _safe_softmax,

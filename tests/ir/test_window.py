@@ -144,3 +144,23 @@ def test_random_programs_on_windows(seed: int) -> None:
     for view, value in pairs:
         torch.testing.assert_close(evaluator.view(view), value, msg=f"seed {seed}")
     validate_pool(b.pool)
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 2), (1, 1), (2, 3), (1, 5), (4, 3), (0, 6), (3, 4)])
+def test_slice_of_a_concatenation_is_made_of_its_pieces(start: int, length: int) -> None:
+    b, x, w, evaluator = setting()
+    joined = b.concatenate([product(b, w, w), b.narrow(x, 0, 0, 4)], 0)
+    taken = b.narrow(joined, 0, start, length)
+    torch.testing.assert_close(evaluator.view(taken), evaluator.view(joined).narrow(0, start, length))
+    if (start, length) == (3, 4):
+        assert taken == b.narrow(x, 0, 0, 4)
+
+
+@pytest.mark.parametrize(("start", "length"), [(0, 3), (2, 3), (1, 2), (2, 1), (3, 3), (0, 9)])
+def test_slice_of_a_padded_value(start: int, length: int) -> None:
+    b, _, w, evaluator = setting()
+    padded = b.pad(w, 0, 2, 9)
+    taken = b.narrow(padded, 0, start, length)
+    torch.testing.assert_close(evaluator.view(taken), evaluator.view(padded).narrow(0, start, length))
+    if (start, length) == (2, 3):
+        assert taken == w

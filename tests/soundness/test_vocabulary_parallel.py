@@ -149,7 +149,9 @@ class ByHand(torch.autograd.Function):
     """Megatron's cross entropy, with a label smoothing and places for mistakes."""
 
     @staticmethod
-    def forward(context: Any, logits: torch.Tensor, labels: torch.Tensor, m: Any, form: tuple[float, str]) -> torch.Tensor:
+    def forward(
+        context: Any, logits: torch.Tensor, labels: torch.Tensor, m: Any, form: tuple[float, str]
+    ) -> torch.Tensor:
         smoothing, mistake = form
         largest = logits.amax(-1)
         shifted = logits - (largest if mistake == "maximum" else all_reduce(largest, m, operation="max")).unsqueeze(-1)

@@ -17,8 +17,11 @@ CONCATENATE = Operation("concatenate", jointly_linear=True)
 
 def concatenated_dim(view: View) -> int | None:
     """The dimension along which a view is one whole concatenation, or None."""
-    if view.term.operation is not CONCATENATE:
-        return None
+    return whole_dim_of_fresh(view) if view.term.operation is CONCATENATE else None
+
+
+def whole_dim_of_fresh(view: View) -> int | None:
+    """The dimension that is the only fresh axis of the view's term, from first to last, or None."""
     (fresh,) = view.term.fresh
     digits = view.axes[fresh]
     if len(digits) != 1:

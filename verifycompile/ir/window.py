@@ -15,9 +15,9 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
 
-WINDOW = Operation("window", linear=frozenset({0}))
+WINDOW = Operation("contiguous_part", linear=frozenset({0}))
 """Attributes: the first position. The operand's dimension is a core, the window's a fresh axis."""
-RANGE = Operation("range", indicator=True)
+RANGE = Operation("within_range", indicator=True)
 """Attributes: first position, and the one past the last. One where the position lies between."""
 
 
