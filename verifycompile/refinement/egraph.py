@@ -7,6 +7,7 @@ the lemmas. Saturation stops after a number of rounds, e-nodes or milliseconds; 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import time
@@ -74,6 +75,9 @@ def _prove_equal(left: View, right: View) -> EqualityProof | None:
         return None
     encoder = _Encoder(_shared_terms(left, right))
     names = tuple(("dim", d) for d in range(left.rank))
+    for view in (left, right):
+        encoder.encode(view, names)
+    encoder.sort_factors()
     texts = encoder.encode(left, names), encoder.encode(right, names)
     if texts[0] is None or texts[1] is None:
         return None
@@ -170,12 +174,24 @@ class _Encoder:
         self._leaves: dict[tuple[object, ...], int] = {}
         self._depends: dict[int, set[int]] = {}
         self._indices: dict[object, int] = {}
+        self._uses: collections.Counter[str] = collections.Counter()
+        self._rank: dict[str, int] | None = None
+
+    def sort_factors(self) -> None:
+        """From now on write the factors that occur most in both values first, and sums last.
+
+        Multiplication is commutative; what all summands share is then one factor, next to the sum that it multiplies,
+        and neither has to be searched for.
+        """
+        self._rank = {text: -count for text, count in self._uses.items()}
 
     def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> str | None:
         """Text of ``view`` whose dimensions are called ``names``; None for a coefficient that egglog cannot read."""
         coefficient = view.coefficient
         if not isinstance(coefficient, Fraction):
             return None
+        if view.term.operation is COMBINE and not self._is_leaf(view.term, depth):
+            return self._term(view, names, depth, level)  # a sum has no factor of its own: its summands take it
         body = self._term(view.unscaled(), names, depth, level)
         if body is None or coefficient == 1:
             return body
@@ -183,21 +199,30 @@ class _Encoder:
 
     def _term(self, view: View, names: Sequence[object], depth: int, level: int) -> str | None:
         term = view.term
-        if depth >= _MAX_DEPTH or not _is_linear(term) or (term in self._opaque and depth > 0):
+        if self._is_leaf(term, depth):
             return self._leaf(view, names)
         opened = open_view(view)
+        operands = opened.operands
+        if term.operation is COMBINE:
+            operands = tuple(operand.scaled(view.coefficient) for operand in operands)
         bound = [("bound", level, opened.shape[d], k) for k, d in enumerate(opened.summed)]
         inner = [*names, *bound]
-        parts = [self.encode(operand, inner, depth + 1, level + bool(bound)) for operand in opened.operands]
+        parts = [self.encode(operand, inner, depth + 1, level + bool(bound)) for operand in operands]
         if not parts or any(part is None for part in parts):
             return None
         operator = "Add" if term.operation is COMBINE else "Mul"
+        if operator == "Mul" and self._rank is not None:
+            ranks = self._rank
+            parts.sort(key=lambda part: (ranks.get(str(part), 1), str(part)))
         text = str(parts[0])
         for part in parts[1:]:
             text = f"({operator} {text} {part})"
         for name in bound:
             text = f"(Sum {self._index(name)} {text})"
         return text
+
+    def _is_leaf(self, term: Term, depth: int) -> bool:
+        return depth >= _MAX_DEPTH or not _is_linear(term) or (term in self._opaque and depth > 0)
 
     def _leaf(self, view: View, names: Sequence[object]) -> str:
         axes = tuple(
@@ -209,6 +234,7 @@ class _Encoder:
         number = self._leaves.setdefault((view.term.id, axes), len(self._leaves))
         used = {names[d[0]] for axis in view.axes for d in axis if d[0] != CONSTANT}
         self._depends[number] = {self._index(name) for name in used}
+        self._uses[f"(Leaf {number})"] += 1
         return f"(Leaf {number})"
 
     def _index(self, name: object) -> int:
