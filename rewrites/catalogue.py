@@ -71,6 +71,8 @@ CONTRACTION_LEMMAS = (
     counters.join_equal_counters,
     lookup.merge_equal_masks,
     exponents.merge_exponentials,
+    exponents.merge_powers,
+    exponents.distribute_exponential,
     one_hot.open_masked_sum,
     one_hot.merge_shifted_one_hot,
     one_hot.drop_implied_mask,

@@ -34,6 +34,12 @@ def test_floats_that_differ_by_more_than_rounding_are_different_numbers() -> Non
         assert as_scalar(value) != as_scalar(value + 16 * math.ulp(value))
 
 
+def test_a_constant_in_single_precision_is_the_decimal_that_was_written() -> None:
+    assert as_scalar(9.999999747378752e-06) == Fraction(1, 100_000)
+    assert as_scalar(9.999999974752427e-07) == Fraction(1, 1_000_000)
+    assert as_scalar(9.99999e-06) != Fraction(1, 100_000)
+
+
 @pytest.mark.parametrize("size", [8, 50_257, 128_256, 256_000])
 def test_rounding_of_a_computed_constant_is_taken_off(size: int) -> None:
     share = 0.1 * size / (size - 1)

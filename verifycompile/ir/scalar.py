@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from fractions import Fraction
 
 import sympy
@@ -27,6 +28,9 @@ _ROUNDING = Fraction(1, 2**50)
 # that it stands for has a larger denominator, and lies within some units in the last place.
 _COMPUTED_DENOMINATOR = 1_000_000
 _COMPUTED_UNITS = 4
+
+# Decimal digits that a constant in single precision may have. Few: its 24 bits do not stand for an arbitrary number.
+_SINGLE_DIGITS = 4
 
 
 class NonFiniteScalarError(ValueError):
@@ -52,8 +56,22 @@ def _from_float(value: float) -> Fraction:
     simple = exact.limit_denominator(_SIMPLE_DENOMINATOR)
     if float(simple) == value:
         return simple
+    single = _from_single(value)
+    if single is not None:
+        return single
     computed = exact.limit_denominator(_COMPUTED_DENOMINATOR)
     return computed if abs(computed - exact) <= _COMPUTED_UNITS * Fraction(math.ulp(value)) else exact
+
+
+def _from_single(value: float) -> Fraction | None:
+    """The short decimal that ``value`` is in single precision: torch passes an epsilon of a norm on in that form."""
+    try:
+        (single,) = struct.unpack("f", struct.pack("f", value))
+    except OverflowError:
+        return None
+    decimal = Fraction(f"{value:.{_SINGLE_DIGITS}g}")
+    (rounded,) = struct.unpack("f", struct.pack("f", float(decimal)))
+    return decimal if single == value == rounded else None
 
 
 def _simplify(expression: sympy.Expr) -> Scalar:
