@@ -23,6 +23,7 @@ from verifycompile.rewrites import (
     lookup,
     loss,
     matrices,
+    moments,
     normalization,
     one_hot,
     one_hot_gradient,
@@ -81,6 +82,7 @@ CONTRACTION_LEMMAS = (
     lookup.lookup_under_its_indicator,
     lookup.masks_join_lookup,
     lookup.distribute_lookup,
+    moments.split_constant_part,
 )
 
 COMBINATION_LEMMAS = (similar.sum_similar, ranges.merge_ranges)

@@ -88,6 +88,21 @@ def exponents(p: int, q: int) -> Expression:
     return lambda b: b.mul(b.exp(b.scale(logits(b), p)), b.exp(b.scale(logits(b), q)), column(b, largest(b)))
 
 
+def powers_of_a_sum(b: Builder) -> View:
+    total = b.sum(b.exp(logits(b)), [1])
+    return b.mul(total, b.power(total, -1), largest(b))
+
+
+def exponential_of_a_combination(b: Builder) -> View:
+    shift = b.exp(largest(b))
+    return b.mul(b.exp(b.scale(largest(b), -1)), b.add(b.mul(shift, labels(b)), largest(b)))
+
+
+def variance(b: Builder) -> View:
+    centered = b.sub(logits(b), b.mean(logits(b), [1], keepdim=True))
+    return b.sum(b.mul(centered, centered), [1])
+
+
 EXPRESSIONS: dict[str, tuple[str, Expression]] = {
     "a mask twice": ("merge-equal-masks", lambda b: b.mul(kept(b), kept(b), largest(b))),
     "opposite exponents": ("merge-exponentials", exponents(1, -1)),
@@ -96,12 +111,20 @@ EXPRESSIONS: dict[str, tuple[str, Expression]] = {
     "lookup under its indicator": ("lookup-under-its-indicator", under_its_indicator),
     "table at a counter": ("join-equal-counters", at_a_counter),
     "index under its mask": ("masks-join-lookup", masked_index),
+    "powers of a positive sum": ("merge-powers", powers_of_a_sum),
+    "exponential and a combination": ("exponential-meets-its-like", exponential_of_a_combination),
+    "squares about the mean": ("sum-about-a-constant", variance),
     "masked difference": (
         "distribute-mask", lambda b: b.mul(kept(b), b.sub(largest(b), picked(b, logits(b)))),
     ),
 }  # fmt: skip
 
 OTHERS: dict[str, Expression] = {
+    "powers of a value of any sign": lambda b: b.mul(largest(b), b.power(b.sum(b.mul(logits(b), logits(b)), [1]), -1)),
+    "squares about a value of the row": lambda b: b.sum(b.power(b.sub(logits(b), b.scale(logits(b), 2)), 2), [1]),
+    "a factor that leaves its sum": lambda b: b.contraction(
+        "i v, i v, i -> i", logits(b), one_hot(b, labels(b)), largest(b)
+    ),
     "two masks": lambda b: b.mul(kept(b), b.negate(b.equal(labels(b), 1)), largest(b)),
     "other exponents": lambda b: b.mul(b.exp(logits(b)), b.exp(b.scale(column(b, largest(b)), -1))),
     "lookup under another indicator": lambda b: b.mul(

@@ -148,7 +148,19 @@ def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ..
         rewritten = rule(pool, final, free)
         if rewritten is not None:
             return _contract_aligned(pool, list(rewritten), rewritten[0].shape, free).scaled(coefficient)
-    return _apply_contract(pool, final, free).scaled(coefficient)
+    return _without_constant_factors(pool, final, free).scaled(coefficient)
+
+
+def _without_constant_factors(pool: TermPool, factors: list[View], free: int) -> View:
+    """A factor that does not depend on what is summed leaves the sum."""
+    bound = range(free, factors[0].rank)
+    outer = [f for f in factors if not any(f.uses(d) for d in bound)]
+    if not outer or not bound:
+        return _apply_contract(pool, factors, free)
+    pool.lemma_trace.append(("sum-factor", ""))
+    inner = _apply_contract(pool, [f for f in factors if f not in outer], free)
+    kept = list(range(free))
+    return _product(pool, [*(_keep_dims(f, kept) for f in outer), inner], inner.shape)
 
 
 def _outside_of_windows(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View | None:
