@@ -10,6 +10,7 @@ from verifycompile.ir.build import window
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.window import RANGE, range_view, window_at
+from verifycompile.rewrites.matching import matching_lemma
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,7 @@ class _Restricted:
     stop: int
 
 
+@matching_lemma("VL71", "neighbouring-ranges")
 def merge_ranges(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
     """Two summands that are sums of one value over neighbouring ranges, as one sum."""
     found = [restricted for operand in operands if (restricted := _restricted(pool, operand, shape)) is not None]
