@@ -273,7 +273,10 @@ class _Checker:
             return None
         if self.parts is not None:
             raise NotRepeatedError
-        self._failed = Diagnosis(self.pool, self.spec, self.implementation, failed)
+        means = frozenset(
+            axis for found in self.placements.values() for axis, item in enumerate(found) if item == Partial("avg")
+        )
+        self._failed = Diagnosis(self.pool, self.spec, self.implementation, failed, means)
         return diagnose(self._failed)
 
     def _lower(self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]) -> None:

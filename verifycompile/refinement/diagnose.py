@@ -8,6 +8,7 @@ none is the most precise place of all and is looked for first.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 def diagnose(case: Diagnosis) -> Mismatch:
     """Return the first root cause of the failed outputs."""
     cause = _Cause(case)
-    mismatch = cause.collective() or cause.node() or cause.output_layout() or cause.output()
+    mismatch = cause.collective() or cause.mean() or cause.node() or cause.output_layout() or cause.output()
     return dataclasses.replace(mismatch, followers=len(case.failed) - 1)
 
 
@@ -46,7 +47,7 @@ class _Site:
 class _Cause:
     def __init__(self, case: Diagnosis) -> None:
         self.relations = NodeRelations(case)
-        self.pool, self.failed = case.pool, case.failed
+        self.pool, self.failed, self.means = case.pool, case.failed, case.means
         self.spec, self.implementation = case.spec, case.implementation
         self.mesh = self.relations.mesh
         self.spec_output, self.impl_output = case.failed[0]
@@ -94,6 +95,27 @@ class _Cause:
             return None
         if reduction == "sum" and not any(source.uses(axis) for axis in group):
             return "VC102", f"{operator} over {over} of a value that is already the full sum"
+        return None
+
+    def mean(self) -> Mismatch | None:
+        """A gradient that is each rank's own, or their sum, though a forward output is the mean over the ranks."""
+        for spec_output, impl_output in self.failed:
+            found = self._classify(spec_output.node, impl_output.node) if self.means else None
+            if found is None or self.mesh is None:
+                continue
+            if found.kind is Kind.PARTIAL and self.means.issuperset(found.axes):
+                if found.factor == math.prod(self.mesh.axes[axis].size for axis in found.axes):
+                    text = f"`{spec_output.name}` is returned as each rank's own over {self._axes(found.axes)}"
+                    return self._at_output("VC101", f"{text}; it must be the mean", spec_output, impl_output, found)
+            if found.kind is Kind.SCALED:
+                for node in reversed(ordered_ancestors(self.implementation, [impl_output.node])):
+                    position = REDUCTION_ARGUMENT.get(node.target)
+                    group = () if position is None or node.args[position] != "sum" else self._group_axes(node)
+                    ranks = math.prod(self.mesh.axes[axis].size for axis in group)
+                    if group and self.means.issuperset(group) and found.factor == ranks:
+                        over, site = self._axes(group), _Site(spec_output.node, node, spec_output.name)
+                        message = f"{_operator_name(node)} sums over {over}, where the mean is expected"
+                        return self._at("VC103", message, site, found)
         return None
 
     def _group_axes(self, node: torch.fx.Node) -> tuple[int, ...]:

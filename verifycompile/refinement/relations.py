@@ -19,12 +19,16 @@ from verifycompile.torch_interface.source import location_of
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What failed: the pool and both lowered programs, and the outputs without a relation."""
+    """What failed: the pool and both lowered programs, and the outputs without a relation.
+
+    ``means``: mesh axes over whose ranks a forward output is a mean.
+    """
 
     pool: TermPool
     spec: Lowering
     implementation: Lowering
     failed: Sequence[tuple[ProgramOutput, ProgramOutput]]
+    means: frozenset[int] = frozenset()
 
 
 class NodeRelations:
