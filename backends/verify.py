@@ -14,10 +14,10 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
+from verifycompile.rank_verification import verify_captured
 from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, unwrapped, without_override
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
-from verifycompile.verification import verify_programs
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: 
     with without_override():
         implementation = capture_implementation(gm, example_inputs, options)
         spec = recover_spec(options, implementation)
-    report = verify_programs(spec, implementation, options)
+    report = verify_captured(spec, implementation, options)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
     return report

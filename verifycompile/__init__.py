@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from verifycompile.diagnostics.verdict import Verdict
     from verifycompile.errors import UsageError
     from verifycompile.graph_verification import verify_graphs
+    from verifycompile.model_verification import verify
     from verifycompile.torch_interface.errors import RefinementError
-    from verifycompile.verification import verify
 
 __all__ = ["RefinementError", "Report", "UsageError", "Verdict", "explain", "verify", "verify_graphs"]
 
@@ -26,7 +26,7 @@ _MODULES = {
     "UsageError": "verifycompile.errors",
     "Verdict": "verifycompile.diagnostics.verdict",
     "explain": "verifycompile.diagnostics.codes",
-    "verify": "verifycompile.verification",
+    "verify": "verifycompile.model_verification",
     "verify_graphs": "verifycompile.graph_verification",
 }
 

@@ -137,6 +137,8 @@ class Program:
     ``size_values``: substitution applied to every size expression (solved divisibility guards, unified
     symbols); ``guards``: what the capture assumed about the remaining symbols, as sympy Booleans.
     ``seconds``: wall-clock time of the capture.
+    ``ranks``: where the ranks run different graphs, what each of ``mesh.ranks`` runs; ``graph`` is that of the
+    capturing rank and ``blockers`` say so.
     """
 
     graph: torch.fx.GraphModule
@@ -150,6 +152,7 @@ class Program:
     blockers: tuple[Blocker, ...] = ()
     assumptions: tuple[str, ...] = ()
     seconds: float = 0.0
+    ranks: tuple[Program, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.fx
@@ -30,6 +31,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.source import location_of
 from verifycompile.verification import verify_programs
 from verifycompile.witness import EvaluationError
@@ -39,6 +41,28 @@ from verifycompile.witness.layout import reduce
 Placements = tuple[Placement, ...]
 
 _TOLERANCE = 1e-6
+
+
+def verify_captured(spec: Program, implementation: Program, options: Options) -> Report:
+    """The report on a captured model: on one program for all ranks where there is one, else on each rank's."""
+    mesh = implementation.mesh
+    if not implementation.ranks or mesh is None:
+        return verify_programs(spec, implementation, options)
+    ranks = [
+        RankProgram(program, _members(program, rank, mesh))
+        for program, rank in zip(implementation.ranks, mesh.ranks, strict=True)
+    ]
+    return verify_ranks(spec, ranks, mesh, options)
+
+
+def _members(program: Program, rank: int, mesh: Mesh) -> Callable[[Any], tuple[int, ...]]:
+    def members(group: Any) -> tuple[int, ...]:
+        key = group.name if isinstance(group, torch.fx.Node) else str(group)
+        if key not in program.groups:
+            raise UnmergeableError(f"the process group `{key}` is no product of mesh axes")
+        return line_through(rank, program.groups[key], mesh)
+
+    return members
 
 
 def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, options: Options) -> Report:

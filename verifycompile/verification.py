@@ -6,12 +6,10 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch.fx
 
-from verifycompile.capture import capture_model
 from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Counterexample, Finding, Label
 from verifycompile.diagnostics.locate import nearest_location
@@ -32,22 +30,6 @@ CAUSE_UNCERTAIN = (
 
 _RANK_DEPENDENT = frozenset({"VC203", "VC204"})
 """Blockers under which the captured graph is that of one rank: to run it for all ranks would be meaningless."""
-
-
-def verify(
-    model: torch.nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Report:
-    """Whether ``model``, as one rank runs it on ``args`` and ``kwargs``, computes what its spec computes.
-
-    Nothing is executed and a mismatch raises nothing: it is in the report. ``options`` are those of the backend.
-    Raises ``UsageError`` where the question is incomplete or contradictory.
-    """
-    checked = Options.from_mapping(options)
-    spec, implementation = capture_model(model, tuple(args), dict(kwargs or {}), checked)
-    return verify_programs(spec, implementation, checked)
 
 
 def verify_programs(spec: Program, implementation: Program, options: Options) -> Report:

@@ -20,6 +20,10 @@ P = Partial()
 ROWS, COLUMNS = Shard(0), Shard(1)
 
 
+def WORLD() -> Any:  # noqa: N802 - named as in torch, where it has a value only inside of a world
+    return dist.group.WORLD
+
+
 def real(*shape: int, grad: bool = True) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).requires_grad_(grad)
 
@@ -415,6 +419,95 @@ def slices() -> HandWritten:
     )
 
 
+class BiasOnOneRank(nn.Module):
+    """A row-parallel layer: one rank adds the bias before the reduction, so the ranks run different programs."""
+
+    def __init__(self, owner: int = 0, everywhere: bool = False, factor: float = 1.0, used: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 4))
+        self.bias = nn.Parameter(torch.randn(8))
+        self.owner, self.everywhere, self.factor, self.used = owner, everywhere, factor, used
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, self.weight)
+        bias = pairs.Copy.apply(self.bias, dist.group.WORLD)
+        if dist.get_rank() == self.owner or self.everywhere:
+            y = y + bias * self.factor
+        elif self.used:  # every rank must take part in the reduction of the gradient
+            y = y + bias * 0
+        return pairs.Reduce.apply(y, dist.group.WORLD)
+
+
+def one_rank() -> HandWritten:
+    return HandWritten(
+        "bias-on-one-rank",
+        2,
+        BiasOnOneRank,
+        lambda: nn.Linear(8, 8),
+        lambda: (real(3, 4),),
+        {
+            "param_placements": {"weight": (COLUMNS,)},
+            "in_placements": {"x": (COLUMNS,)},
+            "out_placements": {"output.0": (R,)},
+        },
+        {
+            "on every rank": lambda: BiasOnOneRank(everywhere=True),
+            "on no rank": lambda: BiasOnOneRank(owner=2),
+            "on one rank twice": lambda: BiasOnOneRank(factor=2.0),
+            "gradient waits for ever": lambda: BiasOnOneRank(used=False),
+        },
+    )
+
+
+class UnevenRows(nn.Module):
+    """Five rows over two ranks, padded for the exchange; ``cut`` takes the padding out again."""
+
+    def __init__(self, cut: Callable[[torch.Tensor], torch.Tensor], first: int = 3) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.cut, self.first = cut, first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = x[: self.first] if dist.get_rank() == 0 else x[3:]
+        padded = F.pad(torch.tanh(own), (0, 0, 0, 3 - own.shape[0]))
+        return self.cut(functional.all_gather_tensor(padded, 0, WORLD())) @ self.weight
+
+
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) @ self.weight
+
+
+class PaddedRows(UnevenRows):
+    """The same on equal shapes: all rows are padded first and each rank takes its part."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rank = dist.get_rank() if self.first == 3 else 0
+        padded = F.pad(x, (0, 0, 0, 1))
+        own = torch.tanh(padded[rank * 3 : rank * 3 + 3])
+        return self.cut(functional.all_gather_tensor(own, 0, WORLD())) @ self.weight
+
+
+def padded(kind: str, model: type[UnevenRows]) -> HandWritten:
+    return HandWritten(
+        f"{kind}-rows",
+        2,
+        lambda: model(lambda rows: rows[:5]),
+        Rows,
+        lambda: (real(5, 4, grad=False),),
+        {"in_placements": {"x": (R,)}, "out_placements": {"output.0": (R,)}},
+        {
+            "padding of the other rank cut": lambda: model(lambda rows: torch.cat([rows[:2], rows[3:]])),
+            "last rows": lambda: model(lambda rows: rows[1:]),
+            "a row too few": lambda: model(lambda rows: rows[:5], first=2),
+        },
+    )
+
+
 DEFAULT: tuple[HandWritten, ...] = (
     tensor_parallel(2, "functional"),
     sequence_parallel(2, "functional"),
@@ -423,6 +516,9 @@ DEFAULT: tuple[HandWritten, ...] = (
     subgroups(),
     rank_of_group("rest", lambda group: dist.get_rank() % 2, 2),
     slices(),
+    one_rank(),
+    padded("uneven", UnevenRows),
+    padded("padded", PaddedRows),
 )
 """What every run of the tests verifies."""
 

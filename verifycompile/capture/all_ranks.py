@@ -12,7 +12,7 @@ from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import DifferentGraphsError, compare, generalize, needed_cuts
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.rank_constants import rank_constant_blockers
-from verifycompile.program import Blocker, Mesh
+from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.mesh import own_rank
@@ -20,6 +20,8 @@ from verifycompile.torch_interface.rank_reads import reads_in_traced_code
 
 ALL_UP_TO = 32
 """Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
+EACH_UP_TO = 16
+"""Up to so many ranks may run different programs: the proof then grows with their number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,29 @@ def for_all_ranks(
         "its numbers are taken to go on linearly"
     )
     return ForAllRanks(finer, assumptions=(text,))
+
+
+def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame], Program]) -> tuple[Program, ...]:
+    """What each rank of the mesh runs, where the ranks run different programs; empty where that is not found out.
+
+    ``capture``: makes the program of the rank that is acted.
+    """
+    mesh = root.refined.mesh
+    if len(mesh.ranks) > EACH_UP_TO or own_rank() not in mesh.ranks:
+        return ()
+    assumption = f"the program was captured as each of its {len(mesh.ranks)} ranks, with the objects of this one"
+    programs: list[Program] = []
+    for rank in mesh.ranks:
+        try:
+            with acting_as(rank, root.mesh):
+                program = trace_frame(traced.frame, capture)
+        except GraphBreakError:
+            return ()
+        # Nodes of a rank's graph are not those of the merged program.
+        blockers = tuple(dataclasses.replace(blocker, node=None) for blocker in program.blockers)
+        assumptions = (assumption, *program.assumptions)
+        programs.append(dataclasses.replace(program, blockers=blockers, assumptions=assumptions))
+    return tuple(programs)
 
 
 def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:

@@ -31,10 +31,13 @@ class Export:
     passed_through: dict[str, str]
 
 
-def export(traced: TracedFrame, known_names: Mapping[int, InputName] | None = None) -> Export:
+def export(
+    traced: TracedFrame, known_names: Mapping[int, InputName] | None = None, *, for_all_ranks: bool = True
+) -> Export:
     """Export ``traced`` (inside its backend call) and name its boundary.
 
     ``known_names``: identity of a real input -> its name, where the caller made the input itself.
+    ``for_all_ranks``: see ``export_joint``.
     Raises ``UsageError`` VC303 where torch itself fails, whatever it raises.
     """
     placeholders = traced.graph.graph.find_nodes(op="placeholder")
@@ -45,7 +48,7 @@ def export(traced: TracedFrame, known_names: Mapping[int, InputName] | None = No
             names[position] = known_names[id(value)]
     results, passed_through = _name_results(traced, placeholders, names)
     try:
-        joint = export_joint(traced.graph, traced.example_inputs)
+        joint = export_joint(traced.graph, traced.example_inputs, for_all_ranks=for_all_ranks)
     except Exception as failure:
         raise UsageError(
             "VC303",

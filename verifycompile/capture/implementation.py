@@ -12,10 +12,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
-from verifycompile.capture.all_ranks import for_all_ranks
+from verifycompile.capture.all_ranks import as_each_rank, for_all_ranks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.gradient_hooks import Hooked, Hooks, apply_hooks, hooks_of
-from verifycompile.capture.meshes import resolve_coordinates, resolve_groups, root_mesh
+from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.outer import outer_assumptions, outer_gradients
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
@@ -59,21 +59,40 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
     reductions = {**outer_reductions(traced.example_inputs), **(unwrapped or {})}
     around = tuple({id(item.mesh): item.mesh for item in reductions.values()}.values())
     hooked = _hooked(traced, options)
-    exported = hooked.exported
-    graph = exported.joint.graph
+    graph = hooked.exported.joint.graph
     everywhere = for_all_ranks(
-        traced, exported, root_mesh(traced, graph, options, around), lambda other: _hooked(other, options).exported
+        traced,
+        hooked.exported,
+        root_mesh(traced, graph, options, around),
+        lambda other: _hooked(other, options).exported,
     )
     found = everywhere.root
-    root, mesh = found.mesh, found.mesh.description
+    program = _program(traced, hooked, found, options, reductions)
+    graph.meta[EXPORT] = hooked.exported
+
+    def of_rank(other: TracedFrame) -> Program:
+        return _program(other, _hooked(other, options, for_all_ranks=False), found, options, reductions)
+
+    return dataclasses.replace(
+        program,
+        blockers=(*program.blockers, *everywhere.blockers),
+        assumptions=(*_assumptions(hooked.exported), *everywhere.assumptions, *program.assumptions),
+        seconds=time.perf_counter() - start,
+        ranks=as_each_rank(traced, found, of_rank) if everywhere.blockers else (),
+    )
+
+
+def _program(traced: TracedFrame, hooked: Hooked, root: Root, options: Options, reductions: Reductions) -> Program:
+    exported = hooked.exported
+    graph, mesh = exported.joint.graph, root.mesh.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
-    outer = outer_gradients(exported, root, reductions)
-    boundary = PlacedBoundary(exported, found, options, size_values, outer)
+    outer = outer_gradients(exported, root.mesh, reductions)
+    boundary = PlacedBoundary(exported, root, options, size_values, outer)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
     coordinates = resolve_coordinates(graph, mesh)
-    groups = resolve_groups(graph, root)
+    groups = resolve_groups(graph, root.mesh)
     blockers: list[Blocker] = [
         *boundary_blockers(exported),
         *hooked.blockers,
@@ -81,9 +100,7 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
         *coordinates.blockers,
         *groups.blockers,
         *uneven_blockers(graph, {*coordinates.axes, *coordinates.size_values}),
-        *everywhere.blockers,
     ]
-    graph.meta[EXPORT] = exported
     return Program(
         graph=graph,
         inputs=inputs,
@@ -95,20 +112,17 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
         guards=remaining_guards(guards, size_values),
         blockers=tuple(blockers),
         assumptions=(
-            *_assumptions(exported),
-            *found.assumptions,
-            *everywhere.assumptions,
-            *outer_assumptions(outer, root),
+            *root.assumptions,
+            *outer_assumptions(outer, root.mesh),
             *groups.assumptions,
             *hooked.assumptions,
         ),
-        seconds=time.perf_counter() - start,
     )
 
 
-def _hooked(traced: TracedFrame, options: Options) -> Hooked:
+def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True) -> Hooked:
     """The exported frame, with the hooks that its parameters' gradients go through."""
-    exported = _with_spec_names(export(traced), options)
+    exported = _with_spec_names(export(traced, for_all_ranks=for_all_ranks), options)
     return apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
 
 

@@ -86,14 +86,17 @@ class JointGraph:
     rearranged: bool = False
 
 
-def export_joint(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> JointGraph:
+def export_joint(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, for_all_ranks: bool = True
+) -> JointGraph:
     """Joint graph of a Dynamo graph, without decompositions, the same on every rank where torch can make it so.
 
+    ``for_all_ranks``: False for the graph of this rank, its coordinates as numbers.
     Forward only where nothing requires grad. Call it where Dynamo calls its backend: it reads the tracing
     context. ``graph`` is left as it was.
     """
     with (
-        torch.distributed.config.patch(compile_on_one_rank=True),
+        torch.distributed.config.patch(compile_on_one_rank=for_all_ranks),
         watch_rank_reads() as rank_reads,
         collectives_rearrange_by_views() as rearranged,
         strided_shards_by_views() as strided,
