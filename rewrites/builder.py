@@ -6,6 +6,7 @@ the mesh dimensions ride along as batch indices that all operands share.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -17,7 +18,14 @@ import torch
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
-from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of, whole_dim_of_fresh
+from verifycompile.ir.pieces import (
+    CONCATENATE,
+    STACK,
+    concatenated_dim,
+    opened_stack,
+    pieces_of,
+    whole_dim_of_fresh,
+)
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
@@ -445,7 +453,7 @@ class Builder:
         if part is not None:
             return part
         try:
-            return relabel.narrow(view, position, base, length)
+            return opened_stack(relabel.narrow(view, position, base, length))
         except relabel.UnalignedError:
             return self.along(SLICE, (base, 1), view, position - self.lead, length)
 
@@ -548,6 +556,10 @@ class Builder:
         if joined is not None:
             return joined
         shape = views[0].shape
+        sizes = [view.shape[position] for view in views]
+        if all(size == sizes[0] for size in sizes):
+            with contextlib.suppress(relabel.UnalignedError):
+                return self._stacked(views, position)
         total: Size = 0
         inputs: list[tuple[Label, ...]] = []
         for k, view in enumerate(views):
@@ -563,6 +575,16 @@ class Builder:
             {"fresh": normalize_size(total) if not isinstance(total, int) else total},
         )
         return apply(self.pool, CONCATENATE, (), views, signature)
+
+    def _stacked(self, views: Sequence[View], position: int) -> View:
+        """Equal pieces one after the other along ``position``."""
+        labels: tuple[Label, ...] = tuple(range(views[0].rank))
+        output = (*labels[:position], "piece", *labels[position:])
+        signature = Signature(tuple(labels for _ in views), output, fresh={"piece": len(views)})
+        stacked = apply(self.pool, STACK, (), views, signature)
+        shape = [max(sizes, key=lambda size: size != 1) for sizes in zip(*(view.shape for view in views), strict=True)]
+        shape[position] = product((len(views), shape[position]))
+        return self.reshape(stacked, shape[self.lead :])
 
 
 def _covers_term(view: View) -> bool:

@@ -19,6 +19,7 @@ from verifycompile.rewrites.advanced_indexing import put_accumulated
 from verifycompile.rewrites.bounds import require_within, within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, choose, require_real
+from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -114,7 +115,21 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
             return result
     if accumulate:
         return put_accumulated(b, self, indices, values)
+    if not others and first is not None and _is_permutation(b, first, b.shape(self)[0]):
+        return _put_everywhere(b, self, first, values)
     raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar` and `x[arange, index] = values`")
+
+
+def _is_permutation(b: Builder, index: View, size: Size) -> bool:
+    """Whether ``index`` holds every place of a dimension of ``size`` once."""
+    return b.rank(index) == 1 and b.shape(index) == (size,) and is_distinct(b, index, 0) and size != 1
+
+
+def _put_everywhere(b: Builder, view: View, index: View, values: View) -> View:
+    """All rows are written: what was there before does not matter."""
+    shape = b.shape(view)
+    rows = b.expand(values, shape)
+    return b.contraction("i v, i *r -> v *r", one_hot(b, index, shape[0]), rows)
 
 
 def _put_masked(b: Builder, view: View, mask: View, values: View) -> View:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import CONSTANT, Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, require_real
 from verifycompile.rewrites.reduction import extreme
@@ -36,6 +36,19 @@ KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 INDEX_OF_EXTREME = {kind: Operation(f"index_of_{kind}") for kind in ("max", "min")}
 ARG_EXTREME = {kind: Operation(f"arg{kind}") for kind in ("max", "min")}
+
+
+def is_distinct(b: Builder, index: View, position: int) -> bool:
+    """Whether no two elements of ``index`` along ``position`` are equal: places found by a sort, or a single one."""
+    dim = b.dim(index, position)
+    if index.shape[dim] == 1:
+        return True
+    if index.term.operation not in DISTINCT_ALONG_FRESH or index.coefficient != 1:
+        return False
+    (fresh,) = index.term.fresh
+    others = [digit for number, axis in enumerate(index.axes) if number != fresh for digit in axis]
+    own = [digit for digit in index.axes[fresh] if digit[0] != CONSTANT]
+    return own == [(dim, 1, index.shape[dim])] and all(digit[0] != dim for digit in others)
 
 
 def _scalar_as_row(b: Builder, view: View) -> View:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, Operation, View
+from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import cast, choose, require_exact
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.ordering import DISTINCT_ALONG_FRESH
+from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -76,25 +76,12 @@ def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> Vi
     return _back(b, added, position)
 
 
-def _distinct(b: Builder, index: View, position: int) -> bool:
-    """Whether no two elements of ``index`` along ``position`` are equal: places found by a sort, or a single one."""
-    dim = b.dim(index, position)
-    if index.shape[dim] == 1:
-        return True
-    if index.term.operation not in DISTINCT_ALONG_FRESH or index.coefficient != 1:
-        return False
-    (fresh,) = index.term.fresh
-    others = [digit for number, axis in enumerate(index.axes) if number != fresh for digit in axis]
-    own = [digit for digit in index.axes[fresh] if digit[0] != CONSTANT]
-    return own == [(dim, 1, index.shape[dim])] and all(digit[0] != dim for digit in others)
-
-
 @operator(aten.scatter.src)
 def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     position = _position(b, self, dim)
     _require_equal_batch(b, position, self, index)
     src = _written(b, src, index, position)
-    if self.is_zero and _distinct(b, index, position):
+    if self.is_zero and is_distinct(b, index, position):
         return _spread(b, index, src, position, b.shape(self)[position])
     operands = [_last(b, v, position) for v in (self, index, src)]
     result = b.core(
@@ -109,7 +96,7 @@ def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) 
     position = _position(b, self, dim)
     _require_equal_batch(b, position, self, index)
     size = b.shape(self)[position]
-    if self.is_zero and _distinct(b, index, position):
+    if self.is_zero and is_distinct(b, index, position):
         return _spread(b, index, b.full(value, b.shape(index)), position, size)
     mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", _last(b, index, position), cores="i", fresh={"w": size})
     return choose(b, _back(b, mask, position), value, self)

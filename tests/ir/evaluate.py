@@ -81,7 +81,7 @@ class Evaluator:
         name = term.operation.name
         if name in _LEAVES:
             return _LEAVES[name](self, term)
-        if term.cores:
+        if term.cores or name in _CORES:
             return _CORES[name](_Cores(self, term))
         operands = [self._read(v) for v in term.operands]
         bound = list(term.summed_indices)
@@ -259,6 +259,10 @@ def _concatenate(cores: _Cores) -> Tensor:
     return torch.cat([cores.alone(k, k) for k in range(len(cores.operands))], dim=-1)
 
 
+def _stack(cores: _Cores) -> Tensor:
+    return torch.stack([operand.expand(cores.batch) for operand in cores.operands], dim=-1)
+
+
 def _safe_softmax(cores: _Cores) -> Tensor:
     value = cores.alone(0, 0)
     masked = (value == -math.inf).all(-1, keepdim=True)
@@ -331,6 +335,7 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = evaluate_special.OnMatrices(
         "contiguous_part": _contiguous_part,
         "pad": _pad,
         "concatenate": _concatenate,
+        "stack": _stack,
         "safe_softmax": _safe_softmax,
         "as_complex": _as_complex,
         "as_real": _as_real_pairs,

@@ -37,7 +37,15 @@ def _binary_cross_entropy_derivative(x: Tensor, target: Tensor) -> Tensor:
     return aten.binary_cross_entropy_backward.default(torch.ones_like(x), x, target, None, 0)
 
 
+def _in_bin(attributes: Sequence[Any], value: Tensor, number: Tensor) -> Tensor:
+    bins, lowest, highest = attributes
+    inside = (value >= lowest) & (value <= highest)
+    bin_of_value = ((value - lowest) / (highest - lowest) * bins).floor().clamp(max=bins - 1)
+    return (inside & (bin_of_value == number)).to(value.dtype)
+
+
 POINTWISE: dict[str, Callable[..., Tensor]] = {
+    "in_bin": _in_bin,
     "elu": lambda a, x: aten.elu.default(x, *a),
     "elu_derivative": lambda a, x: aten.elu_backward.default(torch.ones_like(x), *a, x),
     "celu": lambda a, x: aten.celu.default(x, *a),

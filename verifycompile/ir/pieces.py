@@ -8,15 +8,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verifycompile.ir.algebra import open_view
-from verifycompile.ir.relabel import substitute
+from verifycompile.ir.relabel import compose, substitute
 from verifycompile.ir.size import exact_quotient, product
-from verifycompile.ir.term import Digit, Operation, View
+from verifycompile.ir.term import CONSTANT, Digit, Operation, View
 
 CONCATENATE = Operation("concatenate", jointly_linear=True)
+STACK = Operation("stack", jointly_linear=True)
+"""Pieces of equal size: only the number of the piece is read wholly, so that their own dimension may be sharded."""
 
 
 def concatenated_dim(view: View) -> int | None:
     """The dimension along which a view is one whole concatenation, or None."""
+    if view.term.operation is STACK:
+        (fresh,) = view.term.fresh
+        digits = view.axes[fresh]
+        if len(digits) != 1:
+            return None
+        dim, divisor, size = digits[0]
+        outermost = dim >= 0 and product((divisor, size)) == view.shape[dim]
+        return dim if outermost and size == view.term.index_sizes[fresh] else None
     return whole_dim_of_fresh(view) if view.term.operation is CONCATENATE else None
 
 
@@ -33,6 +43,10 @@ def whole_dim_of_fresh(view: View) -> int | None:
 
 def pieces_of(view: View, dim: int) -> list[View]:
     """The concatenated views, for a view whose ``concatenated_dim`` is ``dim``; with its coefficient."""
+    if view.term.operation is STACK:
+        length = exact_quotient(view.shape[dim], len(view.term.operands)) or 1
+        shape = (*view.shape[:dim], length, *view.shape[dim + 1 :])
+        return [compose(piece, view.axes, shape).scaled(view.coefficient) for piece in view.term.operands]
     opened = open_view(view)
     pieces: list[View] = []
     for operand, core in zip(opened.operands, opened.cores, strict=True):
@@ -46,3 +60,17 @@ def pieces_of(view: View, dim: int) -> list[View]:
             replacement[d] = [(dim, inner, size)]
         pieces.append(substitute(operand, replacement, shape).scaled(view.coefficient))
     return pieces
+
+
+def opened_stack(view: View) -> View:
+    """The piece itself where the view is within one piece of a stack."""
+    while view.term.operation is STACK:
+        (fresh,) = view.term.fresh
+        digits = view.axes[fresh]
+        if len(digits) > 1 or any(dim != CONSTANT for dim, _, _ in digits):
+            break
+        number = digits[0][1] if digits else 0
+        if not isinstance(number, int):
+            break
+        view = compose(view.term.operands[number], view.axes, view.shape).scaled(view.coefficient)
+    return view

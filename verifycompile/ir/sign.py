@@ -6,7 +6,7 @@ import sympy
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT
 from verifycompile.ir.exponential import EXPONENTIAL
-from verifycompile.ir.pieces import CONCATENATE
+from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.term import View
 
@@ -37,7 +37,7 @@ def _is_nonnegative_term(view: View) -> bool:
             if not is_nonnegative(factor.unscaled()):
                 odd ^= {(factor.term.id, factor.axes)}
         return not odd
-    if operation in (COMBINE, CONCATENATE) or operation.name in _EXTREMES:
+    if operation in (COMBINE, CONCATENATE, STACK) or operation.name in _EXTREMES:
         return all(is_nonnegative(operand) for operand in term.operands)
     if operation.name == "power":
         (exponent,) = term.attributes

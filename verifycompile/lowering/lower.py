@@ -23,6 +23,7 @@ from verifycompile.ir.term import Operation, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
 from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
 from verifycompile.rewrites.registry import (
     UNDECLARED,
@@ -34,7 +35,7 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
-from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.torch_interface.schema import arguments_of, names_of
 
 UNKNOWN = Operation("unknown")
 CONSTANT = Operation("constant")
@@ -184,6 +185,9 @@ class Lowering:
             return self.builder.full(0, shape)
         declaration = declaration_of(node.target)
         if declaration is None:
+            recognised = recognise(node.target)
+            if recognised is not None:
+                return self._custom_call(node, recognised)
             return self._unknown(node, UNDECLARED, f"operator `{node.target}` has no declaration")
         keep_pieces = node.target in _TAKES_PIECES
         split = whole_split(node)
@@ -197,6 +201,16 @@ class Lowering:
         value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
         self._check_result(node, value)
         self._note_cast(node)
+        return value
+
+    def _custom_call(self, node: torch.fx.Node, recognised: Recognised) -> Any:
+        """An operator of another library, read as a function that it was found equal to."""
+        arguments = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
+        operands = [self._argument(arguments[name], False) for name in names_of(node.target)]
+        self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node))
+        self._check_type(node)
+        value = recognised.call(self.builder, operands)
+        self._check_result(node, value)
         return value
 
     def _argument(self, argument: Any, keep_pieces: bool) -> Any:

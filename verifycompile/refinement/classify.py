@@ -7,11 +7,11 @@ import enum
 import itertools
 
 from verifycompile.ir import algebra, relabel
+from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import ONE, Scalar, divide, show
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.placement import Placements, infer, same_value
-from verifycompile.rewrites.builder import CONCATENATE
 
 
 class Kind(enum.Enum):
@@ -98,7 +98,7 @@ def classify(pool: TermPool, spec: View, implementation: View, mesh: Mesh | None
 def _holds_pieces(spec: View, implementation: View) -> bool:
     """Whether the implementation's value is made of elements of the spec's."""
     term = implementation.term
-    if term.operation is CONCATENATE:
+    if term.operation in (CONCATENATE, STACK):
         return any(operand.term is spec.term for operand in term.operands)
     return term is spec.term
 
