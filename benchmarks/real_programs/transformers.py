@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -60,6 +61,28 @@ SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v3": DEEPSEEK,
     "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8},
     "mistral": {"head_dim": 8},
+    "gemma": {"head_dim": 8},
+    "gemma3_text": {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 8},
+    "glm": {"head_dim": 8},
+    "glm4": {"head_dim": 8},
+    "cohere": {},
+    "cohere2": {"head_dim": 8, "sliding_window": 8},
+    "starcoder2": {},
+    "phi": {},
+    "olmo": {},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {**MIXTURE, "num_experts": 4, "shared_expert_intermediate_size": 16},
+    "qwen3_moe": {**MIXTURE, "head_dim": 8, "num_experts": 4},
+    "gpt_oss": {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+    "smollm3": {"head_dim": 8},
+    "exaone4": {"head_dim": 8, "sliding_window": 8, "sliding_window_pattern": 2},
+    "ernie4_5": {"head_dim": 8},
+    "dots1": {**DEEPSEEK, "head_dim": 8},
+    "glm4_moe": {**DEEPSEEK, "head_dim": 8},
+    "deepseek_v2": DEEPSEEK,
+    "seed_oss": {"head_dim": 8},
+    "helium": {"head_dim": 8},
+    "llama4_text": {"head_dim": 8, "num_local_experts": 4, "intermediate_size_mlp": 48, "interleave_moe_layer_step": 2},
 }
 """Model -> what its tiny configuration has beside ``BASE``."""
 
@@ -84,19 +107,26 @@ def is_local(version: str) -> bool:
 
 def check(case: Case) -> verifycompile.Report:
     """Build the model of one case, distribute it by its own plan, and verify a step of it."""
+    import transformers
+
     degree = int(case.degree.partition("=")[2])
     start(degree)
     training = case.mode.startswith("training")
     attention = "sdpa" if "sdpa" in case.mode else "eager"
     spec = single(case.program, attention)
-    model = distributed(case.program, attention, degree, spec)
+    options: dict[str, Any] = {"spec": spec} if "spec" in case.mode else {}
+    if is_local(transformers.__version__):
+        model, mesh = locally_distributed(case.program, attention, degree, spec)
+        placements = local_placements(model, spec, degree)
+        options = {"spec": spec, "mesh": mesh, "param_placements": placements}
+    else:
+        model = distributed(case.program, attention, degree, spec)
     tokens = torch.zeros(2, 8, dtype=torch.int64)
-    arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
-    if training:
+    arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": "cache" in case.mode}
+    if training and "logits" not in case.mode:
         arguments["labels"] = tokens.clone()
     model.train(training)
     spec.train(training)
-    options: dict[str, Any] = {"spec": spec} if "spec" in case.mode else {}
     with torch.set_grad_enabled(training):
         return verifycompile.verify(model, (), arguments, **options)
 
@@ -107,29 +137,57 @@ def start(degree: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=degree)
 
 
-def single(name: str, attention: str, **sizes: Any) -> nn.Module:
+def single(name: str, attention: str) -> nn.Module:
     """The single-device model."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    config = CONFIG_MAPPING[name](**{**BASE, **SIZES.get(name, {}), **sizes})
+    config = CONFIG_MAPPING[name](**{**BASE, **SIZES.get(name, {})})
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
 
-def distributed(name: str, attention: str, degree: int, whole: nn.Module, **sizes: Any) -> nn.Module:
+def distributed(name: str, attention: str, degree: int, whole: nn.Module) -> nn.Module:
     """The model under its own plan. Its weights are not initialised; its buffers are those of ``whole``."""
     from transformers.distributed import DistributedConfig
     from transformers.distributed.utils import initialize_distributed_mesh
 
     with torch.device("meta"):
-        model: Any = single(name, attention, **sizes)
+        model: Any = single(name, attention)
     config = DistributedConfig(tp_size=degree)
     _, mesh = initialize_distributed_mesh(config)
     model = type(model).maybe_distribute_model(model, config, mesh).to_empty(device="cpu")
+    _copy_buffers(model, whole)
+    return model
+
+
+def locally_distributed(name: str, attention: str, degree: int, whole: nn.Module) -> tuple[nn.Module, DeviceMesh]:
+    """The model of an earlier version, whose parameters are this rank's plain local tensors."""
+    from transformers.integrations import tensor_parallel
+
+    with torch.device("meta"):
+        model: Any = single(name, attention)
+    _, mesh, _ = tensor_parallel.initialize_tensor_parallelism("auto", tp_size=degree)
+    model = tensor_parallel.distribute_model(model, "auto", None, mesh, degree)
+    for parameter_name, parameter in list(model.named_parameters()):
+        style_name = tensor_parallel._get_parameter_tp_plan(parameter_name, model.tp_plan)  # noqa: SLF001 - its only way
+        shape = tuple(parameter.shape)
+        if style_name is not None:
+            style: Any = tensor_parallel.ALL_PARALLEL_STYLES[style_name]
+            style.device_mesh, style.rank, style.empty_param = mesh, 0, parameter
+            shape = style.get_expected_sharded_shape(shape)
+        owner, _, attribute = parameter_name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, nn.Parameter(torch.empty(shape, device="cpu")))
+    for owner in model.modules():
+        for buffer_name, buffer in list(owner.named_buffers(recurse=False)):
+            setattr(owner, buffer_name, torch.empty_like(buffer, device="cpu"))
+    _copy_buffers(model, whole)
+    return model, mesh
+
+
+def _copy_buffers(model: nn.Module, whole: nn.Module) -> None:
     buffers = dict(whole.named_buffers())
     with torch.no_grad():
-        for buffer_name, buffer in model.named_buffers():
-            buffer.copy_(buffers[buffer_name])
-    return model
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 def local_placements(model: nn.Module, whole: nn.Module, degree: int) -> dict[str, tuple[Any, ...]]:
