@@ -204,8 +204,8 @@ def main(arguments: Sequence[str]) -> int:
         for row in rows(module, options.program):
             found.append(row)
             print(f"{row.package} {row.version} {row.program} {row.degree} {row.mode}: {row.verdict} {row.reason}")
-    if found and not options.dry:
-        write(found)
+            if not options.dry:
+                write([row])
     if not found:
         return 2
     return 0 if all(row.verdict == row.expected for row in found) else 1
