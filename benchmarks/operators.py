@@ -217,6 +217,8 @@ def page(found: Sequence[Tally]) -> str:
         "tensors, forward and backward. `python -m benchmarks operators` writes this page. *Not run*: DTensor has no",
         "rule for the operator, or the sample is no program of tensors.",
         "",
+        f"{len(found)} operators have a result so far; the others were not reached yet.",
+        "",
         f"Pairs of a sample and a placement: {', '.join(f'{total[v]} {v}' for v in VERDICTS)}.",
         f"Operators: {', '.join(f'{operators[k]} {k}' for k in sorted(operators))}.",
         "",
@@ -239,7 +241,7 @@ def page(found: Sequence[Tally]) -> str:
 def _kind(tally: Tally) -> str:
     for verdict in ("refuted", "unproved", "verified"):
         if tally.counts.get(verdict):
-            return f"with a {verdict} pair" if verdict != "verified" else "wholly verified"
+            return f"with pairs {verdict}" if verdict != "verified" else "wholly verified"
     return "not run"
 
 
