@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from verifycompile.ir.term import Operation, View
@@ -25,6 +27,15 @@ def _row_weights(b: Builder, classes: View, target: View, weight: View | None, i
     if weight is None:
         return valid
     return b.mul(valid, b.contraction("*b v, v -> *b", classes, weight))
+
+
+def ignored_by_mean(target: object, arguments: Sequence[object]) -> object | None:
+    """The class that a call leaves out of the number by which its mean divides; None where it divides by a size.
+
+    Ranks may leave out different numbers of targets, so the mean of their means need not be the mean.
+    """
+    counts = target in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+    return arguments[4] if counts and len(arguments) > 4 and arguments[3] == MEAN else None
 
 
 @operator(aten.nll_loss_forward.default)

@@ -24,6 +24,7 @@ from verifycompile.refinement.placement import describe, infer
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, ordered_ancestors, producer
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
+from verifycompile.rewrites.loss import ignored_by_mean
 
 
 def diagnose(case: Diagnosis) -> Mismatch:
@@ -156,6 +157,13 @@ class _Cause:
                     return blocked
             return self._fault(found, root, twin, spec_operand, impl_operand)
         found = self._classify(root, twin) or Found(Kind.DIFFERENT)
+        ignored = ignored_by_mean(root.target, root.args)
+        if found.kind is Kind.DIFFERENT and ignored is not None:
+            message = (
+                f"{_operator_name(root)} is the mean over a rank's own targets other than {ignored}; ranks may have "
+                "different numbers of them. Divide the sum by the number on all ranks"
+            )
+            return self._at("VC103", message, _Site(root, twin, root.name), found)
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
             message = f"the operands of {_operator_name(root)} are sharded in ways that do not fit together"
             return self._at("VC104", message, _Site(root, twin, root.name), found)
