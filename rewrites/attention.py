@@ -2,27 +2,27 @@
 
 torch chooses the operator by device; all of them mean the same function. Query heads in excess of key/value heads
 are grouped: heads h*g .. h*g+g-1 of the query attend to head h.
+
+It is written in products, sums and exponentials, as a program without the fused operator writes it. So any of its
+dimensions may be sharded: rows of the query under context parallelism, with the keys gathered, and even keys, where
+what each rank computes is put together by the log-sum-exp.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import torch
 
 from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, exact_quotient
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
-
-ATTENTION = Operation("attention", linear=frozenset({2}))
-ATTENTION_LOGSUMEXP = Operation("attention_logsumexp")
-ATTENTION_GRADIENT = {
-    name: Operation(f"attention_gradient_{name}", linear=frozenset({0})) for name in ("query", "key", "value")
-}
 
 
 def _scale(query: View, scale: float | None) -> float:
@@ -39,7 +39,7 @@ def _scale(query: View, scale: float | None) -> float:
 
 def _refuse_dropout(dropout_p: float) -> None:
     if dropout_p != 0.0:
-        raise UnsupportedError(UNSUPPORTED, f"attention with dropout_p={dropout_p}: the random stream is not modelled")
+        raise UnsupportedError(UNSUPPORTED, f"attention with dropout_p={dropout_p} {RANDOM}")
 
 
 def _group_heads(b: Builder, view: View, groups: Size) -> View:
@@ -60,6 +60,32 @@ def _groups(b: Builder, query: View, key: View) -> Size:
     return groups
 
 
+@dataclasses.dataclass(frozen=True)
+class _Weights:
+    """``exponential``: of the scores with the mask added, zero where masked. ``total``: over the keys."""
+
+    exponential: View
+    total: View
+
+
+def _weights(b: Builder, query: View, key: View, is_causal: bool, mask: View | None, scale: float) -> _Weights:
+    exponential = b.exp(b.scale(b.contraction("b h q e, b h k e -> b h q k", query, key), scale))
+    if mask is not None:
+        wide = mask
+        while b.rank(wide) < 4:
+            wide = b.unsqueeze(wide, 0)
+        exponential = b.mul(exponential, b.exp(wide))
+    if is_causal:
+        rows, columns = b.shape(query)[2], b.shape(key)[2]
+        exponential = b.mul(exponential, b.less_equal(b.iota(columns), b.unsqueeze(b.iota(rows), 1)))
+    return _Weights(exponential, b.sum(exponential, [3]))
+
+
+def _output(b: Builder, weights: _Weights, value: View) -> View:
+    inverse = b.power(weights.total, -1)
+    return b.contraction("b h q k, b h q, b h k v -> b h q v", weights.exponential, inverse, value)
+
+
 @operator(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def flash_attention_for_cpu(
     b: Builder,
@@ -73,34 +99,10 @@ def flash_attention_for_cpu(
 ) -> tuple[View, View]:
     """Attention output and the log-sum-exp of its scores."""
     _refuse_dropout(dropout_p)
-    attributes = (is_causal, _scale(query, scale))
     groups = _groups(b, query, key)
     key, value = _group_heads(b, key, groups), _group_heads(b, value, groups)
-    operands = [query, key, value]
-    mask = ""
-    if attn_mask is not None:
-        operands.append(_full_mask(b, attn_mask))
-        mask = ", b h q k"
-    width = {"q'": b.shape(query)[2]}
-    # Without a causal mask the rows of the query are independent of each other.
-    if is_causal:
-        rows, cores, fresh = "q'", "q k e", width
-    else:
-        rows, cores, fresh = "q", "k e", {}
-    output = b.core(
-        ATTENTION, attributes, f"b h q e, b h k e, b h k v{mask} -> b h {rows} v", *operands, cores=cores, fresh=fresh
-    )
-    scores = [operands[0], operands[1], *operands[3:]]
-    logsumexp = b.core(
-        ATTENTION_LOGSUMEXP, attributes, f"b h q e, b h k e{mask} -> b h {rows}", *scores, cores=cores, fresh=fresh
-    )
-    return output, logsumexp
-
-
-def _full_mask(b: Builder, mask: View) -> View:
-    while b.rank(mask) < 4:
-        mask = b.unsqueeze(mask, 0)
-    return mask
+    weights = _weights(b, query, key, is_causal, attn_mask, _scale(query, scale))
+    return _output(b, weights, value), b.log(weights.total)
 
 
 @operator(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -119,25 +121,23 @@ def flash_attention_for_cpu_backward(
 ) -> tuple[View, View, View]:
     """Gradients of query, key and value; those of grouped heads are summed over their group."""
     _refuse_dropout(dropout_p)
-    attributes = (is_causal, _scale(query, scale))
     groups = _groups(b, query, key)
     wide_key, wide_value = _group_heads(b, key, groups), _group_heads(b, value, groups)
-    operands = [grad_out, query, wide_key, wide_value, out, logsumexp]
-    labels = "b h q v, b h q e, b h k e, b h k v, b h q v, b h q"
-    if attn_mask is not None:
-        operands.append(_full_mask(b, attn_mask))
-        labels += ", b h q k"
-    rows, keys, width, values = b.shape(query)[2], b.shape(key)[2], b.shape(query)[3], b.shape(value)[3]
-    results: dict[str, View] = {}
-    for name, output, fresh in (
-        ("query", "b h q' e'", {"q'": rows, "e'": width}),
-        ("key", "b h k' e'", {"k'": keys, "e'": width}),
-        ("value", "b h k' v'", {"k'": keys, "v'": values}),
-    ):
-        results[name] = b.core(
-            ATTENTION_GRADIENT[name], attributes, f"{labels} -> {output}", *operands, cores="q k e v", fresh=fresh
-        )
-    return results["query"], _sum_groups(b, results["key"], groups), _sum_groups(b, results["value"], groups)
+    factor = _scale(query, scale)
+    weights = _weights(b, query, wide_key, is_causal, attn_mask, factor)
+    towards = b.contraction("b h q v, b h k v -> b h q k", grad_out, wide_value)
+    if logsumexp == b.log(weights.total) and out == _output(b, weights, wide_value):
+        probability = b.mul(weights.exponential, b.unsqueeze(b.power(weights.total, -1), 3))
+        along = b.sum(b.mul(probability, towards), [3], keepdim=True)
+    else:
+        # They are those of the forward operator, except in a program that calls this one itself.
+        probability = b.mul(weights.exponential, b.unsqueeze(b.exp(b.scale(logsumexp, -1)), 3))
+        along = b.unsqueeze(b.contraction("b h q v, b h q v -> b h q", grad_out, out), 3)
+    of_scores = b.scale(b.sub(b.mul(probability, towards), b.mul(probability, along)), factor)
+    of_query = b.contraction("b h q k, b h k e -> b h q e", of_scores, wide_key)
+    of_key = b.contraction("b h q k, b h q e -> b h k e", of_scores, query)
+    of_value = b.contraction("b h q k, b h q v -> b h k v", probability, grad_out)
+    return of_query, _sum_groups(b, of_key, groups), _sum_groups(b, of_value, groups)
 
 
 def _sum_groups(b: Builder, view: View, groups: Size) -> View:

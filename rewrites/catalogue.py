@@ -23,6 +23,7 @@ from verifycompile.rewrites import (
     layout,
     lookup,
     loss,
+    masks,
     matrices,
     moments,
     normalization,
@@ -84,6 +85,7 @@ CONTRACTION_LEMMAS = (
     lookup.lookup_under_its_indicator,
     lookup.masks_join_lookup,
     lookup.distribute_lookup,
+    masks.apply_mask_once,
     moments.split_constant_part,
 )
 

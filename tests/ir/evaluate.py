@@ -277,57 +277,6 @@ def _as_real_pairs(cores: _Cores) -> Tensor:
     return torch.view_as_real(cores.alone(0, 0)[..., 0].resolve_conj())
 
 
-def _scores(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
-    scores = query @ key.transpose(-1, -2) * scale
-    if mask is not None:
-        scores = scores + mask
-    if causal:
-        scores = scores.masked_fill(~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -math.inf)
-    return scores
-
-
-def _attention_scores(cores: _Cores, mask_position: int) -> Tensor:
-    """Scores with a dimension for the rows of the query even where these are free indices."""
-    causal, scale = cores.attributes
-    rows = [0] if causal else []
-    keys, width = (1, 2) if causal else (0, 1)
-    query, key = cores.alone(0, *rows, width), cores.alone(1, keys, width)
-    mask = cores.alone(mask_position, *rows, keys) if len(cores.operands) > mask_position else None
-    if not causal:
-        query, mask = query.unsqueeze(-2), None if mask is None else mask.unsqueeze(-2)
-    return _scores(query, key, mask, bool(causal), float(scale))  # type: ignore[arg-type]
-
-
-def _attention(cores: _Cores) -> Tensor:
-    value = cores.alone(2, 1 if cores.attributes[0] else 0)
-    result = torch.softmax(_attention_scores(cores, 3), -1) @ value.unsqueeze(-1)
-    return result.reshape([*cores.batch, *cores.fresh])
-
-
-def _attention_logsumexp(cores: _Cores) -> Tensor:
-    return torch.logsumexp(_attention_scores(cores, 2), -1).reshape([*cores.batch, *cores.fresh])
-
-
-def _attention_gradient(which: int) -> Callable[[_Cores], Tensor]:
-    """The gradient as kernels compute it: from the log-sum-exp and the output that the forward pass left."""
-    rows, keys, width, values = 0, 1, 2, 3
-
-    def gradient(cores: _Cores) -> Tensor:
-        causal, scale = cores.attributes
-        grad, query = cores.alone(0, rows, values), cores.alone(1, rows, width)
-        key, value = cores.alone(2, keys, width), cores.alone(3, keys, values)
-        output, logsumexp = cores.alone(4, rows, values), cores.alone(5, rows)
-        mask = cores.alone(6, rows, keys) if len(cores.operands) > 6 else None
-        weights = torch.exp(_scores(query, key, mask, bool(causal), float(scale)) - logsumexp.unsqueeze(-1))  # type: ignore[arg-type]
-        if which == 2:
-            return weights.transpose(-1, -2) @ grad
-        gap = grad @ value.transpose(-1, -2) - (grad * output).sum(-1, keepdim=True)
-        scores = weights * gap * float(scale)  # type: ignore[arg-type]
-        return scores @ key if which == 0 else scores.transpose(-1, -2) @ query
-
-    return gradient
-
-
 _CORES: dict[str, Callable[[_Cores], Tensor]] = evaluate_special.OnMatrices(
     {
         "reshape": _reshape,
@@ -339,11 +288,6 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = evaluate_special.OnMatrices(
         "safe_softmax": _safe_softmax,
         "as_complex": _as_complex,
         "as_real": _as_real_pairs,
-        "attention": _attention,
-        "attention_logsumexp": _attention_logsumexp,
-        "attention_gradient_query": _attention_gradient(0),
-        "attention_gradient_key": _attention_gradient(1),
-        "attention_gradient_value": _attention_gradient(2),
     }
 )
 

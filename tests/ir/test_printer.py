@@ -4,8 +4,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.algebra import combine, contract, sum_over
 from verifycompile.ir.printer import describe_term, show, show_term
 from verifycompile.ir.scalar import as_scalar
-from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.attention import ATTENTION
+from verifycompile.ir.term import Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 
 
@@ -66,7 +65,8 @@ def test_cores_and_attributes() -> None:
     pool = TermPool()
     b = Builder(pool)
     query, key, value = (pool.leaf(name, (2, 3, 5, 4)) for name in "qkv")
-    view = b.core(ATTENTION, (False, 0.5), "b h q e, b h k e, b h k v -> b h q v", query, key, value, cores="k e")
+    operation = Operation("attention", linear=frozenset({2}))
+    view = b.core(operation, (False, 0.5), "b h q e, b h k e, b h k v -> b h q v", query, key, value, cores="k e")
     assert show_term(view.term) == "attention[i j k l ; m ; n]<False, 0.5>(q[i j k n], k[i j m n], v[i j m l])"
 
 

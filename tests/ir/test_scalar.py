@@ -61,6 +61,10 @@ def test_a_rounded_root_times_itself_is_the_number(number: float) -> None:
     assert multiply(inverse, inverse) == 1 / as_scalar(number)  # type: ignore[operator]
     assert multiply(multiply(root, Fraction(1, 65536)), root) == multiply(multiply(root, root), Fraction(1, 65536))
     assert divide(root, as_scalar(math.nextafter(math.sqrt(number), 100))) == 1
+    assert inverse == as_scalar(1 / math.sqrt(number)) == as_scalar(number**-0.5)
+    assert multiply(inverse, as_scalar(number)) == root
+    assert multiply(root, as_scalar(math.sqrt(5))) == as_scalar(math.sqrt(5 * number))
+    assert float(root) == math.sqrt(number)  # type: ignore[arg-type]
     assert multiply(root, as_scalar(math.sqrt(number) * (1 + 1e-12))) != as_scalar(number)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tests.operators.call import Sample, Target
+from verifycompile.rewrites.random import RANDOM
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -452,9 +453,8 @@ add(aten._safe_softmax.default, real(3, 4), 0, dtype=torch.float64)
 add(aten.native_dropout.default, real(3, 4), 0.0, True)
 add(aten.native_dropout.default, real(3, 4), 0.5, False)
 add(aten.native_dropout.default, real(3, 4), 0.0, None)
-refuse(
-    "VC202 dropout with p=1.0: the random stream is not modelled", aten.native_dropout.default, real(3, 4), 1.0, True
-)
+add(aten.native_dropout.default, real(3, 4), 1.0, True)
+refuse(f"VC202 dropout with p=0.5 {RANDOM}", aten.native_dropout.default, real(3, 4), 0.5, True)
 add(aten.native_dropout_backward.default, real(3, 4), truth(3, 4), 1.25)
 
 _attention = aten._scaled_dot_product_flash_attention_for_cpu.default

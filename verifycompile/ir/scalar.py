@@ -21,6 +21,8 @@ ZERO = Fraction(0)
 
 # Largest denominator tried when a float literal is read as a simple rational.
 _SIMPLE_DENOMINATOR = 10_000
+# Largest numerator and denominator of a number whose root is recognized.
+_LARGEST_ROOT = 1 << 24
 # What two roundings to double precision may change, relative to the number.
 _ROUNDING = Fraction(1, 2**50)
 
@@ -60,7 +62,7 @@ def _from_float(value: float) -> Fraction:
     if single is not None:
         return single
     computed = exact.limit_denominator(_COMPUTED_DENOMINATOR)
-    return computed if abs(computed - exact) <= _COMPUTED_UNITS * Fraction(math.ulp(value)) else exact
+    return computed if abs(computed - exact) <= _COMPUTED_UNITS * Fraction(math.ulp(value)) else _as_root(exact)
 
 
 def _from_single(value: float) -> Fraction | None:
@@ -88,30 +90,63 @@ def to_sympy(value: Scalar) -> sympy.Expr:
     return value
 
 
-def _nearby(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
-    """The simple number next to a result of two rounded numbers: ``sqrt(2) * sqrt(2)`` is 2 in every order.
+def _is_short(value: Fraction) -> bool:
+    return value.denominator <= _SIMPLE_DENOMINATOR
 
-    Numbers whose fractions are long are roots and the like, which a program can only write rounded.
-    """
-    if left.denominator <= _SIMPLE_DENOMINATOR or right.denominator <= _SIMPLE_DENOMINATOR or result == 0:
-        return result
+
+def _simple_neighbour(value: Fraction) -> Fraction | None:
+    """The simple number, times a power of two, that rounding may have turned into ``value``."""
+    if value == 0:
+        return None
     # As a number between 1/2 and 2, so that sizes, which are often powers of two, do not count.
-    shift = result.numerator.bit_length() - result.denominator.bit_length()
-    mantissa = result / Fraction(2) ** shift
+    shift = value.numerator.bit_length() - value.denominator.bit_length()
+    mantissa = value / Fraction(2) ** shift
     simple = mantissa.limit_denominator(_SIMPLE_DENOMINATOR)
-    return simple * Fraction(2) ** shift if abs(simple - mantissa) <= _ROUNDING else result
+    return simple * Fraction(2) ** shift if abs(simple - mantissa) <= _ROUNDING else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _as_root(value: Fraction) -> Fraction:
+    """One number for all that are written for the root of a simple number: ``sqrt(6)``, ``6 / sqrt(6)``, their floats.
+
+    A program can only write roots rounded. They stand for a rational multiple of the root of a square-free number,
+    of which all have the same, very precise fraction.
+    """
+    square = _simple_neighbour(value * value)
+    if square is None or max(square.numerator, square.denominator) > _LARGEST_ROOT:
+        return value
+    outside, inside = 1, square.numerator * square.denominator
+    factor = 2
+    while factor * factor <= inside:
+        while inside % (factor * factor) == 0:
+            outside, inside = outside * factor, inside // (factor * factor)
+        factor += 1
+    if inside == 1:
+        return value
+    root = Fraction(math.isqrt(inside << 400), 1 << 200)
+    return (1 if value > 0 else -1) * root * Fraction(outside, square.denominator)
+
+
+def _rounded(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
+    """A product or quotient of two numbers of which roots may be part: ``sqrt(2) * sqrt(2)`` is 2 in every order."""
+    if _is_short(result) or _is_short(right):
+        return result
+    if _is_short(left):
+        return _as_root(result)
+    simple = _simple_neighbour(result)
+    return _as_root(result) if simple is None else simple
 
 
 def multiply(left: Scalar, right: Scalar) -> Scalar:
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return _nearby(left * right, left, right)
+        return _rounded(left * right, left, right)
     return _simplify(to_sympy(left) * to_sympy(right))
 
 
 def divide(left: Scalar, right: Scalar) -> Scalar:
     """Quotient. Raises ZeroDivisionError for a zero divisor."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return _nearby(left / right, left, right)
+        return _rounded(left / right, left, right)
     if right == 0:
         raise ZeroDivisionError("division by a zero coefficient")
     return _simplify(to_sympy(left) / to_sympy(right))

@@ -25,6 +25,7 @@ from verifycompile.rewrites import catalogue as _catalogue  # registers every de
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
+from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import (
     UNDECLARED,
     UNREPRESENTABLE,
@@ -35,7 +36,7 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
-from verifycompile.torch_interface.schema import arguments_of, names_of
+from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
 UNKNOWN = Operation("unknown")
 CONSTANT = Operation("constant")
@@ -125,6 +126,8 @@ class Lowering:
     def _operands(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
         if is_size(node) or node.name in self.program.groups:
             return ()
+        if node.op == "call_function" and _draws_undeclared(node):
+            return ()  # whatever the memory holds that it fills
         split = whole_split(node)
         return node.all_input_nodes if split is None else (split,)
 
@@ -184,6 +187,8 @@ class Lowering:
             # Whatever computes it: a tensor without elements equals every other one of its shape.
             return self.builder.full(0, shape)
         declaration = declaration_of(node.target)
+        if _draws_undeclared(node):
+            return self._unknown(node, UNSUPPORTED, f"`{node.target}` {RANDOM}")
         if declaration is None:
             recognised = recognise(node.target)
             if recognised is not None:
@@ -194,6 +199,9 @@ class Lowering:
         if split is not None and isinstance(self.values[split], Pieces):
             args = [self.values[split], *node.args[1:]]
         else:
+            for piece in node.all_input_nodes:
+                if piece not in self.values:  # of an operator that gives no pieces of one tensor, as `unbind`
+                    self._lower_node(piece)
             args = [self._argument(a, keep_pieces) for a in node.args]
         kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
         self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node), self._elements(node))
@@ -359,6 +367,10 @@ class Lowering:
         for size in reversed(self.builder.mesh):
             view = insert_dim(view, 0, size)
         return view
+
+
+def _draws_undeclared(node: torch.fx.Node) -> bool:
+    return declaration_of(node.target) is None and draws_random_numbers(node.target, node.args, node.kwargs)
 
 
 def whole_split(node: torch.fx.Node) -> torch.fx.Node | None:
