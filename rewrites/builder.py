@@ -253,18 +253,19 @@ class Builder:
         return algebra.elementwise(self.pool, POWER, (e,), (view,))
 
     def _power_of_power(self, view: View, exponent: Scalar) -> View | None:
-        """``(t ** p) ** q`` is ``t ** (p q)`` for positive exponents, where no element of ``t`` is negative."""
-        if view.term.operation is not POWER or not isinstance(view.coefficient, Fraction):
+        """``(t ** p) ** q`` is ``t ** (p q)`` for whole q, where no element of ``t`` is negative or q is -1."""
+        if view.term.operation is not POWER or view.is_zero or not isinstance(view.coefficient, Fraction):
             return None
         (inner,) = view.term.attributes
         (base,) = algebra.open_view(view).operands
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
             return None
-        if inner <= 0 or exponent <= 0 or not is_nonnegative(base):
+        if exponent != -1 and not is_nonnegative(base):
             return None
         factor = ONE
-        for _ in range(int(exponent)):
+        for _ in range(abs(int(exponent))):
             factor = multiply(factor, view.coefficient)
+        factor = factor if exponent > 0 else divide(ONE, factor)
         return self.power(base, inner * exponent).scaled(factor)
 
     def _power_of_positive(self, factor: View, exponent: Scalar) -> View:

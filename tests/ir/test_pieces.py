@@ -68,7 +68,11 @@ def test_the_square_of_a_root_needs_a_sign() -> None:
     b, left, _, _, _, _ = pair((2, 3), (4, 3))
     assert b.power(b.power(b.mul(left, left), 0.5), 2) == b.mul(left, left)
     assert b.power(b.power(left, 0.5), 2) != left
-    assert b.power(b.power(b.mul(left, left), -0.5), 2) != b.power(b.mul(left, left), -1)
+    assert b.power(b.power(left, 0.5), -2) != b.power(left, -1)
+    assert b.power(b.power(b.mul(left, left), -0.5), 2) == b.power(b.mul(left, left), -1)
+    root = b.power(b.add(left, 1), 0.5)
+    assert b.power(root, -1) == b.power(b.add(left, 1), -0.5)
+    assert b.power(b.scale(root, 2), -1) == b.scale(b.power(b.add(left, 1), -0.5), 0.5)
 
 
 def test_signs() -> None:

@@ -325,11 +325,15 @@ class Lowering:
                 )
 
     def _note_cast(self, node: torch.fx.Node) -> None:
-        if "dtype" not in node.kwargs or str(node.target) != "aten._to_copy.default":
-            return
-        source, target = self.builder.call.dtypes.get("self"), node.kwargs["dtype"]
-        if source != target and source is not None:
-            self.casts.setdefault(f"{source} to {target}".replace("torch.", ""), node)
+        for call in self.builder.call.elements or (self.builder.call,):
+            if str(node.target) == "aten._to_copy.default" and "dtype" in node.kwargs:
+                source, target = call.dtypes.get("self"), node.kwargs["dtype"]
+            elif str(node.target) in ("aten.copy.default", "aten._foreach_copy.default"):
+                source, target = call.dtypes.get("src"), call.dtypes.get("self")
+            else:
+                return
+            if source != target and source is not None and target is not None:
+                self.casts.setdefault(f"{source} to {target}".replace("torch.", ""), node)
 
     # -- leaves
 

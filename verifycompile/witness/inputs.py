@@ -28,6 +28,11 @@ class Distribution(enum.Enum):
     """Positive floats (for logarithms, roots, variances), Booleans all True."""
     POSITIVE_UNSET = "positive, unset"
     """Positive floats, Booleans all False."""
+    SMALL = "small"
+    """Positive floats so small that what is added to them for stability counts."""
+
+
+_SMALL = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +132,7 @@ def _draw_input(
     traced: torch.Tensor = entry.node.meta["val"]
     shape = traced_shape(entry, sizes)
     if traced.dtype == torch.bool:
-        if distribution is Distribution.NORMAL:
+        if distribution in (Distribution.NORMAL, Distribution.SMALL):
             return torch.randint(0, 2, shape, generator=generator).bool()
         return torch.full(shape, distribution is Distribution.POSITIVE)
     if traced.dtype.is_complex:
@@ -137,7 +142,8 @@ def _draw_input(
         bound = bound if index_limit is None else min(bound, index_limit)
         return torch.randint(0, max(bound, 1), shape, generator=generator).to(traced.dtype)
     if distribution is not Distribution.NORMAL:
-        return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+        size = _SMALL if distribution is Distribution.SMALL else 1.0
+        return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5) * size
     # Products with a matrix keep the size of their operand: activations neither saturate nor vanish with depth.
     fan_in = shape[-1] if entry.role is Role.PARAMETER and len(shape) > 1 else 1
     return torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
