@@ -59,12 +59,13 @@ def index_bound(placeholder: torch.fx.Node, size_of: Callable[[object], int | No
             bound = _bound_of_use(user, node, size_of)
             if bound is not None:
                 bounds.append(bound)
-            elif _keeps_values(user):
+            elif keeps_values(user):
                 stack.append(user)
     return min(bounds, default=DEFAULT_BOUND)
 
 
-def _keeps_values(node: torch.fx.Node) -> bool:
+def keeps_values(node: torch.fx.Node) -> bool:
+    """Whether an operator hands on elements of its operands as they are."""
     name = operator_name(node.target)
     if name is None:
         return getattr(node.target, "__name__", "") == "getitem"

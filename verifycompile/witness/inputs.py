@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.evaluation import size_hint, symbolic_expression
 from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.ignored import ignored_classes
 from verifycompile.witness.indices import index_bound
 from verifycompile.witness.layout import distribute, is_shard
 
@@ -30,6 +31,8 @@ class Distribution(enum.Enum):
     """Positive floats, Booleans all False."""
     SMALL = "small"
     """Positive floats so small that what is added to them for stability counts."""
+    IGNORED = "ignored"
+    """As normal, and some labels are of the class that the loss ignores: more on one rank than on another."""
 
 
 _SMALL = 1e-6
@@ -115,6 +118,11 @@ def draw(
         name: _draw_input(entry, sizes, generator, distribution, index_limit)
         for name, entry in tensor_inputs(spec).items()
     }
+    if distribution is Distribution.IGNORED:
+        ignored = ignored_classes(spec, implementation)
+        for name, entry in tensor_inputs(spec).items():
+            if entry.node in ignored:
+                values[name] = _with_ignored(values[name], ignored[entry.node], implementation)
     tangents = {
         name: torch.randn(traced_shape(entry, sizes), generator=generator, dtype=torch.float64) + 0.5
         for name, entry in tangent_inputs(spec).items()
@@ -132,7 +140,7 @@ def _draw_input(
     traced: torch.Tensor = entry.node.meta["val"]
     shape = traced_shape(entry, sizes)
     if traced.dtype == torch.bool:
-        if distribution in (Distribution.NORMAL, Distribution.SMALL):
+        if distribution in (Distribution.NORMAL, Distribution.SMALL, Distribution.IGNORED):
             return torch.randint(0, 2, shape, generator=generator).bool()
         return torch.full(shape, distribution is Distribution.POSITIVE)
     if traced.dtype.is_complex:
@@ -141,12 +149,20 @@ def _draw_input(
         bound = index_bound(entry.node, lambda size: _known_size(size, sizes))
         bound = bound if index_limit is None else min(bound, index_limit)
         return torch.randint(0, max(bound, 1), shape, generator=generator).to(traced.dtype)
-    if distribution is not Distribution.NORMAL:
+    if distribution not in (Distribution.NORMAL, Distribution.IGNORED):
         size = _SMALL if distribution is Distribution.SMALL else 1.0
         return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5) * size
     # Products with a matrix keep the size of their operand: activations neither saturate nor vanish with depth.
     fan_in = shape[-1] if entry.role is Role.PARAMETER and len(shape) > 1 else 1
     return torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
+
+
+def _with_ignored(labels: torch.Tensor, ignored: int, implementation: Program) -> torch.Tensor:
+    """A few labels at the beginning ignored, so that the first rank keeps some and has fewer than the others."""
+    ranks = len(implementation.mesh.ranks) if implementation.mesh is not None else 1
+    flat = labels.flatten().clone()
+    flat[: max(1, flat.numel() // (3 * ranks))] = ignored
+    return flat.reshape(labels.shape)
 
 
 def _known_size(size: object, sizes: Mapping[sympy.Symbol, int]) -> int | None:

@@ -21,6 +21,7 @@ from verifycompile.witness.comparison import (
     tolerance_of,
 )
 from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.ignored import ignored_classes
 from verifycompile.witness.inputs import (
     Distribution,
     Inputs,
@@ -82,8 +83,8 @@ def find_witness(
         return None
     agreed = False
     with real_tensors():
-        for distribution, index_limit in (*_ATTEMPTS, (Distribution.SMALL, None)):
-            if agreed and distribution is not Distribution.SMALL:
+        for distribution, index_limit in (*_ATTEMPTS, *((further, None) for further in _further(spec, implementation))):
+            if agreed and (distribution, index_limit) in _ATTEMPTS:
                 continue
             try:
                 inputs = draw(spec, implementation, seed, distribution, index_limit)
@@ -95,6 +96,12 @@ def find_witness(
                 return _witness(wrong[0], inputs, implementation, seed)
             agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results.values())
     return None
+
+
+def _further(spec: Program, implementation: Program) -> tuple[Distribution, ...]:
+    """What is tried where the programs agree on ordinary inputs."""
+    ignored = (Distribution.IGNORED,) if ignored_classes(spec, implementation) else ()
+    return (*ignored, Distribution.SMALL)
 
 
 def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> dict[str, OutputComparison]:
