@@ -65,8 +65,9 @@ OPERATORS: dict[str, tuple[Callable[..., Any], str, str | None]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def library() -> Iterator[None]:
+    """Kept to the end: torch collects its decompositions from all libraries, and fails on one that is gone."""
     library = torch.library.Library(TEST, "DEF")
     for name, (function, schema, _) in OPERATORS.items():
         library.define(name + schema)

@@ -155,12 +155,36 @@ def _without_constant_factors(pool: TermPool, factors: list[View], free: int) ->
     """A factor that does not depend on what is summed leaves the sum."""
     bound = range(free, factors[0].rank)
     outer = [f for f in factors if not any(f.uses(d) for d in bound)]
-    if not outer or not bound:
+    if not bound:
         return _apply_contract(pool, factors, free)
+    if not outer:
+        return _nested(pool, factors, free)
     pool.lemma_trace.append(("sum-factor", ""))
-    inner = _apply_contract(pool, [f for f in factors if f not in outer], free)
+    inner = _nested(pool, [f for f in factors if f not in outer], free)
     kept = list(range(free))
     return _product(pool, [*(_keep_dims(f, kept) for f in outer), inner], inner.shape)
+
+
+def _nested(pool: TermPool, factors: list[View], free: int) -> View:
+    """Sums over indices that only some of the factors have stand inside of the others.
+
+    So a sum over several indices is the same term whether it is taken at once or one index after the other. Where the
+    factors of two indices overlap otherwise, as in a chain of matrices, there is no innermost one, and none is chosen.
+    """
+    bound = range(free, factors[0].rank)
+    users = {d: frozenset(i for i, f in enumerate(factors) if f.uses(d)) for d in bound}
+    for group in sorted(set(users.values()), key=len):
+        innermost = all(group <= other or not group & other for other in users.values())
+        if not innermost or len(group) == len(factors):
+            continue
+        own = [d for d in bound if users[d] == group]
+        kept = [d for d in range(factors[0].rank) if d not in own]
+        inner = _apply_contract(
+            pool, [_keep_dims(f, [*kept, *own]) for i, f in enumerate(factors) if i in group], len(kept)
+        )
+        rest = [_keep_dims(f, kept) for i, f in enumerate(factors) if i not in group]
+        return _without_constant_factors(pool, [*rest, inner], free)
+    return _apply_contract(pool, factors, free)
 
 
 def _outside_of_windows(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View | None:

@@ -158,7 +158,7 @@ class _Cause:
             return self._fault(found, root, twin, spec_operand, impl_operand)
         found = self._classify(root, twin) or Found(Kind.DIFFERENT)
         ignored = ignored_by_mean(root.target, root.args)
-        if found.kind is Kind.DIFFERENT and ignored is not None:
+        if found.kind is Kind.DIFFERENT and ignored is not None and self._same_rows(pairs):
             message = (
                 f"{_operator_name(root)} is the mean over a rank's own targets other than {ignored}; ranks may have "
                 "different numbers of them. Divide the sum by the number on all ranks"
@@ -168,6 +168,11 @@ class _Cause:
             message = f"the operands of {_operator_name(root)} are sharded in ways that do not fit together"
             return self._at("VC104", message, _Site(root, twin, root.name), found)
         return self._fault(found, root, twin, root, twin)
+
+    def _same_rows(self, pairs: Sequence[tuple[torch.fx.Node, torch.fx.Node]]) -> bool:
+        """Whether a rank holds the same rows of all operands."""
+        layouts = [self._classify(*pair) for pair in pairs]
+        return len({None if found is None else found.placements for found in layouts}) == 1
 
     def _fault(
         self,
