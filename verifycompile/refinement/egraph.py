@@ -60,7 +60,7 @@ def prove_equal(left: View, right: View) -> EqualityProof | None:
     """Prove two views of equal shape equal, or return None. Never claims equality by running out of budget."""
     started = time.perf_counter()
     try:
-        return _prove_equal(left, right)
+        return _prove_equal(left, right, shared_first=True) or _prove_equal(left, right, shared_first=False)
     except BaseException as error:
         # A panic of the engine, which is no Exception, and its own errors end the search, not the compilation.
         if type(error).__name__ in ("PanicException", "EggSmolError"):
@@ -70,14 +70,16 @@ def prove_equal(left: View, right: View) -> EqualityProof | None:
         _durations.append(time.perf_counter() - started)
 
 
-def _prove_equal(left: View, right: View) -> EqualityProof | None:
+def _prove_equal(left: View, right: View, *, shared_first: bool) -> EqualityProof | None:
+    """``shared_first``: how products are written. Either way finds, within its budget, what the other does not."""
     if left.shape != right.shape:
         return None
-    encoder = _Encoder(_shared_terms(left, right))
+    encoder = _Encoder(_shared_terms(left, right), coefficients_inside=shared_first)
     names = tuple(("dim", d) for d in range(left.rank))
-    for view in (left, right):
-        encoder.encode(view, names)
-    encoder.sort_factors()
+    if shared_first:
+        for view in (left, right):
+            encoder.encode(view, names)
+        encoder.sort_factors()
     texts = encoder.encode(left, names), encoder.encode(right, names)
     if texts[0] is None or texts[1] is None:
         return None
@@ -169,8 +171,9 @@ class _Encoder:
     enclosing sums, so that equal sums have equal names.
     """
 
-    def __init__(self, opaque: set[Term]) -> None:
+    def __init__(self, opaque: set[Term], *, coefficients_inside: bool) -> None:
         self._opaque = opaque
+        self._coefficients_inside = coefficients_inside
         self._leaves: dict[tuple[object, ...], int] = {}
         self._depends: dict[int, set[int]] = {}
         self._indices: dict[object, int] = {}
@@ -190,7 +193,7 @@ class _Encoder:
         coefficient = view.coefficient
         if not isinstance(coefficient, Fraction):
             return None
-        if view.term.operation is COMBINE and not self._is_leaf(view.term, depth):
+        if self._coefficients_inside and view.term.operation is COMBINE and not self._is_leaf(view.term, depth):
             return self._term(view, names, depth, level)  # a sum has no factor of its own: its summands take it
         body = self._term(view.unscaled(), names, depth, level)
         if body is None or coefficient == 1:
@@ -203,7 +206,7 @@ class _Encoder:
             return self._leaf(view, names)
         opened = open_view(view)
         operands = opened.operands
-        if term.operation is COMBINE:
+        if self._coefficients_inside and term.operation is COMBINE:
             operands = tuple(operand.scaled(view.coefficient) for operand in operands)
         bound = [("bound", level, opened.shape[d], k) for k, d in enumerate(opened.summed)]
         inner = [*names, *bound]
