@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 
-from verifycompile.verification import verify
+from verifycompile.model_verification import verify
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
