@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 
+from verifycompile.generated_page import write_or_check
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Guard, Lemma
@@ -113,17 +113,7 @@ def entry(code: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, or with ``--check`` say whether it is up to date (exit status 1 where it is not)."""
-    parser = argparse.ArgumentParser(prog="python -m verifycompile.rewrites.documentation", description=__doc__)
-    parser.add_argument("path", nargs="?", type=pathlib.Path, default=_DEFAULT_PATH)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is out of date")
-    options = parser.parse_args(arguments)
-    if not options.check:
-        options.path.write_text(render_page(), encoding="utf-8")
-        return 0
-    if options.path.exists() and options.path.read_text(encoding="utf-8") == render_page():
-        return 0
-    sys.stderr.write(f"{options.path} is out of date: run `{parser.prog}`\n")
-    return 1
+    return write_or_check("verifycompile.rewrites.documentation", __doc__, _DEFAULT_PATH, render_page, arguments)
 
 
 if __name__ == "__main__":

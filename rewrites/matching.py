@@ -1,7 +1,8 @@
 """Lemmas that are functions: they look for factors of a contraction or summands, and rewrite what they match.
 
 An equation of sums, products and scalings is data (``lemma.py``). What a mask selects, and whether an index stays in
-its table, depends on sizes and offsets; such a lemma is a function, and every single match is proved before it is used.
+its table, depends on sizes and offsets; such a lemma is a function that asks z3 at every single match. Others only take
+views apart and build them again (pieces, ranges, exponents); these are tested on numbers, with negative twins.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import pathlib
 import sys
 from collections.abc import Sequence
 
 from verifycompile.diagnostics.code import Code
 from verifycompile.diagnostics.codes import CODES, sections
+from verifycompile.generated_page import write_or_check
 
 _DEFAULT_PATH = pathlib.Path("docs/errors.md")
 
@@ -53,17 +53,7 @@ def _entry(code: Code) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page, or with ``--check`` say whether it is up to date (exit status 1 where it is not)."""
-    parser = argparse.ArgumentParser(prog="python -m verifycompile.diagnostics.documentation", description=__doc__)
-    parser.add_argument("path", nargs="?", type=pathlib.Path, default=_DEFAULT_PATH)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is out of date")
-    options = parser.parse_args(arguments)
-    if not options.check:
-        options.path.write_text(render_page(), encoding="utf-8")
-        return 0
-    if options.path.exists() and options.path.read_text(encoding="utf-8") == render_page():
-        return 0
-    sys.stderr.write(f"{options.path} is out of date: run `{parser.prog}`\n")
-    return 1
+    return write_or_check("verifycompile.diagnostics.documentation", __doc__, _DEFAULT_PATH, render_page, arguments)
 
 
 if __name__ == "__main__":
