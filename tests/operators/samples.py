@@ -474,6 +474,7 @@ for _heads, _rows, _causal, _scale, _masked in (
     add(_attention_backward, real(*_out.shape), _query, *_wide, _out, _lse, 0.0, _causal, **_options)
 
 from tests.operators import (  # noqa: E402  # add their samples
+    samples_arguments,  # noqa: F401
     samples_families,  # noqa: F401
     samples_foreach,  # noqa: F401
     samples_images,  # noqa: F401

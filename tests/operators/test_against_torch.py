@@ -85,10 +85,14 @@ STATISTICS = {
     torch.ops.aten._native_batch_norm_legit.no_stats: None,
     torch.ops.aten.native_batch_norm_backward.default: 3,
 }
-"""Which argument holds the running statistics, which an inference without them reads nevertheless."""
+"""Which argument holds the running statistics, which an inference without them reads nevertheless. Its gradient in
+training reads the saved ones.
+"""
 
 
 def _ends_the_process(sample: Sample, name: str, value: Any) -> bool:
+    if name == "train" and sample.target == torch.ops.aten.native_batch_norm_backward.default and value:
+        return sample.args[5] is None
     if name in ("training", "train") and not value and sample.target in STATISTICS:
         return STATISTICS[sample.target] is None or sample.args[STATISTICS[sample.target]] is None
     numbers = value if isinstance(value, list) else [value]
@@ -98,8 +102,8 @@ def _ends_the_process(sample: Sample, name: str, value: Any) -> bool:
 def attribute_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
     """The call with one of its other arguments changed, those left at their default included."""
     for position, argument in enumerate(sample.target._schema.arguments):
-        kind = str(argument.type)
-        if "Tensor" in kind or "Device" in kind or "Layout" in kind or argument.name in ("pin_memory", "non_blocking"):
+        kind = str(argument.real_type)  # `type` says int for a dtype
+        if any(other in kind for other in ("Tensor", "Device", "Layout", "MemoryFormat")):
             continue
         if position < len(sample.args):
             value = sample.args[position]
@@ -157,6 +161,13 @@ def _equal(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
     if left.shape != right.shape:
         return False
     return torch.allclose(left.to(torch.complex128), right.to(torch.complex128), 1e-5, 1e-5, equal_nan=True)
+
+
+def same_results(left: list[torch.Tensor | None], right: list[torch.Tensor | None]) -> bool:
+    """Whether two calls gave the same values in the same dtypes."""
+    return len(left) == len(right) and all(
+        _equal(a, b) and (a is None or b is None or a.dtype == b.dtype) for a, b in zip(left, right, strict=True)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ dtypes
