@@ -337,10 +337,20 @@ def where(b: Builder, condition: View, self: View | Number, other: View | Number
     return choose(b, condition, self, other)
 
 
+def filled(b: Builder, mask: View, value: Number, otherwise: View) -> View:
+    """``where(mask, value, otherwise)`` in the dtype of the result, a boolean one included."""
+    if b.call.dtype is not torch.bool:
+        require_exact(b, value=value)
+        return choose(b, mask, value, otherwise)
+    if not isinstance(value, (int, float)):
+        raise UnsupportedError(UNSUPPORTED, f"`value={value}` as a boolean")
+    # What is written is the truth of the value.
+    return b.either(mask, _boolean(otherwise)) if value else choose(b, mask, 0, _boolean(otherwise))
+
+
 @operator(aten.masked_fill.Scalar)
 def masked_fill_scalar(b: Builder, self: View, mask: View, value: Number) -> View:
-    require_exact(b, value=value)
-    return choose(b, mask, value, self)
+    return filled(b, mask, value, self)
 
 
 @operator(aten.masked_fill.Tensor)

@@ -12,7 +12,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import cast, choose, require_exact
+from verifycompile.rewrites.elementwise import cast, filled, require_exact
 from verifycompile.rewrites.indexing import one_hot
 from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
@@ -92,14 +92,14 @@ def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
 
 @operator(aten.scatter.value)
 def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
-    require_exact(b, value=value)
     position = _position(b, self, dim)
     _require_equal_batch(b, position, self, index)
     size = b.shape(self)[position]
-    if self.is_zero and is_distinct(b, index, position):
+    if self.is_zero and is_distinct(b, index, position) and b.call.dtype is not torch.bool:
+        require_exact(b, value=value)
         return _spread(b, index, b.full(value, b.shape(index)), position, size)
     mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", _last(b, index, position), cores="i", fresh={"w": size})
-    return choose(b, _back(b, mask, position), value, self)
+    return filled(b, _back(b, mask, position), value, self)
 
 
 @operator(aten.index_add.default)

@@ -163,6 +163,9 @@ add(aten.scatter.src, real(3, 4), 1, torch.tensor([[0, 2], [3, 1], [1, 0]]), rea
 add(aten.scatter.src, real(4, 3), -2, torch.tensor([[0, 2, 1], [3, 1, 0]]), real(2, 3))
 add(aten.scatter.value, real(3, 4), 1, whole(4, 3, 2), 2.5)
 add(aten.scatter.value, whole(3, 3, 4), -1, whole(4, 3, 2), 0)
+add(aten.scatter.value, truth(3, 4), -1, whole(4, 3, 2), False)
+add(aten.scatter.value, truth(3, 4), 1, whole(4, 3, 2), True)
+add(aten.scatter.value, truth(3, 4), 1, whole(4, 3, 2), 0.5)
 refuse(
     "VC202 a scatter whose index is smaller than its operand in other dimensions",
     aten.scatter.value, real(3, 4), 1, whole(4, 2, 2), 1.0,

@@ -419,6 +419,69 @@ def slices() -> HandWritten:
     )
 
 
+class GatherIntoList(torch.autograd.Function):
+    """The legacy gather into a list of buffers, one of which is the rank's own value itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, backwards: bool, piece: int) -> torch.Tensor:
+        ctx.piece = piece
+        rank = dist.get_rank()
+        buffers = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        buffers[rank] = x
+        dist.all_gather(buffers, x)
+        return torch.cat(buffers[::-1] if backwards else buffers, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        pieces = gradients[0].chunk(dist.get_world_size(), dim=-1)
+        return pieces[(dist.get_rank() + ctx.piece) % len(pieces)].contiguous(), None, None
+
+
+class GatheredColumns(nn.Module):
+    """A projection cut by columns, gathered before it is normalized over all of them."""
+
+    def __init__(self, backwards: bool = False, piece: int = 0, copied: bool = True) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 4)
+        self.norm = nn.Parameter(torch.ones(8))
+        self.backwards, self.piece, self.copied = backwards, piece, copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = pairs.Copy.apply(x, dist.group.WORLD) if self.copied else x
+        gathered = GatherIntoList.apply(self.project(x), self.backwards, self.piece)
+        return F.layer_norm(gathered, (8,), self.norm)
+
+
+class NormalizedColumns(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+        self.norm = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(self.project(x), (8,), self.norm)
+
+
+def gather_into_list() -> HandWritten:
+    return HandWritten(
+        "gather-into-list",
+        2,
+        GatheredColumns,
+        NormalizedColumns,
+        lambda: (real(2, 3, 8),),
+        {
+            "param_placements": {"project.weight": (ROWS,), "project.bias": (ROWS,)},
+            "in_placements": {"x": (R,)},
+            "out_placements": {"output.0": (R,)},
+        },
+        {
+            "gathered the other way round": lambda: GatheredColumns(backwards=True),
+            "gradient of another rank's part": lambda: GatheredColumns(piece=1),
+            "gradient of the input not reduced": lambda: GatheredColumns(copied=False),
+        },
+    )
+
+
 class BiasOnOneRank(nn.Module):
     """A row-parallel layer: one rank adds the bias before the reduction, so the ranks run different programs."""
 
@@ -506,6 +569,7 @@ DEFAULT: tuple[HandWritten, ...] = (
     subgroups(),
     rank_of_group("rest", lambda group: dist.get_rank() % 2, 2),
     slices(),
+    gather_into_list(),
     one_rank(),
     uneven(),
 )

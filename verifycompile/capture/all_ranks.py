@@ -12,6 +12,7 @@ from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import DifferentGraphsError, compare, generalize, needed_cuts
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.rank_constants import rank_constant_blockers
+from verifycompile.capture.tidy import without_copies
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
@@ -55,6 +56,8 @@ def for_all_ranks(
             own_rank(): graph,
             **{rank: _graph_of(rank, traced, root, capture) for rank in ranks if rank != own_rank()},
         }
+        for captured in graphs.values():
+            without_copies(captured)
         differences = compare(graphs)
         cuts = needed_cuts(differences, mesh)
         finer = root.cut(cuts) if cuts else root

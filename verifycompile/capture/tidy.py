@@ -7,7 +7,7 @@ the piece differs between ranks by numbers only. What nobody reads is dropped, c
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 
 aten = torch.ops.aten
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)  # noqa: SLF001 - names of operators
+_UNWRITTEN = (aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default)
 
 
 def tidy(graph: torch.fx.GraphModule, kept: Collection[torch.fx.Node]) -> None:
@@ -33,6 +35,51 @@ def tidy(graph: torch.fx.GraphModule, kept: Collection[torch.fx.Node]) -> None:
             _write_as_slices(graph.graph, node)
     _drop_unused(graph.graph, kept)
     graph.recompile()
+
+
+def without_copies(graph: torch.fx.GraphModule) -> None:
+    """Read what a copy was made of in place of the copy, where the two are alike; in place.
+
+    A list of buffers, one of them a value that is already there (``buffers[rank] = x``), into which a collective
+    writes: every rank copies the same values, into buffers that come from elsewhere. Outputs stay the nodes that
+    they are.
+    """
+    for node in list(graph.graph.nodes):
+        source = _source(node)
+        if source is None or any(user.op == "output" for user in node.users):
+            continue
+        operands = node.all_input_nodes
+        node.replace_all_uses_with(source)
+        graph.graph.erase_node(node)
+        _drop_unread(graph.graph, operands)
+    graph.recompile()
+
+
+def _source(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The earlier node whose value, shape and dtype included, ``node`` repeats."""
+    if node.op != "call_function":
+        return None
+    source: Any = None
+    if node.target is aten.copy.default:
+        source = node.args[1]
+    elif node.target in _VIEWS and isinstance(node.args[0], torch.fx.Node) and node.args[0].target in _VIEWS:
+        source = node.args[0].args[0]
+    if not isinstance(source, torch.fx.Node):
+        return None
+    ours, theirs = node.meta.get("val"), source.meta.get("val")
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return None
+    alike = ours.shape == theirs.shape and ours.dtype == theirs.dtype and ours.device == theirs.device
+    return source if alike else None
+
+
+def _drop_unread(graph: torch.fx.Graph, nodes: Iterable[torch.fx.Node]) -> None:
+    """Drop those of ``nodes`` that only move or reserve memory, and that nobody reads any more."""
+    for node in nodes:
+        if node.op == "call_function" and not node.users and node.target in (*_VIEWS, *_UNWRITTEN):
+            operands = node.all_input_nodes
+            graph.erase_node(node)
+            _drop_unread(graph, operands)
 
 
 def _drop_unused(graph: torch.fx.Graph, kept: Collection[torch.fx.Node]) -> None:
