@@ -1,8 +1,8 @@
 """``python -m benchmarks operators``: torch's samples of its operators, their operands sharded in several ways.
 
 Every pair of a sample of the OpInfo database and a placement of its operands is one program of one operator, verified
-against itself on whole tensors, forward and backward. The results are kept in ``docs/operators.json``, so that a run
-can be stopped and taken up again; ``docs/operators.md`` is made from it.
+against itself on whole tensors, forward and backward, and run by DTensor in eager mode on all ranks. The results are
+kept in ``docs/operators.json``, so that a run can be stopped and taken up again; ``docs/operators.md`` is made from it.
 
 By default half of the operators is run: what is declared is to be general, and the other half shows whether it is.
 """
@@ -14,172 +14,186 @@ import collections
 import contextlib
 import dataclasses
 import io
-import itertools
 import json
 import signal
 import subprocess
 import sys
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from benchmarks.operator_ranks import OnRanks, on_ranks
+from benchmarks.operator_samples import Accepted, Call, Eager, Pair, database, eager, first_line, is_even, pairs
+from verifycompile.errors import UsageError
 from verifycompile.model_verification import verify
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-VERDICTS = ("verified", "refuted", "unproved", "not run")
 DEGREE = 2
 LONGEST_REASON = 110
-# The sizes of torch's samples, all of them even here as in torch's own tests of DTensor.
-SIZES = {"L": 24, "M": 12, "S": 4, "XS": 2}
+AT_A_TIME = 16
+"""Operators that one process checks before it ends: torch's caches grow."""
+
+OUTCOMES = {
+    "verified": "proved equal, forward and backward (forward alone where DTensor has no rule for the backward part)",
+    "confirmed": "refuted, and DTensor in eager mode on two processes computes other numbers than one device",
+    "refuted": "refuted, though eager mode computes the numbers of one device: a false alarm",
+    "unproved": "neither; the reason is named",
+    "no graph": "`torch.compile(fullgraph=True)` of the operator does not trace, or not with DTensors",
+    "no rule": "DTensor refuses the pair in eager mode as well",
+    "no sample": "the operator does not run on the sample on one device, or the sample is no strided tensor",
+}
 
 
 @dataclasses.dataclass
 class Tally:
-    """Verdicts on the samples of one operator, and the reasons of those that were not verified."""
+    """Outcomes of the samples of one operator, and the reasons of those that were not verified.
+
+    ``wrong``: pairs verified whose numbers in eager mode are not those of one device.
+    """
 
     operator: str
     counts: dict[str, int]
     reasons: dict[str, int]
+    wrong: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
 
 
-class Call(torch.nn.Module):
-    """A program of one operator."""
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Of one pair: a key of ``OUTCOMES``, and why."""
 
-    def __init__(self, operator: Any) -> None:
-        super().__init__()
-        self.operator = operator
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.operator(*args, **kwargs)
-
-
-# ------------------------------------------------------------------------------------------------ samples
+    operator: str
+    outcome: str
+    reason: str = ""
+    wrong: str = ""
+    pair: str = ""
+    index: int = -1
 
 
-def database() -> dict[str, Any]:
-    """Operators by name, variants apart."""
-    from torch.testing._internal import common_methods_invocations as invocations
-
-    for name, size in SIZES.items():
-        setattr(invocations, name, size)
-    named = ((f"{o.name}.{o.variant_test_name}".rstrip("."), o) for o in invocations.op_db)
-    return dict(named)
+# ------------------------------------------------------------------------------------------------ outcomes
 
 
-def is_even(name: str) -> bool:
-    """Which half an operator belongs to; variants of an operator belong to the same."""
-    return zlib.crc32(name.encode()) % 2 == 0
-
-
-def pairs(operator: Any, mesh: Any, samples: int, placements: int) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Sharded arguments: of every sample several placements, those that shard most first."""
-    from torch.testing._internal.distributed._tensor.common_dtensor import DTensorConverter
-
-    dtype = next((d for d in (torch.float32, torch.int64, torch.bool) if d in operator.dtypes), torch.complex64)
-    differentiable = operator.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-    given = operator.sample_inputs("cpu", dtype, requires_grad=differentiable)
-    for sample in itertools.islice(given, samples):
-        converter = DTensorConverter(mesh, (sample.input, *sample.args), sample.kwargs)
-        found = list(itertools.islice(converter, 8 * placements))
-        found.sort(key=_sharded, reverse=True)
-        yield from found[:placements]
-
-
-def _sharded(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
-    return sum(isinstance(v, DTensor) and v.placements != (Replicate(),) for v in _leaves(arguments))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        yield from _leaves(list(value.values()))
-    else:
-        yield value
-
-
-# ------------------------------------------------------------------------------------------------ verdicts
-
-
-def check(name: str, operator: Any, mesh: Any, samples: int, placements: int) -> Tally:
-    """All verdicts on one operator."""
-    counts: collections.Counter[str] = collections.Counter()
-    reasons: collections.Counter[str] = collections.Counter()
+def check(name: str, operator: Any, mesh: DeviceMesh, samples: int, placements: int) -> Iterator[Outcome]:
+    """The outcomes of one operator's pairs."""
     try:
-        for args, kwargs in pairs(operator, mesh, samples, placements):
-            verdict, reason = outcome(operator, args, kwargs)
-            counts[verdict] += 1
-            if reason:
-                reasons[f"{verdict}: {reason}"] += 1
-    except Exception as error:  # noqa: BLE001 - some samples cannot be made or sharded
-        reasons[f"not run: {_line(error)}"] += 1
-    return Tally(name, dict(counts), dict(reasons))
+        for index, pair in enumerate(pairs(operator, mesh.size(), samples, placements)):
+            yield dataclasses.replace(outcome(operator.op, pair, mesh), operator=name, pair=pair.text(), index=index)
+    except Exception as error:  # noqa: BLE001 - some samples cannot be made
+        yield Outcome(name, "no sample", first_line(error, LONGEST_REASON))
 
 
-def outcome(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str]:
-    """Verdict and reason. What DTensor does not run, or what is no program of tensors alone, is "not run"."""
+def outcome(operator: Any, pair: Pair, mesh: DeviceMesh) -> Outcome:
+    """What becomes of one pair."""
     try:
-        report = verify(Call(operator.op), args, kwargs)
-    except Exception as error:  # noqa: BLE001 - whatever torch raises for an operator that it does not shard
-        return "not run", _line(error)
-    if not report.findings:
-        return report.verdict.name.lower(), ""
-    finding = report.findings[0]
-    return report.verdict.name.lower(), f"{finding.code} {finding.message.splitlines()[0]}"[:LONGEST_REASON]
+        run = eager(operator, pair, mesh)
+    except Exception as error:  # noqa: BLE001 - what torch itself refuses
+        return Outcome("", "no sample", first_line(error, LONGEST_REASON))
+    args, kwargs = pair.placed(mesh, gradients=run.accepted is not Accepted.FORWARD)
+    try:
+        report = verify(Call(operator), args, kwargs, mesh=mesh)
+    except UsageError as error:
+        if run.accepted is Accepted.NOTHING:
+            return Outcome("", "no rule", run.reason)
+        return Outcome("", "no graph", first_line(error, LONGEST_REASON))
+    reason = ""
+    if report.findings:
+        finding = report.findings[0]
+        reason = f"{finding.code} {finding.message.splitlines()[0]}"[:LONGEST_REASON]
+    return _judged(report.verdict.name.lower(), reason, run)
 
 
-def _line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {(lines[1] if len(lines) > 1 else ''.join(lines))}"[:LONGEST_REASON]
+def _judged(verdict: str, reason: str, run: Eager) -> Outcome:
+    if verdict == "verified" and run.differs:
+        return Outcome("", verdict, wrong=f"{run.differs} differs")
+    return Outcome("", verdict, reason)
 
 
 def work(names: Sequence[str], samples: int, placements: int, seconds: float) -> None:
-    """Checks operators in this process, a line of JSON for each, its name first in case that it ends the process.
+    """Checks operators in this process, a line of JSON for each pair, and one for each operator that begins or ends.
 
-    One that takes longer than ``seconds`` does.
+    A pair that takes longer than ``seconds`` ends the process.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     warnings.filterwarnings("ignore")
-    torch.manual_seed(0)
     known = database()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=DEGREE)
     mesh = init_device_mesh("cpu", (DEGREE,), mesh_dim_names=("x",))
     for name in names:
-        print(json.dumps({"started": name}), flush=True)
-        signal.alarm(int(seconds))
-        with contextlib.redirect_stdout(io.StringIO()):
-            tally = check(name, known[name], mesh, samples, placements)
-        print(json.dumps(dataclasses.asdict(tally)), flush=True)
+        _say({"begun": name})
+        results = check(name, known[name], mesh, samples, placements)
+        while True:
+            signal.alarm(int(seconds))
+            with contextlib.redirect_stdout(io.StringIO()):
+                result = next(results, None)
+            if result is None:
+                break
+            _say(dataclasses.asdict(result))
+        _say({"done": name})
         torch.compiler.reset()
 
 
-def run(names: Sequence[str], samples: int, placements: int, seconds: float) -> Iterator[Tally]:
+def _say(item: dict[str, Any]) -> None:
+    print(json.dumps(item), flush=True)
+
+
+def run(names: Sequence[str], samples: int, placements: int, seconds: float, pairs_to: Path | None) -> Iterator[Tally]:
     """Tallies of operators, ``names`` by turns in processes of their own; one that ends its process is noted so."""
     left = list(names)
     while left:
-        batch = left[:8]
+        batch = left[:AT_A_TIME]
         command = [sys.executable, "-m", "benchmarks", "operators", "--samples", str(samples)]
         command += ["--placements", str(placements), "--seconds", str(seconds), "--here", *batch]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-        found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        tallies = [Tally(**item) for item in found if "operator" in item]
-        yield from tallies
-        finished = {tally.operator for tally in tallies}
-        unfinished = [item["started"] for item in found if "started" in item and item["started"] not in finished]
-        for name in unfinished or ([] if finished else batch[:1]):
-            finished.add(name)
-            yield Tally(name, {"not run": 1}, {"not run: the process ended, or took too long": 1})
-        left = [name for name in left if name not in finished]
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        found = [Outcome(**line) for line in lines if "outcome" in line]
+        begun = [line["begun"] for line in lines if "begun" in line] or batch[:1]
+        complete = {line["done"] for line in lines if "done" in line}
+        for name in begun:
+            if name not in complete:
+                found.append(
+                    Outcome(name, "unproved", f"the process ended, or one pair took more than {seconds:.0f} s")
+                )
+        found = [item for name in begun for item in confirmed(name, found, samples, placements)]
+        for name in begun:
+            yield tally(name, [item for item in found if item.operator == name])
+        if pairs_to is not None:
+            with pairs_to.open("a") as file:
+                file.writelines(json.dumps(dataclasses.asdict(item)) + "\n" for item in found)
+        left = [name for name in left if name not in begun]
+
+
+def confirmed(name: str, outcomes: Sequence[Outcome], samples: int, placements: int) -> list[Outcome]:
+    """The outcomes of an operator, those that accuse DTensor or us after a run on real ranks."""
+    own = [item for item in outcomes if item.operator == name]
+    accusing = [item.index for item in own if item.outcome == "refuted" or item.wrong]
+    real = on_ranks(name, accusing, DEGREE, samples, placements) if accusing else {}
+    return [_confirmed(item, real.get(item.index)) for item in own]
+
+
+def _confirmed(item: Outcome, real: OnRanks | None) -> Outcome:
+    if real is None:
+        return item
+    if item.outcome == "refuted" and real.error:
+        return dataclasses.replace(item, outcome="no rule", reason=real.error[:LONGEST_REASON])
+    if item.outcome == "refuted" and real.differs:
+        return dataclasses.replace(item, outcome="confirmed")
+    return dataclasses.replace(item, wrong=real.differs and f"{real.differs} differs")
+
+
+def tally(name: str, outcomes: Sequence[Outcome]) -> Tally:
+    """The outcomes of one operator, counted."""
+    return Tally(
+        name,
+        dict(collections.Counter(item.outcome for item in outcomes)),
+        dict(collections.Counter(f"{item.outcome}: {item.reason}" for item in outcomes if item.reason)),
+        dict(collections.Counter(item.wrong for item in outcomes if item.wrong)),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ page
@@ -206,47 +220,56 @@ def page(found: Sequence[Tally]) -> str:
     total = collections.Counter[str]()
     operators: collections.Counter[str] = collections.Counter()
     blockers: collections.Counter[str] = collections.Counter()
-    for tally in found:
-        total.update(tally.counts)
-        operators[_kind(tally)] += 1
-        blockers.update({r: n for r, n in tally.reasons.items() if not r.startswith("not run")})
+    for item in found:
+        total.update(item.counts)
+        operators[kind(item)] += 1
+        blockers.update(_open(item))
+    wrong = sum(sum(item.wrong.values()) for item in found)
     lines = [
         "# Operators",
         "",
         "Samples of torch's OpInfo database under DTensor, two ranks, each verified against the operator on whole",
-        "tensors, forward and backward. `python -m benchmarks operators` writes this page. *Not run*: DTensor has no",
-        "rule for the operator, or the sample is no program of tensors.",
+        "tensors, forward and backward. Every pair is also run in eager mode on both ranks, and its numbers compared.",
+        "`python -m benchmarks operators` writes this page.",
         "",
-        f"{len(found)} operators have a result so far; the others were not reached yet.",
+        "| outcome | pairs | |",
+        "| --- | --- | --- |",
+        *(f"| {outcome} | {total[outcome]} | {text} |" for outcome, text in OUTCOMES.items()),
         "",
-        f"Pairs of a sample and a placement: {', '.join(f'{total[v]} {v}' for v in VERDICTS)}.",
-        f"Operators: {', '.join(f'{operators[k]} {k}' for k in sorted(operators))}.",
+        f"{len(found)} operators: {', '.join(f'{operators[k]} {k}' for k in sorted(operators))}.",
+        f"Pairs verified whose numbers in eager mode are others than on one device: {wrong}.",
         "",
-        "## What blocks most",
+        "## What is open",
         "",
-        *(f"- {count} x {reason}" for reason, count in blockers.most_common(40)),
+        *(f"- {count} x {reason}" for reason, count in blockers.most_common(60)),
         "",
         "## Operators",
         "",
-        f"| operator | {' | '.join(VERDICTS)} | first reason |",
-        f"| --- | {' | '.join('---' for _ in VERDICTS)} | --- |",
+        f"| operator | {' | '.join(OUTCOMES)} | first reason |",
+        f"| --- | {' | '.join('---' for _ in OUTCOMES)} | --- |",
     ]
-    for tally in found:
-        shown = [reason for reason in tally.reasons if not reason.startswith("not run")] or list(tally.reasons)
-        cells = [tally.operator, *(str(tally.counts.get(v, 0)) for v in VERDICTS), shown[0] if shown else ""]
+    for item in found:
+        shown = [*_open(item), *item.reasons]
+        cells = [item.operator, *(str(item.counts.get(o, "")) for o in OUTCOMES), shown[0] if shown else ""]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _kind(tally: Tally) -> str:
-    for verdict in ("refuted", "unproved", "verified"):
-        if tally.counts.get(verdict):
-            return f"with pairs {verdict}" if verdict != "verified" else "wholly verified"
-    return "not run"
+def _open(item: Tally) -> dict[str, int]:
+    """The reasons of what is neither verified nor refused by torch."""
+    return {r: n for r, n in item.reasons.items() if r.split(":")[0] in ("confirmed", "refuted", "unproved")}
+
+
+def kind(item: Tally) -> str:
+    """What the page counts an operator as."""
+    for outcome in ("refuted", "confirmed", "unproved"):
+        if item.counts.get(outcome):
+            return f"with pairs {outcome}"
+    return "wholly verified" if item.counts.get("verified") else "not run"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 without a refuted pair, 1 with one."""
+    """Exit status: 1 with a pair refuted whose numbers are right, or verified whose numbers are wrong; else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks operators", description=__doc__)
     parser.add_argument("operators", nargs="*", help="names as in the database; by default the half that is run")
     parser.add_argument("--folder", type=Path, default=DOCS, help="where the results are kept")
@@ -254,7 +277,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true", help="also those that earlier runs have a result for")
     parser.add_argument("--samples", type=int, default=6, help="samples of an operator")
     parser.add_argument("--placements", type=int, default=6, help="placements of a sample")
-    parser.add_argument("--seconds", type=float, default=40.0, help="time for one operator")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for one pair")
+    parser.add_argument("--pairs", type=Path, help="a file that gets a line of JSON for every pair")
     parser.add_argument("--here", action="store_true", help="in this process, results on the standard output alone")
     options = parser.parse_args(arguments)
     if options.here:
@@ -263,7 +287,7 @@ def main(arguments: Sequence[str]) -> int:
     found = read(options.folder)
     names = options.operators or [n for n, o in database().items() if options.all or is_even(o.name)]
     wanted = [name for name in names if options.again or name not in found]
-    for tally in run(wanted, options.samples, options.placements, options.seconds):
-        found[tally.operator] = tally
+    for item in run(wanted, options.samples, options.placements, options.seconds, options.pairs):
+        found[item.operator] = item
         write(options.folder, found)
-    return 1 if any(tally.counts.get("refuted") for tally in found.values()) else 0
+    return 1 if any(item.wrong or item.counts.get("refuted") for item in found.values()) else 0

@@ -47,7 +47,7 @@ def new_full(b: Builder, self: View, size: Sequence[Size], fill_value: Number, d
     return b.full(_checked(b, fill_value), size)
 
 
-@operator(aten.zeros.default)
+@operator(aten.zeros.default, aten._efficientzerotensor.default)
 def zeros(b: Builder, size: Sequence[Size], dtype: torch.dtype | None) -> View:
     return b.full(0, size)
 

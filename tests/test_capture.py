@@ -21,6 +21,8 @@ from torch.nn.utils import parametrize
 from tests.programs.torch_transformer import ModelArgs, Transformer
 from tests.support import fake_mesh, fake_mesh_world, fake_world
 from verifycompile.capture import capture_implementation, capture_model, has_parallelism, recover_spec
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.model_verification import verify
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, Role
 
@@ -174,6 +176,17 @@ def test_gradients_and_tangents_of_dtensors(mesh: DeviceMesh) -> None:
     assert tangent.global_shape == (2, 16, 8)
     assert tensors(implementation)["input"].placements == (R, Shard(1))
     assert tensors(implementation)["input"].global_shape == (2, 16, 8)
+
+
+def test_a_gradient_that_is_no_dtensor_is_whole(mesh: DeviceMesh) -> None:
+    """Zeros that AOTAutograd makes for an input of which no output depends smoothly: plain, of the whole shape."""
+    x = distribute_tensor(torch.randn(8, 4), mesh["tp"], [Shard(0)]).requires_grad_()
+    _, implementation = capture_model(lambda v: torch.sgn(v), (x,), {}, Options.from_mapping({}))
+    gradient = next(item for item in implementation.outputs if item.kind is OutputKind.GRADIENT)
+    assert tuple(gradient.node.meta["val"].shape) == (8, 4)
+    assert gradient.placements == (R, R)
+    assert gradient.declared == "its plain gradient's shape"
+    assert verify(lambda v: torch.sgn(v), (x,)).verdict is Verdict.VERIFIED
 
 
 @pytest.mark.parametrize("wrap", ["model", "compile method", "step", "global step", "closure", "method", "hooked"])

@@ -229,6 +229,7 @@ for _dtype in (torch.float64, torch.int64, torch.bool):
     add(aten.full_like.default, real(2, 3), 2, dtype=_dtype)
     add(aten.new_full.default, real(2, 3), [4], 2, dtype=_dtype)
     add(aten.zeros.default, [2, 3], dtype=_dtype)
+    add(aten._efficientzerotensor.default, [2, 3], dtype=_dtype)
     add(aten.ones.default, [2, 3], dtype=_dtype)
     add(aten.zeros_like.default, real(2, 3), dtype=_dtype)
     add(aten.ones_like.default, real(2, 3), dtype=_dtype)

@@ -68,6 +68,11 @@ class PlacedBoundary:
         self._outer = outer
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
         self._fed_layouts = _layouts_of_from_local(exported, root.mesh)
+        self._dtensors = {
+            exported.names[flat.index].name
+            for flat in exported.joint.inputs
+            if flat.origin is Origin.ARGUMENT and flat.layout is not None
+        }
 
     def inputs(self) -> tuple[ProgramInput, ...]:
         """Every placeholder of the joint graph, in order. Raises ``UsageError`` VC303 and VC306."""
@@ -200,6 +205,9 @@ class PlacedBoundary:
         declared = by_pattern(self._options.grad_placements, own_name) if kind is OutputKind.GRADIENT else None
         if declared:
             return self._checked(name, declared, ndim), "grad_placements"
+        if kind is OutputKind.GRADIENT and owner_name in self._dtensors:
+            # AOTAutograd's zeros for an input that no output depends on are a plain tensor of the whole shape.
+            return self._checked(name, (Replicate(),) * len(self._mesh.axes), ndim), "its plain gradient's shape"
         if owner is None or owner.placements is None:
             return None, ""
         if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
