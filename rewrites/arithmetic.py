@@ -113,13 +113,13 @@ def atan2(b: Builder, self: View, other: View) -> View:
 # ------------------------------------------------------------------------------------------------ truth values
 
 
-def _truth(b: Builder, view: View) -> View:
+def truth(b: Builder, view: View) -> View:
     return view if is_indicator(view) else b.negate(b.equal(view, 0))
 
 
 def any_over(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: bool) -> View:
     """Whether some element over ``dims`` is not zero."""
-    value = _truth(b, view)
+    value = truth(b, view)
     rank = b.rank(value)
     chosen = (
         sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)})
@@ -148,7 +148,7 @@ def _any(b: Builder, self: View, dim: Sequence[int] | int | None = None, keepdim
 
 def _all(b: Builder, self: View, dim: Sequence[int] | int | None = None, keepdim: bool = False) -> View:
     """Not any that is zero."""
-    return b.negate(any_over(b, b.negate(_truth(b, self)), dim, keepdim))
+    return b.negate(any_over(b, b.negate(truth(b, self)), dim, keepdim))
 
 
 for _overload in ("default", "dim", "dims"):
@@ -158,19 +158,22 @@ for _overload in ("default", "dim", "dims"):
 
 @operator(aten.logical_xor.default)
 def logical_xor(b: Builder, self: View, other: View) -> View:
-    return b.negate(b.equal(_truth(b, self), _truth(b, other)))
+    return b.negate(b.equal(truth(b, self), truth(b, other)))
 
 
-def _question(name: str) -> Handler:
-    """A question about one number, whose answer is 0 or 1."""
-    operation = Operation(name, indicator=True)
+QUESTIONS = {
+    name: Operation(name, indicator=True) for name in ("isnan", "isinf", "isposinf", "isneginf", "isfinite", "signbit")
+}
+"""Questions about one number, whose answer is 0 or 1."""
 
+
+def _question(operation: Operation) -> Handler:
     def handler(b: Builder, self: View) -> View:
         return b.pointwise(operation, self)
 
     return handler
 
 
-for _name in ("isnan", "isinf", "isfinite", "signbit"):
+for _name, _operation in QUESTIONS.items():
     if hasattr(getattr(aten, _name, None), "default"):
-        operator(getattr(aten, _name).default)(_question(_name))
+        operator(getattr(aten, _name).default)(_question(_operation))

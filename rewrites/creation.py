@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 import torch
 
+from verifycompile.ir.relabel import insert_dim
+from verifycompile.ir.scalar import add, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
-from verifycompile.ir.term import View
+from verifycompile.ir.term import Operation, View, identity_view
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
+
+CONSTANT = Operation("constant")
+BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
+LARGEST_CONSTANT = 65_536
+"""Larger constants are not compared element by element."""
 
 
 def _checked(b: Builder, value: Number) -> Number:
@@ -110,3 +118,56 @@ def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
     if step == 1 and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}) of {length} elements")
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
+
+
+@operator(aten.eye.default)
+def eye(b: Builder, n: Size, dtype: torch.dtype | None) -> View:
+    return eye_of_sizes(b, n, n, dtype)
+
+
+@operator(aten.eye.m)
+def eye_of_sizes(b: Builder, n: Size, m: Size, dtype: torch.dtype | None) -> View:
+    """Ones where row and column are equal."""
+    return b.equal(b.unsqueeze(b.iota(n), 1), b.iota(m))
+
+
+@operator(aten.linspace.default)
+def linspace(b: Builder, start: Number, end: Number, steps: int, dtype: torch.dtype | None) -> View:
+    """``start + i (end - start) / (steps - 1)``."""
+    if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in (start, end, steps)) or b.call.dtype is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"linspace({start}, {end}, {steps})")
+    if not b.call.dtype.is_floating_point:
+        raise UnsupportedError(UNSUPPORTED, f"linspace in {b.call.dtype}")
+    if steps == 1:
+        return b.full(start, (1,))
+    first, last = as_scalar(start), as_scalar(end)
+    step = divide(add(last, -first), as_scalar(steps - 1))
+    return b.combination((step, b.iota(steps)), (first, b.full(1, (steps,))))
+
+
+def _indices_of_triangle(b: Builder, row: int, col: int, offset: int, lower: bool) -> View:
+    """The places of a triangle of a matrix in row-major order, as a constant: rows, then columns."""
+    if row * col > LARGEST_CONSTANT:
+        raise UnsupportedError(UNREPRESENTABLE, f"the places of a triangle of {row} by {col}, at {offset}")
+    places = [(r, c) for r in range(row) for c in range(col) if (c - r <= offset if lower else c - r >= offset)]
+    content = (*(r for r, _ in places), *(c for _, c in places))
+    return stored(b, torch.int64, (2, len(places)), content)
+
+
+def stored(b: Builder, dtype: torch.dtype, shape: tuple[int, ...], content: tuple[Any, ...]) -> View:
+    """A tensor whose elements are known, the same on all ranks. Its content is its identity."""
+    operation = BOOLEAN_CONSTANT if dtype is torch.bool else CONSTANT
+    view = identity_view(b.pool.intern(operation, (dtype, shape, content), (), shape, len(shape), 0, (), ()))
+    for size in reversed(b.mesh):
+        view = insert_dim(view, 0, size)
+    return view
+
+
+@operator(aten.tril_indices.default)
+def tril_indices(b: Builder, row: int, col: int, offset: int, dtype: torch.dtype | None) -> View:
+    return _indices_of_triangle(b, row, col, offset, lower=True)
+
+
+@operator(aten.triu_indices.default)
+def triu_indices(b: Builder, row: int, col: int, offset: int, dtype: torch.dtype | None) -> View:
+    return _indices_of_triangle(b, row, col, offset, lower=False)

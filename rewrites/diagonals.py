@@ -10,6 +10,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Digit, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import cast
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -68,3 +69,37 @@ def diagonal_backward(
     rows, columns = input_sizes[dim1 % rank], input_sizes[dim2 % rank]
     _length(rows, columns, offset)
     return _embedded(b, grad_output, rows, columns, offset, dim1, dim2)
+
+
+@operator(aten.trace.default)
+def trace(b: Builder, self: View) -> View:
+    if 0 in b.shape(self):
+        return b.full(0, ())
+    return b.sum(diagonal(b, self, 0, 0, 1), None)
+
+
+@operator(aten.diagonal_scatter.default)
+def diagonal_scatter(b: Builder, self: View, src: View, offset: int, dim1: int, dim2: int) -> View:
+    """``self`` with ``src`` in the place of a diagonal."""
+    rank = b.rank(self)
+    rows, columns = b.shape(self)[dim1 % rank], b.shape(self)[dim2 % rank]
+    _length(rows, columns, offset)
+    source = cast(b, src, b.dtype_of("src"), b.dtype_of("self"))
+    place = _embedded(b, b.full(1, b.shape(src)), rows, columns, offset, dim1, dim2)
+    return b.add(b.mul(b.sub(1, place), self), _embedded(b, source, rows, columns, offset, dim1, dim2))
+
+
+@operator(aten.block_diag.default)
+def block_diag(b: Builder, tensors: Sequence[View]) -> View:
+    """Matrices along the diagonal; a vector is a row, a number a matrix of one element."""
+    blocks = b.aligned(*tensors, b.full(0, (1, 1)))[:-1]
+    sizes = [b.shape(block) for block in blocks]
+    if not all(isinstance(size, int) and size > 0 for shape in sizes for size in shape):
+        raise UnsupportedError(UNREPRESENTABLE, "blocks without elements, or of sizes that are not known")
+    rows, columns = (sum(shape[k] for shape in sizes) for k in (0, 1))
+    row = column = 0
+    parts: list[View] = []
+    for block, (height, width) in zip(blocks, sizes, strict=True):
+        parts.append(b.pad(b.pad(block, 0, row, rows), 1, column, columns))
+        row, column = row + height, column + width
+    return b.add(*parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import sympy
@@ -181,6 +182,18 @@ for _name, _operation in FUNCTIONS.items():
     operator(getattr(aten, _name).default)(_function(_operation))
 
 
+def _angle(factor: float) -> Handler:
+    def handler(b: Builder, self: View) -> View:
+        require_real(b, "self")
+        return b.scale(self, factor)
+
+    return handler
+
+
+operator(aten.deg2rad.default)(_angle(math.pi / 180))
+operator(aten.rad2deg.default)(_angle(180 / math.pi))
+
+
 @operator(aten.sgn.default)
 def sgn(b: Builder, self: View) -> View:
     """``sign``, which differs from it for complex numbers only."""
@@ -274,32 +287,14 @@ def logical_not(b: Builder, self: View) -> View:
     return b.negate(_truth(b, self))
 
 
-@operator(aten.bitwise_not.default)
-def bitwise_not(b: Builder, self: View) -> View:
-    """Of integers it is ``-x - 1``, of those that hold 0 and 1 too."""
-    if b.call.dtype is not torch.bool:
-        raise UnsupportedError(UNSUPPORTED, f"`bitwise_not` of {b.call.dtype}")
-    return b.negate(_boolean(self))
-
-
 @operator(aten.logical_and.default)
 def logical_and(b: Builder, self: View, other: View) -> View:
     return b.mul(_truth(b, self), _truth(b, other))
 
 
-@operator(aten.bitwise_and.Tensor)
-def bitwise_and(b: Builder, self: View, other: View) -> View:
-    return b.mul(_boolean(self), _boolean(other))
-
-
 @operator(aten.logical_or.default)
 def logical_or(b: Builder, self: View, other: View) -> View:
     return b.either(_truth(b, self), _truth(b, other))
-
-
-@operator(aten.bitwise_or.Tensor)
-def bitwise_or(b: Builder, self: View, other: View) -> View:
-    return b.either(_boolean(self), _boolean(other))
 
 
 def _truth(b: Builder, view: View) -> View:

@@ -315,3 +315,10 @@ def repeat(b: Builder, self: View, repeats: Sequence[int]) -> View:
 def piece_of(value: Any, index: int) -> Any:
     """``value[index]`` for the tuple-like results of operators."""
     return Piece(value, range(len(value))[index]) if isinstance(value, Pieces) else value[index]
+
+
+@operator(aten.narrow_copy.default)
+def narrow_copy(b: Builder, self: View, dim: int, start: Number, length: Size) -> View:
+    if not isinstance(start, int) or length == 0:
+        raise UnsupportedError(UNSUPPORTED, f"a copy of {length} elements from {start}")
+    return b.narrow(self, dim, start + b.shape(self)[dim] if start < 0 else start, length)

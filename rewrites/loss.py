@@ -104,7 +104,7 @@ BINARY_CROSS_ENTROPY_DERIVATIVE = Operation("binary_cross_entropy_derivative")
 XLOGY = Operation("xlogy")
 
 
-def _reduced(b: Builder, view: View, reduction: int) -> View:
+def reduced(b: Builder, view: View, reduction: int) -> View:
     _require_reduction(reduction)
     if reduction == NONE:
         return view
@@ -117,7 +117,7 @@ def _require_reduction(reduction: int) -> None:
         raise UnsupportedError(UNSUPPORTED, f"a loss with reduction={reduction}")
 
 
-def _spread(b: Builder, grad_output: View, slope: View, reduction: int) -> View:
+def spread(b: Builder, grad_output: View, slope: View, reduction: int) -> View:
     """The gradient of every element of a loss; of a mean each has its share."""
     _require_reduction(reduction)
     gradient = b.mul(grad_output, slope)
@@ -127,7 +127,7 @@ def _spread(b: Builder, grad_output: View, slope: View, reduction: int) -> View:
 @operator(aten.smooth_l1_loss.default)
 def smooth_l1_loss(b: Builder, self: View, target: View, reduction: int, beta: float) -> View:
     require_real(b, "self", "target")
-    return _reduced(b, b.pointwise(SMOOTH_L1, b.sub(self, target), attributes=(beta,)), reduction)
+    return reduced(b, b.pointwise(SMOOTH_L1, b.sub(self, target), attributes=(beta,)), reduction)
 
 
 @operator(aten.smooth_l1_loss_backward.default)
@@ -136,20 +136,20 @@ def smooth_l1_loss_backward(
 ) -> View:
     require_real(b, "grad_output", "self", "target")
     slope = b.pointwise(SMOOTH_L1_DERIVATIVE, b.sub(self, target), attributes=(beta,))
-    return _spread(b, grad_output, slope, reduction)
+    return spread(b, grad_output, slope, reduction)
 
 
 @operator(aten.huber_loss.default)
 def huber_loss(b: Builder, self: View, target: View, reduction: int, delta: float) -> View:
     require_real(b, "self", "target")
-    return _reduced(b, b.pointwise(HUBER, b.sub(self, target), attributes=(delta,)), reduction)
+    return reduced(b, b.pointwise(HUBER, b.sub(self, target), attributes=(delta,)), reduction)
 
 
 @operator(aten.huber_loss_backward.default)
 def huber_loss_backward(b: Builder, grad_output: View, self: View, target: View, reduction: int, delta: float) -> View:
     require_real(b, "grad_output", "self", "target")
     slope = b.pointwise(HUBER_DERIVATIVE, b.sub(self, target), attributes=(delta,))
-    return _spread(b, grad_output, slope, reduction)
+    return spread(b, grad_output, slope, reduction)
 
 
 def _weighted(b: Builder, view: View, weight: View | None) -> View:
@@ -159,7 +159,7 @@ def _weighted(b: Builder, view: View, weight: View | None) -> View:
 @operator(aten.binary_cross_entropy.default)
 def binary_cross_entropy(b: Builder, self: View, target: View, weight: View | None, reduction: int) -> View:
     require_real(b, "self", "target", "weight")
-    return _reduced(b, _weighted(b, b.pointwise(BINARY_CROSS_ENTROPY, self, target), weight), reduction)
+    return reduced(b, _weighted(b, b.pointwise(BINARY_CROSS_ENTROPY, self, target), weight), reduction)
 
 
 @operator(aten.binary_cross_entropy_backward.default)
@@ -168,7 +168,7 @@ def binary_cross_entropy_backward(
 ) -> View:
     require_real(b, "grad_output", "self", "target", "weight")
     slope = _weighted(b, b.pointwise(BINARY_CROSS_ENTROPY_DERIVATIVE, self, target), weight)
-    return _spread(b, grad_output, slope, reduction)
+    return spread(b, grad_output, slope, reduction)
 
 
 @operator(aten.binary_cross_entropy_with_logits.default)
@@ -180,14 +180,14 @@ def binary_cross_entropy_with_logits(
     negative = b.mul(b.sub(1, target), self)
     share = b.full(1, ()) if pos_weight is None else b.add(b.mul(b.sub(pos_weight, 1), target), 1)
     loss = b.sub(negative, b.mul(share, b.pointwise(LOG_SIGMOID, self)))
-    return _reduced(b, _weighted(b, loss, weight), reduction)
+    return reduced(b, _weighted(b, loss, weight), reduction)
 
 
 @operator(aten.soft_margin_loss.default)
 def soft_margin_loss(b: Builder, self: View, target: View, reduction: int) -> View:
     """``log(1 + exp(-target x))``."""
     require_real(b, "self", "target")
-    return _reduced(b, b.log(b.add(1, b.exp(b.scale(b.mul(target, self), -1)))), reduction)
+    return reduced(b, b.log(b.add(1, b.exp(b.scale(b.mul(target, self), -1)))), reduction)
 
 
 @operator(aten.soft_margin_loss_backward.default)
@@ -195,7 +195,7 @@ def soft_margin_loss_backward(b: Builder, grad_output: View, self: View, target:
     require_real(b, "grad_output", "self", "target")
     power = b.exp(b.scale(b.mul(target, self), -1))
     slope = b.scale(b.mul(target, b.divide(power, b.add(1, power))), -1)
-    return _spread(b, grad_output, slope, reduction)
+    return spread(b, grad_output, slope, reduction)
 
 
 @operator(aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self)

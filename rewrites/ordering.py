@@ -34,6 +34,8 @@ DISTINCT_ALONG_FRESH = (TOPK[1], SORT[1])
 """Operations whose elements are places of the dimension that they read, each place at most once."""
 KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
+NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")
+MODE = Operation("mode_value"), Operation("mode_index")
 INDEX_OF_EXTREME = {kind: Operation(f"index_of_{kind}") for kind in ("max", "min")}
 ARG_EXTREME = {kind: Operation(f"arg{kind}") for kind in ("max", "min")}
 
@@ -54,6 +56,11 @@ def is_distinct(b: Builder, index: View, position: int) -> bool:
 def _scalar_as_row(b: Builder, view: View) -> View:
     """torch treats a tensor without dimensions as one element."""
     return b.unsqueeze(view, 0) if b.rank(view) == 0 else view
+
+
+def _flat(b: Builder, view: View) -> View:
+    """All elements in row-major order."""
+    return b.reshape(view, [product(b.shape(view))])
 
 
 def _reduced(
@@ -104,12 +111,30 @@ def prod_dim(b: Builder, self: View, dim: int, keepdim: bool, dtype: torch.dtype
     return _reduced(b, PRODUCT, (), value, dim, keepdim)
 
 
+@operator(aten.prod.default)
+def prod(b: Builder, self: View, dtype: torch.dtype | None) -> View:
+    """The product of all elements, in row-major order."""
+    return prod_dim(b, _flat(b, self), 0, False, dtype)
+
+
 @operator(aten.flip.default)
 def flip(b: Builder, self: View, dims: Sequence[int]) -> View:
     result = self
     for dim in sorted({d % b.rank(self) for d in dims}) if b.rank(self) else ():
         result = b.along(FLIP, (), result, dim)
     return result
+
+
+@operator(aten.rot90.default)
+def rot90(b: Builder, self: View, k: int, dims: Sequence[int]) -> View:
+    """Quarter turns in the plane of two dimensions, from the first towards the second."""
+    first, second = dims
+    turns = k % 4
+    if turns == 2:
+        return flip(b, self, dims)
+    if turns == 0:
+        return self
+    return b.transpose(flip(b, self, [second if turns == 1 else first]), first, second)
 
 
 @operator(aten.roll.default)
@@ -159,10 +184,29 @@ def kthvalue(b: Builder, self: View, k: Size, dim: int, keepdim: bool) -> tuple[
     return value, index
 
 
-@operator(aten.median.dim)
-def median(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
-    value, index = (_reduced(b, operation, (), self, dim, keepdim) for operation in MEDIAN)
-    return value, index
+def _typical(operations: tuple[Operation, Operation]) -> Handler:
+    """An element that stands for a row, and its place."""
+
+    def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
+        value, index = (_reduced(b, operation, (), self, dim, keepdim) for operation in operations)
+        return value, index
+
+    return handler
+
+
+operator(aten.median.dim)(_typical(MEDIAN))
+operator(aten.nanmedian.dim)(_typical(NANMEDIAN))
+operator(aten.mode.default)(_typical(MODE))
+
+
+@operator(aten.median.default)
+def median_of_all(b: Builder, self: View) -> View:
+    return _reduced(b, MEDIAN[0], (), _flat(b, self), 0, False)
+
+
+@operator(aten.nanmedian.default)
+def nanmedian_of_all(b: Builder, self: View) -> View:
+    return _reduced(b, NANMEDIAN[0], (), _flat(b, self), 0, False)
 
 
 # ------------------------------------------------------------------------------------------------ extremes and places
@@ -185,6 +229,12 @@ def _place_of_extreme(kind: str) -> Handler:
         return b.reshape(place, [1] * len(shape)) if keepdim else place
 
     return handler
+
+
+@operator(aten.aminmax.default)
+def aminmax(b: Builder, self: View, dim: int | None, keepdim: bool) -> tuple[View, View]:
+    least, largest = (extreme(b, self, dim, keepdim, kind) for kind in ("min", "max"))
+    return least, largest
 
 
 operator(aten.max.dim)(_extreme_with_index("max"))

@@ -28,6 +28,20 @@ FUNCTIONS = (
     "hypot", "igamma", "igammac", "logaddexp2", "heaviside", "fmax", "fmin", "special_zeta", "special_xlog1py",
     "special_chebyshev_polynomial_t", "special_chebyshev_polynomial_u", "special_hermite_polynomial_h",
     "special_hermite_polynomial_he", "special_laguerre_polynomial_l", "special_legendre_polynomial_p",
+    "special_chebyshev_polynomial_v", "special_chebyshev_polynomial_w", "special_shifted_chebyshev_polynomial_t",
+    "special_shifted_chebyshev_polynomial_u", "special_shifted_chebyshev_polynomial_v",
+    "special_shifted_chebyshev_polynomial_w", "angle", "copysign.Tensor", "copysign.Scalar", "ldexp.Tensor",
+    "round.decimals", "special_zeta.self_scalar", "special_zeta.other_scalar", "special_xlog1py.self_scalar",
+    "special_xlog1py.other_scalar",
+    *(
+        f"special_{name}_polynomial_{letter}.{scalar}_scalar"
+        for name, letters in {
+            "chebyshev": "tuvw", "shifted_chebyshev": "tuvw", "laguerre": "l", "legendre": "p",
+        }.items()
+        for letter in letters
+        for scalar in ("x", "n")
+    ),
+    *(f"special_hermite_polynomial_{kind}.{scalar}_scalar" for kind in ("h", "he") for scalar in ("x", "n")),
 )  # fmt: skip
 """Operators on real numbers, every tensor argument of which is read at the element that is computed."""
 
@@ -56,5 +70,6 @@ def _element_by_element(target: Any, linear: bool) -> Handler:
 
 
 for _name in (*FUNCTIONS, *DERIVATIVES):
-    _target = getattr(aten, _name).default
+    _packet, _, _overload = _name.partition(".")
+    _target = getattr(getattr(aten, _packet), _overload or "default")
     operator(_target)(_element_by_element(_target, _name in DERIVATIVES))

@@ -14,6 +14,7 @@ from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
+from verifycompile.rewrites.arithmetic import QUESTIONS, truth
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real
 from verifycompile.rewrites.reduction import extreme
@@ -76,9 +77,12 @@ def var_mean(b: Builder, self: View, dim: Dims, correction: Number | None, keepd
 
 @operator(aten.linalg_vector_norm.default)
 def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> View:
-    """``(sum |x| ** ord) ** (1 / ord)`` for positive orders; the largest ``|x|`` for infinity."""
     require_real(b, "self")
-    value = cast(b, self, b.dtype_of("self"), dtype)
+    return norm_of(b, cast(b, self, b.dtype_of("self"), dtype), ord, dim, keepdim)
+
+
+def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> View:
+    """``(sum |x| ** ord) ** (1 / ord)`` for positive orders; the largest ``|x|`` for infinity."""
     if ord == 2:
         return _root(b, b.sum(b.power(value, 2), dim, keepdim))
     absolute = value if is_nonnegative(value) else b.pointwise(FUNCTIONS["abs"], value)
@@ -105,3 +109,33 @@ def norm_all(b: Builder, self: View, p: Number) -> View:
 def logsumexp(b: Builder, self: View, dim: Dims, keepdim: bool) -> View:
     require_real(b, "self")
     return b.log(b.sum(b.exp(self), dim, keepdim))
+
+
+@operator(aten.std_mean.correction)
+def std_mean(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> tuple[View, View]:
+    variance, mean = var_mean(b, self, dim, correction, keepdim)
+    return _root(b, variance), mean
+
+
+@operator(aten.dist.default)
+def dist(b: Builder, self: View, other: View, p: Number) -> View:
+    """The norm of a difference."""
+    require_real(b, "self", "other")
+    return norm_of(b, b.sub(self, other), p, None, False)
+
+
+@operator(aten.nansum.default)
+def nansum(b: Builder, self: View, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> View:
+    """The sum of what is a number."""
+    require_real(b, "self")
+    return b.sum(b.mul(b.negate(b.pointwise(QUESTIONS["isnan"], self)), self), dim, keepdim)
+
+
+@operator(aten.count_nonzero.default)
+def count_nonzero(b: Builder, self: View, dim: int | None) -> View:
+    return b.sum(truth(b, self), dim)
+
+
+@operator(aten.count_nonzero.dim_IntList)
+def count_nonzero_over(b: Builder, self: View, dim: Sequence[int]) -> View:
+    return b.sum(truth(b, self), dim)

@@ -14,7 +14,7 @@ from fractions import Fraction
 import sympy
 import torch
 
-from tests.ir import evaluate_families, evaluate_images, evaluate_special
+from tests.ir import evaluate_families, evaluate_images, evaluate_kernels, evaluate_special
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Term, View
 
@@ -292,6 +292,8 @@ _CORES: dict[str, Callable[[_Cores], Tensor]] = evaluate_special.OnMatrices(
 )
 
 _POINTWISE.update(evaluate_families.POINTWISE)
+_POINTWISE.update(evaluate_kernels.POINTWISE)
+_CORES.update(evaluate_kernels.CORES)
 _CORES.update(evaluate_families.CORES)
 _CORES.update(evaluate_images.CORES)
 _CORES.update(evaluate_special.CORES)

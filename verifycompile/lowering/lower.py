@@ -16,13 +16,14 @@ import torch
 import torch.fx
 
 from verifycompile.ir.build import ShapeError
-from verifycompile.ir.relabel import UnalignedError, insert_dim
+from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.size import Size, normalize_size
 from verifycompile.ir.term import Operation, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
 from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.creation import LARGEST_CONSTANT, stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
 from verifycompile.rewrites.random import RANDOM
@@ -39,8 +40,6 @@ from verifycompile.torch_interface.evaluation import constant_value, real_tensor
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
 UNKNOWN = Operation("unknown")
-CONSTANT = Operation("constant")
-BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
 
 PROVABLE_DTYPES = frozenset(
     {
@@ -58,9 +57,6 @@ _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
     python_operator.mul: python_operator.mul,
     python_operator.neg: python_operator.neg,
 }
-
-# Larger constants are not compared element by element.
-_MAX_CONSTANT = 65_536
 
 _TAKES_PIECES = frozenset({torch.ops.aten.cat.default})
 
@@ -363,14 +359,7 @@ class Lowering:
             return self._unknown(node, UNREPRESENTABLE, f"the constant `{node.target}` has no readable content")
         if value.dim() == 0:
             return self.builder.number(content[0])
-        operation = BOOLEAN_CONSTANT if value.dtype is torch.bool else CONSTANT
-        term = self.pool.intern(
-            operation, (value.dtype, tuple(value.shape), content), (), tuple(value.shape), value.dim(), 0, (), ()
-        )
-        view = identity_view(term)
-        for size in reversed(self.builder.mesh):
-            view = insert_dim(view, 0, size)
-        return view
+        return stored(self.builder, value.dtype, tuple(value.shape), content)
 
 
 def _draws_undeclared(node: torch.fx.Node) -> bool:
@@ -406,7 +395,7 @@ def constant_content(value: torch.Tensor) -> tuple[Any, ...] | None:
     """Elements of a real tensor; None for a fake one, or one too large to compare."""
     with real_tensors():
         real = constant_value(value)
-        if real is None or real.numel() > _MAX_CONSTANT:
+        if real is None or real.numel() > LARGEST_CONSTANT:
             return None
         return tuple(real.flatten().tolist())
 

@@ -15,7 +15,7 @@ from verifycompile.ir.relabel import inverse_digits, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import INDICATOR_LEAF, LEAF, UNIT, Operation, Term, TermPool, View, identity_view
-from verifycompile.lowering.lower import BOOLEAN_CONSTANT, CONSTANT
+from verifycompile.rewrites.creation import BOOLEAN_CONSTANT, CONSTANT
 
 DEFINED = Operation("defined")
 DEFINED_INDICATOR = Operation("defined_indicator", indicator=True)

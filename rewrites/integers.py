@@ -1,0 +1,88 @@
+"""Operators on whole numbers: bits, shifts, common divisors. Each is taken as it is, element by element.
+
+A shift drops bits beyond the width of its dtype, so the dtype belongs to the operation; no other one depends on it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.elementwise import INTEGER_DTYPES
+from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
+
+aten = torch.ops.aten
+
+BITS = {kind: Operation(f"bitwise_{kind}", commutative=True) for kind in ("and", "or", "xor")}
+SHIFTS = {side: Operation(f"bitwise_{side}_shift") for side in ("left", "right")}
+DIVISORS = {kind: Operation(kind, commutative=True) for kind in ("gcd", "lcm")}
+
+
+def _require_whole(b: Builder) -> torch.dtype:
+    """The dtype of the result, which is one of whole numbers, as then all operands are."""
+    dtype = b.call.dtype
+    if dtype not in INTEGER_DTYPES:
+        raise UnsupportedError(UNSUPPORTED, f"an operator on whole numbers whose result is of {dtype}")
+    return dtype
+
+
+def _of_booleans(b: Builder, kind: str, left: View, right: View) -> View:
+    if kind == "and":
+        return b.mul(left, right)
+    return b.either(left, right) if kind == "or" else b.negate(b.equal(left, right))
+
+
+def _bitwise(kind: str) -> Handler:
+    def handler(b: Builder, self: View | Number, other: View | Number) -> View:
+        left, right = b.aligned(self, other)
+        if b.call.dtype is torch.bool:
+            if not is_indicator(left) or not is_indicator(right):
+                raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
+            return _of_booleans(b, kind, left, right)
+        _require_whole(b)
+        return b.pointwise(BITS[kind], left, right)
+
+    return handler
+
+
+for _kind in BITS:
+    for _overload in ("Tensor", "Scalar", "Scalar_Tensor"):
+        operator(getattr(getattr(aten, f"bitwise_{_kind}"), _overload))(_bitwise(_kind))
+
+
+@operator(aten.bitwise_not.default)
+def bitwise_not(b: Builder, self: View) -> View:
+    """Of integers it is ``-x - 1``, of those that hold 0 and 1 too."""
+    if b.call.dtype is torch.bool:
+        if not is_indicator(self):
+            raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
+        return b.negate(self)
+    _require_whole(b)
+    return b.combination((-1, self), (-1, 1))
+
+
+def _shift(side: str) -> Handler:
+    def handler(b: Builder, self: View | Number, other: View | Number) -> View:
+        return b.pointwise(SHIFTS[side], self, other, attributes=(_require_whole(b),))
+
+    return handler
+
+
+for _side, _legacy in (("left", aten.__lshift__), ("right", aten.__rshift__)):
+    _operator = getattr(aten, f"bitwise_{_side}_shift")
+    for _target in (_operator.Tensor, _operator.Tensor_Scalar, _operator.Scalar_Tensor, _legacy.Tensor, _legacy.Scalar):
+        operator(_target)(_shift(_side))
+
+
+def _divisor(kind: str) -> Handler:
+    def handler(b: Builder, self: View, other: View) -> View:
+        _require_whole(b)
+        return b.pointwise(DIVISORS[kind], self, other)
+
+    return handler
+
+
+operator(aten.gcd.default)(_divisor("gcd"))
+operator(aten.lcm.default)(_divisor("lcm"))
