@@ -187,7 +187,7 @@ def test_what_is_computed_from_an_unknown_is_equal_to_itself_alone(consumer: obj
         sources = [
             g.call(aten.nextafter.default, x, x),
             g.call(aten.nextafter.default, x, x),
-            g.call(aten.copysign.Tensor, x, x),
+            g.call(aten.nextafter.default, x, g.call(aten.neg.default, x)),
             x,
         ]
         return g, [consumer(g, s, x) for s in sources]  # type: ignore[operator]
