@@ -7,9 +7,11 @@ empty modules where it is not installed.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import math
 import sys
 import types
@@ -19,64 +21,123 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import verifycompile
 from benchmarks.coverage import Case, Package
+from benchmarks.real_programs.cpu_attention import shard_attention_on_the_cpu
 
 PACKAGE = Package("torchtitan", "pip install --no-deps torchtitan==0.2.2 tomli")
 
-SEQUENCE, VOCABULARY = 16, 64
-AXES = ("dp_replicate", "fsdp", "tp")
-PLANS = {
-    "llama3": ("torchtitan.models.llama3.infra.parallelize", "parallelize_llama"),
-    "llama4": ("torchtitan.models.llama4.infra.parallelize", "parallelize_llama"),
-    "deepseek_v3": ("torchtitan.models.deepseek_v3.infra.parallelize", "parallelize_deepseekv3"),
-    "llama3 simple_fsdp": ("torchtitan.experiments.simple_fsdp.llama3.parallelize", "parallelize_llama"),
-    "deepseek_v3 simple_fsdp": (
-        "torchtitan.experiments.simple_fsdp.deepseek_v3.parallelize",
-        "parallelize_deepseekv3",
-    ),
+SEQUENCE, VOCABULARY, LAYERS = 16, 64, 2
+DATA_AXES = ("dp_replicate", "dp_shard", "dp_shard_mod_ep", "dp_shard_in_ep", "fsdp", "ep")
+"""Names of the mesh axes over which the batch is divided, in any version."""
+
+_MODELS = "torchtitan.models.{}.infra.parallelize"
+_EXPERIMENTS = "torchtitan.experiments.{}.infra.parallelize"
+_SIMPLE = "torchtitan.experiments.simple_fsdp.{}.parallelize"
+_SIMPLE_OLD = "torchtitan.experiments.simple_fsdp.parallelize"
+PLANS: dict[str, tuple[tuple[str, ...], str]] = {
+    "llama3": ((_MODELS,), "parallelize_llama"),
+    "llama4": ((_MODELS, _EXPERIMENTS), "parallelize_llama"),
+    "deepseek_v3": ((_MODELS,), "parallelize_deepseekv3"),
+    "qwen3": ((_MODELS,), "parallelize_qwen3"),
+    "llama3 simple_fsdp": ((_SIMPLE, _SIMPLE_OLD), "parallelize_llama"),
+    "deepseek_v3 simple_fsdp": ((_SIMPLE,), "parallelize_deepseekv3"),
 }
-"""Program -> module and name of the function that parallelizes it."""
+"""Program -> modules that may hold it, and name, of the function that parallelizes it."""
+
+MUTANTS = ("parts not summed", "scaled by the degree", "order of the shards")
+"""Changes of the first layer under tensor parallelism that must not verify: see ``_mutate``."""
+
+EXPERTS = "experts"
+"""Part of a mode: feed-forward layers are experts."""
 
 
-def cases(_version: str) -> Iterator[Case]:
-    """Tensor parallelism with sequence and loss parallelism, data parallelism in the graph, and both."""
-    for program in ("llama3", "llama4", "deepseek_v3"):
-        for degree in (2, 4):
-            yield Case(program, f"tp={degree}", "training")
-        yield Case(program, "tp=2", "training, logits")
-        yield Case(program, "tp=2", "training, full activation checkpointing")
+def cases(version: str) -> Iterator[Case]:
+    """Tensor parallelism with sequence and loss parallelism, data parallelism in the graph and outside, and both."""
+    old = version.startswith("0.1")
+    # The mean over the tokens of all ranks is not the mean of means where labels are ignored.
+    sums = not version.startswith(("0.1", "0.2.0", "0.2.1"))
+    for program in ("llama3", "llama4", *(() if old else ("deepseek_v3", "qwen3"))):
+        yield Case(program, "tp=2", "training")
+        yield Case(program, "fsdp=2,tp=2", "training" if sums else "training, logits")
+        if not sums:
+            continue  # older versions in brief
+        yield Case(program, "tp=4", "training")
+        for mode in ("logits", "no loss parallelism", "full activation checkpointing"):
+            yield Case(program, "tp=2", f"training, {mode}")
         yield Case(program, "tp=2", "training, selective activation checkpointing")
-    for program in ("llama3 simple_fsdp", "deepseek_v3 simple_fsdp"):
-        for degree in ("fsdp=2", "fsdp=4", "dp_replicate=2", "dp_replicate=2,fsdp=2", "fsdp=2,tp=2"):
+        for mutant in MUTANTS:
+            yield Case(program, "tp=2", f"training, mutant: {mutant}", "refuted")
+        for degree in ("fsdp=2", "fsdp=4", "dp_replicate=2,fsdp=2"):
             yield Case(program, degree, "training")
-        yield Case(program, "dp_replicate=2,fsdp=2,tp=2", "training, selective activation checkpointing")
+        # DDP takes the mean of what the ranks' own sums of losses give: see docs/found.md.
+        yield Case(program, "dp_replicate=2", "training", "refuted")
+        yield Case(program, "fsdp=2", "training, mutant: mean of gradients", "refuted")
+        yield Case(program, "dp_replicate=2", "training, logits")
+    for program in ("llama3 simple_fsdp", *(() if old else ("deepseek_v3 simple_fsdp",))):
+        for degree in ("fsdp=2", "fsdp=4", "dp_replicate=2", "dp_replicate=2,fsdp=2", "fsdp=2,tp=2"):
+            yield Case(program, degree, "training" if sums else "training, logits")
+        step = "training" if sums else "training, logits"
+        yield Case(program, "dp_replicate=2,fsdp=2,tp=2", f"{step}, selective activation checkpointing")
 
 
 def check(case: Case) -> verifycompile.Report:
     """Build the model of one case, parallelize it by torchtitan's own function, and verify a step of it."""
     sizes = {name: int(size) for name, size in (part.split("=") for part in case.degree.split(","))}
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=math.prod(sizes.values()))
+    world = math.prod(size for name, size in sizes.items() if name != "ep")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     sys.meta_path.insert(0, _EmptyModules())
+    shard_attention_on_the_cpu()
     torch.manual_seed(0)
-    dimensions, config = _configuration(sizes, case.mode)
-    module, function = PLANS[case.program]
-    model = getattr(importlib.import_module(module), function)(_model(case.program, sizes), dimensions, config)
+    dimensions = _dimensions(sizes, world)
+    mesh = dimensions.build_mesh(**_only_known(dimensions.build_mesh, device_type="cpu"))
+    config = _configuration(case.mode)
+    function = _function(case.program)
+    known = _only_known(function, world_mesh=mesh, parallel_dims=dimensions, job_config=config)
+    model = function(_model(case.program, sizes, case.mode), **known)
+    _mutate(model, case.mode, dimensions, mesh)
     tokens = torch.zeros(2, SEQUENCE, dtype=torch.int64)
     step, arguments = (model, (tokens,)) if "logits" in case.mode else (_Step(model), (tokens, tokens.clone()))
     options: dict[str, Any] = {}
-    if dimensions.dp_enabled:
-        axes = [name for name in AXES if sizes.get(name, 1) > 1]
+    axes = [name for name in _axis_names(dimensions, mesh) if name in (*DATA_AXES, "tp")]
+    if any(name in DATA_AXES for name in axes):
         placements = tuple(Replicate() if name == "tp" else Shard(0) for name in axes)
         names = ("tokens",) if step is model else ("tokens", "labels")
-        options = {"mesh": dimensions.get_mesh(axes), "in_placements": dict.fromkeys(names, placements)}
-    sharded_logits = sizes.get("tp", 1) > 1 and step is not model
+        whole = dimensions.get_mesh(axes) if hasattr(dimensions, "get_mesh") else mesh[tuple(axes)]
+        options = {"mesh": whole, "in_placements": dict.fromkeys(names, placements)}
+    sharded_logits = sizes.get("tp", 1) > 1 and "logits" not in case.mode and "no loss" not in case.mode
     with loss_parallel() if sharded_logits else contextlib.nullcontext():
         return verifycompile.verify(step, arguments, **options)
+
+
+def _mutate(model: Any, mode: str, dimensions: Any, mesh: Any) -> None:
+    """Make the program wrong as the mode says."""
+    mutant = mode.partition("mutant: ")[2]
+    if mutant == "mean of gradients":
+        model.set_gradient_divide_factor(2.0)
+        for block in model.layers.values():
+            block.set_gradient_divide_factor(2.0)
+    if mutant not in MUTANTS:
+        return
+    axis = dimensions.get_mesh("tp") if hasattr(dimensions, "get_mesh") else mesh["tp"]
+    last = model.layers["0"].feed_forward.w2
+    last._forward_hooks.clear()  # noqa: SLF001 - the hook that adds the parts
+
+    def changed(_module: nn.Module, _inputs: Any, output: DTensor) -> torch.Tensor:
+        if mutant == "parts not summed":
+            whole = DTensor.from_local(output.to_local(), axis, [Replicate()])
+        else:
+            whole = output.redistribute(placements=[Replicate()])
+        if mutant == "order of the shards":
+            whole = DTensor.from_local(whole.to_local().flip(1), axis, [Replicate()])
+        part = whole.redistribute(placements=[Shard(1)]).to_local()
+        return part / axis.size() if mutant == "scaled by the degree" else part
+
+    last.register_forward_hook(changed)
 
 
 class _Step(nn.Module):
@@ -92,52 +153,110 @@ class _Step(nn.Module):
         return cross_entropy_loss(self.model(tokens), labels)
 
 
-def _configuration(sizes: dict[str, int], mode: str) -> tuple[Any, Any]:
-    from torchtitan.config import JobConfig
+def _only_known(function: Any, **arguments: Any) -> dict[str, Any]:
+    """Versions differ in what a function takes."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+def _function(program: str) -> Any:
+    places, name = PLANS[program]
+    for place in places:
+        with contextlib.suppress(ModuleNotFoundError):
+            return getattr(importlib.import_module(place.format(program.partition(" ")[0])), name)
+    raise ModuleNotFoundError(f"no module of this version parallelizes {program}")
+
+
+def _dimensions(sizes: dict[str, int], world: int) -> Any:
     from torchtitan.distributed import ParallelDims, parallel_dims
 
     parallel_dims.device_type = "cpu"
-    degrees = {"dp_replicate": 1, "fsdp": 1, "tp": 1, **sizes}
-    dimensions = ParallelDims(
-        dp_replicate=degrees["dp_replicate"],
-        dp_shard=degrees["fsdp"],
-        cp=1,
-        tp=degrees["tp"],
-        pp=1,
-        ep=1,
-        etp=1,
-        world_size=math.prod(sizes.values()),
-    )
-    dimensions.build_mesh()
+    degrees = {"dp_replicate": 1, "tp": 1, "cp": 1, "pp": 1, "ep": 1, "etp": 1, **sizes}
+    degrees["dp_shard"] = degrees.pop("fsdp", 1)
+    degrees.update(world_size=world, enable_loss_parallel=True)
+    return ParallelDims(**_only_known(ParallelDims, **degrees))
+
+
+def _axis_names(dimensions: Any, mesh: Any) -> tuple[str, ...]:
+    if hasattr(dimensions, "get_mesh"):
+        return tuple(name for name in ("dp_replicate", "fsdp", "tp") if dimensions.get_optional_mesh(name))
+    return tuple(mesh.mesh_dim_names)
+
+
+def _configuration(mode: str) -> Any:
+    try:
+        from torchtitan.config import JobConfig
+    except ModuleNotFoundError:
+        from torchtitan.config_manager import JobConfig
     config = JobConfig()
     config.training.seq_len = SEQUENCE
     config.activation_checkpoint.mode = next((kind for kind in ("full", "selective") if kind in mode), "none")
     config.activation_checkpoint.selective_ac_option = "op"
-    return dimensions, config
+    config.parallelism.disable_loss_parallel = "no loss" in mode
+    return config
 
 
-def _model(program: str, sizes: dict[str, int]) -> nn.Module:
+def _model(program: str, sizes: dict[str, int], mode: str) -> nn.Module:
     name, _, experiment = program.partition(" ")
     heads = max(4, 2 * sizes.get("tp", 1))
-    package = importlib.import_module(f"torchtitan.models.{name}")
-    common = {"n_layers": 2, "n_heads": heads, "vocab_size": VOCABULARY, "max_seq_len": SEQUENCE}
-    if name == "deepseek_v3":
-        kind: Any = package.DeepSeekV3Model
-        attention = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
-        arguments = package.DeepSeekV3ModelArgs(**common, **attention, dim=32, inter_dim=64, n_dense_layers=2)
-    else:
-        kind = package.Transformer
-        arguments = package.TransformerModelArgs(**common, dim=8 * heads, n_kv_heads=heads // 2, multiple_of=16)
+    try:
+        package = importlib.import_module(f"torchtitan.models.{name}")
+    except ModuleNotFoundError:
+        package = importlib.import_module(f"torchtitan.experiments.{name}")
+    common = {"n_layers": LAYERS, "n_heads": heads, "vocab_size": VOCABULARY, "max_seq_len": SEQUENCE}
+    narrow = {"dim": 8 * heads, "n_kv_heads": heads // 2}
+    attention = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    dense, experts = LAYERS, EXPERTS in mode
+    options: dict[str, dict[str, Any]] = {
+        "llama3": {**narrow, "multiple_of": 16},
+        # Every so many layers are experts; in old versions a switch of its own says so.
+        "llama4": {**narrow, "multiple_of": 16, "interleave_moe_layer_step": 1 if experts else 2 * dense + 1},
+        "deepseek_v3": {**attention, "dim": 32, "inter_dim": 64, "n_dense_layers": 0 if experts else dense},
+        "qwen3": {**narrow, "head_dim": 8, "hidden_dim": 64, "moe_enabled": experts},
+    }
+    kind, arguments_kind = _classes(package)
+    switches = {"moe_enabled": experts, "moe_inter_dim": 16}
+    known = {field.name for field in dataclasses.fields(arguments_kind)}
+    chosen = {key: value for key, value in {**switches, **common, **options[name]}.items() if key in known}
+    arguments = arguments_kind(**chosen)
+    if experts:
+        arguments.moe_args.num_experts = 4
+        arguments.moe_args.use_grouped_mm = "grouped" in mode
     if experiment:
-        module = importlib.import_module(f"torchtitan.experiments.simple_fsdp.{name}.model")
+        try:
+            module = importlib.import_module(f"torchtitan.experiments.simple_fsdp.{name}.model")
+        except ModuleNotFoundError:
+            module = importlib.import_module("torchtitan.experiments.simple_fsdp.model")
         kind = next(value for key, value in vars(module).items() if key.startswith("SimpleFSDP"))
     return kind(arguments)
+
+
+def _classes(package: Any) -> tuple[Any, Any]:
+    """The classes of the model and of its arguments."""
+    arguments = next(value for key, value in vars(package).items() if key.endswith("ModelArgs"))
+    model = next(
+        value
+        for key, value in vars(package).items()
+        if isinstance(value, type) and issubclass(value, nn.Module) and key.endswith(("Model", "Transformer"))
+    )
+    return model, arguments
 
 
 class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Stands in for modules that are not installed, and for those that need a GPU's compiler."""
 
-    _ABSENT = ("datasets", "einops", "rich", "safetensors", "tensorboard", "tokenizers", "torchdata", "tyro", "wandb")
+    _ABSENT = (
+        "datasets",
+        "einops",
+        "rich",
+        "safetensors",
+        "tensorboard",
+        "tiktoken",
+        "tokenizers",
+        "torchdata",
+        "tyro",
+        "wandb",
+    )
     _REPLACED = ("torchtitan.config.manager", "torchtitan.models.moe.kernels", "torch.utils.tensorboard")
 
     def find_spec(self, fullname: str, *_where: Any) -> importlib.machinery.ModuleSpec | None:
@@ -147,7 +266,7 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Every name in it is a class that does nothing."""
+        """What stands in for it."""
         return _Empty(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
@@ -155,6 +274,8 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Empty(types.ModuleType):
+    """Every name in it is a class that does nothing, or, where it begins small, a module or function like this one."""
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.__path__ = []
@@ -162,4 +283,14 @@ class _Empty(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {"__call__": lambda self, *_args, **_keywords: self})
+        if name[0].islower():
+            return _Empty(name)
+        return type(name, (), {"__call__": _returned, "__getattr__": lambda _self, inner: _Empty(inner)})
+
+    def __call__(self, *arguments: Any, **_keywords: Any) -> Any:
+        return _returned(self, *arguments)
+
+
+def _returned(self: Any, *arguments: Any, **_keywords: Any) -> Any:
+    """What a decorator gives back: the function that it is put on."""
+    return arguments[0] if arguments else self
