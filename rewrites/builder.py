@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 import sympy
@@ -40,6 +40,7 @@ RESHAPE = Operation("reshape", linear=frozenset({0}))
 SLICE = Operation("slice", linear=frozenset({0}))
 PAD = Operation("pad", linear=frozenset({0}))
 POWER = exponential.POWER
+_SHORT_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,13 +294,27 @@ class Builder:
     # -- comparisons
 
     def equal(self, left: View | Number, right: View | Number) -> View:
-        return self.pointwise(indicator.EQUAL, left, right)
+        return self._compared(indicator.equal, left, right)
 
     def less(self, left: View | Number, right: View | Number) -> View:
-        return self.pointwise(indicator.LESS, left, right)
+        if self._wraps_around():
+            return self.pointwise(indicator.LESS, left, right)
+        return self._compared(indicator.less, left, right)
 
     def less_equal(self, left: View | Number, right: View | Number) -> View:
-        return self.pointwise(indicator.LESS_EQUAL, left, right)
+        if self._wraps_around():
+            return self.pointwise(indicator.LESS_EQUAL, left, right)
+        return self._compared(indicator.less_equal, left, right)
+
+    def _wraps_around(self) -> bool:
+        """Whether differences of the call's operands may be other numbers than those of whole numbers."""
+        return not _SHORT_INTEGERS.isdisjoint(self.call.dtypes.values())
+
+    def _compared(
+        self, comparison: Callable[[TermPool, View, View], View], left: View | Number, right: View | Number
+    ) -> View:
+        views = self.aligned(left, right)
+        return self._expanded(comparison(self.pool, *views), views)
 
     def negate(self, view: View) -> View:
         if not indicator.is_indicator(view):

@@ -359,11 +359,8 @@ def triangle(b: Builder, view: View, diagonal: int, lower: bool) -> View:
     rows, columns = b.shape(view)[-2:]
     row = b.unsqueeze(b.iota(rows), 1)
     column = b.unsqueeze(b.iota(columns), 0)
-    # As programs write it that compare positions: the diagonal itself, or what is strictly on one side of it.
-    if lower:
-        mask = b.less(column, row) if diagonal == -1 else b.less_equal(column, b.add(row, diagonal))
-    else:
-        mask = b.less(row, column) if diagonal == 1 else b.less_equal(b.add(row, diagonal), column)
+    edge = b.add(row, diagonal)
+    mask = b.less_equal(column, edge) if lower else b.less_equal(edge, column)
     return b.mul(view, mask)
 
 

@@ -13,6 +13,7 @@ import z3
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
+from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
@@ -24,7 +25,7 @@ from verifycompile.rewrites.solver import holds
 
 _COPIES = (CONCATENATE, PAD, RESHAPE, SLICE)
 _FLOOR = FUNCTIONS["floor"]
-_ARITHMETIC = (COMBINE, EQUAL, LESS, LESS_EQUAL, NOT, MAXIMUM, MINIMUM, WHERE, _FLOOR)
+_ARITHMETIC = (COMBINE, EQUAL, LESS, LESS_EQUAL, AT_MOST, NOT, MAXIMUM, MINIMUM, WHERE, _FLOOR)
 
 
 @matching_lemma("VL20", "open-masked-sum")
@@ -106,7 +107,7 @@ def _candidates(value: View, indicators: Sequence[View]) -> Iterator[View]:
     leaves = integer_leaves(value)
     yield from leaves
     for mask in indicators:
-        if mask.term.operation in (LESS, LESS_EQUAL):
+        if mask.term.operation in (LESS, LESS_EQUAL, AT_MOST):
             yield from (v for v in open_view(mask).operands if v.coefficient == 1 and v not in leaves)
 
 
@@ -213,6 +214,10 @@ class Translator:
         if operation in comparison:
             left, right = open_view(view).operands
             return comparison[operation](self.integer(left), self.integer(right))
+        if operation is AT_MOST:
+            left, right = open_view(view).operands
+            (constant,) = view.term.attributes
+            return self.integer(left) <= self.integer(right) + constant
         if operation is NOT:
             return z3.Not(self.truth(open_view(view).operands[0]))
         if _is_product(view):

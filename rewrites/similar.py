@@ -8,9 +8,11 @@ its normal form is the one that the whole computation has.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
 
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.build import Label, Signature, apply
+from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
@@ -89,7 +91,7 @@ def _stack_all_terms(pool: TermPool, wanted: _Terms) -> bool:
             if stacked is None:
                 return False
             operands.append(stacked)
-        built = _rebuild(pool, first, operands)
+        built = _rebuild_inequality(pool, terms, operands) if first.operation is AT_MOST else _rebuild(pool, first, operands)
         if built is None:
             return False
         pool.memo[_key(terms)] = built
@@ -113,11 +115,25 @@ def _rebuild(pool: TermPool, term: Term, operands: Sequence[View]) -> View | Non
         return None
 
 
+def _rebuild_inequality(pool: TermPool, terms: _Terms, operands: Sequence[View]) -> View | None:
+    """``left <= right + c[piece]`` where c grows evenly: a counter of the pieces joins the right side."""
+    left, right = operands
+    constants = [int(term.attributes[0]) for term in terms]  # type: ignore[call-overload]
+    step = constants[1] - constants[0]
+    if any(c != constants[0] + k * step for k, c in enumerate(constants)):
+        return None
+    shape = right.shape
+    counter = algebra.iota(pool, len(terms))
+    pieces = View(counter.coefficient, counter.term, shape, (((0, 1, len(terms)),),)).scaled(Fraction(step))
+    offset = pool.constant(Fraction(constants[0]), shape)
+    return whole_at_most(pool, left, algebra.combine(pool, [right, offset, pieces]))
+
+
 def _frame(term: Term) -> tuple[object, ...]:
     """What similar terms have in common, operands aside."""
     return (
         term.operation,
-        term.attributes,
+        () if term.operation is AT_MOST else term.attributes,  # see `_rebuild_inequality`
         term.index_sizes,
         term.free,
         term.summed,

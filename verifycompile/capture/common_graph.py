@@ -19,6 +19,7 @@ from verifycompile.program import Mesh
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import coordinate_of, real_object
 from verifycompile.torch_interface.ranks import new_coordinate
+from verifycompile.torch_interface.schema import arguments_of
 from verifycompile.torch_interface.source import location_of
 
 Path = tuple[int | str, ...]
@@ -77,6 +78,7 @@ class _Comparison:
                 shapes = (_description(node.meta.get("val")), _description(first.meta.get("val")))
                 raise self._different(first, rank, f"makes a value of {shapes[0]} where", f"makes one of {shapes[1]}")
             twins[node] = first
+        _write_defaults(nodes)
         self._argument(first, ("args",), [node.args for node in nodes])
         self._argument(first, ("kwargs",), [node.kwargs for node in nodes])
 
@@ -111,6 +113,15 @@ class _Comparison:
         text = f"rank {rank} {theirs} rank {self._ranks[0]}{' ' + ours if ours else ''}"
         place = location_of(first)
         return DifferentGraphsError(text if place is None else f"{text} (line {place.line})", first)
+
+
+def _write_defaults(nodes: Sequence[torch.fx.Node]) -> None:
+    """Torch leaves out trailing arguments that have their defaults, as an offset is on the first rank: written out."""
+    longest = max(len(node.args) for node in nodes)
+    for node in nodes:
+        missing = (arguments_of(node.target) or ())[len(node.args) : longest]
+        if all(argument.has_default and argument.name not in node.kwargs for argument in missing):
+            node.args = (*node.args, *(argument.default for argument in missing))
 
 
 def _same_leaf(value: Any, other: Any) -> bool:

@@ -7,6 +7,7 @@ gather is a contraction with ``equal(index, iota)``, the one-hot form of the ind
 from __future__ import annotations
 
 from verifycompile.ir.algebra import CONTRACT, elementwise, multiply_views, open_view
+from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
 from verifycompile.ir.term import Operation, TermPool, View
 
 EQUAL = Operation("equal", commutative=True, indicator=True)
@@ -28,15 +29,22 @@ def is_indicator(view: View) -> bool:
 
 
 def equal(pool: TermPool, left: View, right: View) -> View:
+    """``left == right``; a value that is 0 or 1 compared with such a number is itself or its negation."""
+    for value, number in ((left, right), (right, left)):
+        if number.term is pool.unit and is_indicator(number) and is_indicator(value) and value.term is not pool.unit:
+            return negate(pool, value) if number.is_zero else value
     return elementwise(pool, EQUAL, (), (left, right))
 
 
 def less(pool: TermPool, left: View, right: View) -> View:
-    return elementwise(pool, LESS, (), (left, right))
+    """``left < right``; between whole numbers ``left <= right - 1``."""
+    whole = whole_at_most(pool, left, right, strict=True)
+    return elementwise(pool, LESS, (), (left, right)) if whole is None else whole
 
 
 def less_equal(pool: TermPool, left: View, right: View) -> View:
-    return elementwise(pool, LESS_EQUAL, (), (left, right))
+    whole = whole_at_most(pool, left, right)
+    return elementwise(pool, LESS_EQUAL, (), (left, right)) if whole is None else whole
 
 
 def negate(pool: TermPool, view: View) -> View:
@@ -46,6 +54,8 @@ def negate(pool: TermPool, view: View) -> View:
     if view.term is pool.unit:
         return pool.constant(1 - view.coefficient, view.shape)  # pyright: ignore[reportArgumentType]
     term = view.term
+    if term.operation is AT_MOST:
+        return turned_round(pool, view)
     if term.operation in (NOT, LESS, LESS_EQUAL):
         operands = open_view(view).operands
         if term.operation is NOT:

@@ -1,0 +1,223 @@
+"""Inequalities between whole numbers in one form: ``left <= right + c``.
+
+Everything is brought to one side first, so that ``q - k >= 0``, ``k < q + 1`` and ``not k > q`` are one term, and so are
+the masks that programs make of them. Counters are taken apart into digits, which cancel where both sides have them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, max_size, open_view
+from verifycompile.ir.relabel import merge_digits
+from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply, to_sympy
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
+
+AT_MOST = Operation("at_most", indicator=True)
+"""``left <= right + c`` of whole numbers; the attribute is c. What is subtracted on one side stands on the other."""
+
+_COPIES = frozenset({"concatenate", "stack", "pad", "reshape", "slice", "contiguous_part"})
+"""Operations whose elements are those of their operands, or zero."""
+
+
+def is_whole(view: View) -> bool:
+    """Whether every element is a whole number by construction."""
+    if view.is_zero:
+        return True
+    if not isinstance(view.coefficient, Fraction) or view.coefficient.denominator != 1:
+        return False
+    operation = view.term.operation
+    if operation.whole or operation.indicator or operation.name == "one":
+        return True
+    made_of_wholes = operation in (COMBINE, CONTRACT) or operation.name in _COPIES
+    return made_of_wholes and all(is_whole(operand) for operand in view.term.operands)
+
+
+def whole_at_most(pool: TermPool, left: View, right: View, strict: bool = False) -> View | None:
+    """The indicator of ``left <= right``; None where what is compared is not made of whole numbers.
+
+    ``strict``: of ``left < right``.
+    """
+    shape = left.shape
+    if right.shape != shape:
+        shape = tuple(max_size(s, t) for s, t in zip(left.shape, right.shape, strict=True))
+    difference = _Difference(pool, shape)
+    if not (difference.take(right, ONE) and difference.take(left, -ONE)):
+        return None
+    return difference.indicator(strict)
+
+
+def turned_round(pool: TermPool, view: View) -> View:
+    """The negation of an inequality."""
+    left, right = open_view(view).operands
+    (constant,) = view.term.attributes
+    assert isinstance(constant, int)
+    return elementwise(pool, AT_MOST, (-constant - 1,), (right, left))
+
+
+class _Difference:
+    """``sum(weight * digit) + sum(coefficient * view) + constant``, which is to be at least zero."""
+
+    def __init__(self, pool: TermPool, shape: tuple[Size, ...]) -> None:
+        self.pool, self.shape, self.constant = pool, shape, Fraction(0)
+        self.digits: dict[Digit, Scalar] = {}
+        self.others: dict[View, Scalar] = {}
+
+    def take(self, view: View, factor: Scalar) -> bool:
+        """Add a multiple of a view; False where it is not made of whole numbers."""
+        factor = multiply(factor, view.coefficient)
+        if factor == 0:
+            return True
+        if view.term is self.pool.unit:
+            if not isinstance(factor, Fraction):
+                return False
+            self.constant += factor
+            return True
+        if view.term.operation is COMBINE:
+            return all(self.take(operand, factor) for operand in open_view(view.unscaled()).operands)
+        if view.term.operation is IOTA:
+            return self._take_counter(view, factor)
+        key = View(ONE, view.term, self.shape, view.axes)
+        if not is_whole(key):
+            return False
+        self.others[key] = add(self.others.get(key, Fraction(0)), factor)
+        return True
+
+    def _take_counter(self, view: View, factor: Scalar) -> bool:
+        weight: Size = 1
+        for digit in reversed(view.axes[0]):
+            scale = multiply(factor, as_scalar(weight))
+            if digit[0] == CONSTANT:
+                value = multiply(scale, as_scalar(digit[1]))
+                if not isinstance(value, Fraction):
+                    return False
+                self.constant += value
+            else:
+                self.digits[digit] = add(self.digits.get(digit, Fraction(0)), scale)
+            weight = product((weight, digit[2]))
+        return True
+
+    def indicator(self, strict: bool) -> View | None:
+        """The inequality; a constant where all values of its digits decide it."""
+        digits = _merged({d: w for d, w in _split(self.digits).items() if w != 0})
+        others = {v: c for v, c in self.others.items() if c != 0}
+        constant = self.constant
+        if all(isinstance(weight, Fraction) for weight in (*digits.values(), *others.values())):
+            constant = _reduce(digits, others, constant, strict)
+            decided = _decided(digits, others, constant)
+            if decided is not None:
+                return self.pool.constant(Fraction(decided), self.shape)
+        elif constant.denominator == 1 and all(_is_whole_number(w) for w in (*digits.values(), *others.values())):
+            constant -= strict
+        else:
+            return None
+        sides: dict[int, list[View]] = {1: [], -1: []}
+        for weight, view in [
+            *((w, View(ONE, iota(self.pool, d[2]).term, self.shape, ((d,),))) for d, w in digits.items()),
+            *((c, v) for v, c in others.items()),
+        ]:
+            sign = _sign(weight)
+            if sign is None:
+                return None
+            sides[sign].append(view.scaled(weight if sign == 1 else multiply(weight, -ONE)))
+        left, right = (
+            combine(self.pool, sides[sign]) if sides[sign] else self.pool.zero(self.shape) for sign in (-1, 1)
+        )
+        return elementwise(self.pool, AT_MOST, (int(constant),), (left, right))
+
+
+def _is_whole_number(value: Scalar) -> bool:
+    return value.denominator == 1 if isinstance(value, Fraction) else value.is_integer is True
+
+
+def _sign(value: Scalar) -> int | None:
+    if isinstance(value, Fraction):
+        return 1 if value > 0 else -1
+    known = to_sympy(value)
+    return 1 if known.is_positive else -1 if known.is_negative else None
+
+
+def _split(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
+    """Digits of one dimension cut where other digits of it begin or end, so that equal parts meet."""
+    result: dict[Digit, Scalar] = {}
+    for (dim, divisor, size), weight in digits.items():
+        cuts = [divisor, product((divisor, size))]
+        for other, low, extent in digits:
+            if other == dim:
+                cuts += [low, product((low, extent))]
+        for part, scale in _parts((dim, divisor, size), cuts):
+            result[part] = add(result.get(part, Fraction(0)), multiply(weight, as_scalar(scale)))
+    return result
+
+
+def _parts(digit: Digit, cuts: Sequence[Size]) -> Iterable[tuple[Digit, Size]]:
+    """The digit in parts with the weight of each; as it is where the cuts do not nest."""
+    dim, divisor, size = digit
+    if not isinstance(divisor, int) or not isinstance(size, int):
+        return [(digit, 1)]
+    inside = sorted({cut for cut in cuts if isinstance(cut, int) and divisor <= cut <= divisor * size})
+    steps = list(itertools.pairwise(inside))
+    if any(high % low for low, high in steps):
+        return [(digit, 1)]
+    return [((dim, low, high // low), low // divisor) for low, high in steps]
+
+
+def _merged(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
+    """Neighbouring digits of one dimension whose weights fit, as one digit."""
+    for high, weight in digits.items():
+        for low, below in digits.items():
+            joined = merge_digits((high, low))
+            if len(joined) == 1 and high != low and weight == multiply(below, as_scalar(low[2])):
+                rest = {d: w for d, w in digits.items() if d not in (high, low)}
+                return _merged({**rest, joined[0]: below})
+    return digits
+
+
+def _reduce(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: Fraction, strict: bool) -> Fraction:
+    """Drop what rounding takes away: ``4 a + i >= 0`` with ``0 <= i < 4`` is ``a >= 0``. Divides by common factors.
+
+    ``strict``: the sum is to be greater than zero.
+    """
+    while True:
+        weights = [w for w in (*digits.values(), *others.values()) if isinstance(w, Fraction)]
+        denominator = math.lcm(*(w.denominator for w in weights))
+        common = Fraction(math.gcd(*(int(w * denominator) for w in weights)) or 1, denominator)
+        constant = Fraction(math.ceil(constant / common) - 1 if strict else math.floor(constant / common))
+        strict = False
+        for mapping in (digits, others):
+            for key, weight in mapping.items():  # pyright: ignore[reportUnknownVariableType]
+                mapping[key] = divide(weight, common)  # pyright: ignore[reportArgumentType, reportUnknownArgumentType]
+        negligible = _negligible(digits, others, constant)
+        if negligible is None:
+            return constant
+        del digits[negligible]
+
+
+def _negligible(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: Fraction) -> Digit | None:
+    """A digit whose value never decides: all other weights are multiples of a step that it does not fill."""
+    for digit, weight in digits.items():
+        if not isinstance(weight, Fraction) or not isinstance(digit[2], int):
+            continue
+        rest = [int(w) for d, w in (*digits.items(), *others.items()) if d != digit and isinstance(w, Fraction)]  # pyright: ignore[reportUnnecessaryComparison]
+        step = math.gcd(*rest) if rest else 0
+        reach = weight * (digit[2] - 1)
+        if step > 1 and 0 <= constant % step + reach < step:
+            return digit
+    return None
+
+
+def _decided(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: Fraction) -> int | None:
+    """1 where the least value is not negative, 0 where the largest is; None otherwise."""
+    if others:
+        return None
+    least = largest = constant
+    for (_, _, size), weight in digits.items():
+        if not isinstance(size, int) or not isinstance(weight, Fraction):
+            return None
+        least += min(weight * (size - 1), 0)
+        largest += max(weight * (size - 1), 0)
+    return 1 if least >= 0 else 0 if largest < 0 else None
