@@ -91,7 +91,8 @@ def _stack_all_terms(pool: TermPool, wanted: _Terms) -> bool:
             if stacked is None:
                 return False
             operands.append(stacked)
-        built = _rebuild_inequality(pool, terms, operands) if first.operation is AT_MOST else _rebuild(pool, first, operands)
+        compared = first.operation is AT_MOST
+        built = _rebuild_inequality(pool, terms, operands) if compared else _rebuild(pool, first, operands)
         if built is None:
             return False
         pool.memo[_key(terms)] = built

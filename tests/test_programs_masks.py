@@ -40,11 +40,10 @@ def _rank_of_group() -> int:
 
 
 def report_on(
-    spec: Callable[..., torch.Tensor], mask: Mask, form: Callable[..., torch.Tensor], mistake: str = "", ranks: int = 2,
-    by_group: bool = False,
-) -> Report:  # fmt: skip
+    spec: Callable[..., torch.Tensor], mask: Mask, form: Callable[..., torch.Tensor], mistake: str = "", ranks: int = 2
+) -> Report:
     with fake_mesh_world((ranks,), ("x",), rank=1) as mesh:
-        rank = _rank_of_group if by_group else mesh.get_local_rank
+        rank = _rank_of_group if ranks > 2 else mesh.get_local_rank
         gather = lambda x: attention._Gather.apply(x, mesh, True)  # noqa: E731
         return verifycompile.verify(
             by_rank(mask, form, gather, rank, mistake),
@@ -71,7 +70,7 @@ def test_mask_of_the_spec(spec: Mask) -> None:
 
 @pytest.mark.parametrize("mask", [difference, rows_of_triangle, shifted_triangle], ids=lambda mask: mask.__name__)
 def test_four_ranks_that_read_their_number(mask: Mask) -> None:
-    report = report_on(causal, mask, chosen, ranks=4, by_group=True)
+    report = report_on(causal, mask, chosen, ranks=4)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from random import Random
 
 import pytest
 import sympy
@@ -98,6 +100,28 @@ def test_what_rounding_takes_away() -> None:
     assert b.less(inner, 4).term is b.less_equal(b.iota(3), 0).term
     below = b.less(inner, b.full(6, ()))
     assert torch.equal(numbers(below)[0].bool(), torch.arange(12).reshape(3, 4) < 6)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_linear_inequality_holds_on_numbers(seed: int) -> None:
+    random = Random(seed)
+    pool = TermPool()
+    b = Builder(pool)
+    counter = b.reshape(b.iota(12), [3, 4])
+    parts = (b.unsqueeze(b.iota(3), 1), b.iota(4), counter, pool.leaf("x", (3, 4), whole=True))
+    values = (torch.arange(3).reshape(3, 1), torch.arange(4), torch.arange(12).reshape(3, 4),
+              torch.randint(-9, 9, (3, 4), generator=torch.Generator().manual_seed(seed)))  # fmt: skip
+    weights = [Fraction(random.choice([-4, -3, -1, 0, 0, 1, 2, 4, 8]), random.choice([1, 1, 2])) for _ in parts]
+    constant = Fraction(random.randint(-20, 20), random.choice([1, 2, 3]))
+    total = torch.full((3, 4), float(constant), dtype=torch.float64)
+    for weight, value in zip(weights, values, strict=True):
+        total = total + float(weight) * value
+    left = b.combination(*((-w, p) for w, p in zip(weights[:2], parts[:2], strict=True)))
+    right = b.combination(*zip(weights[2:], parts[2:], strict=True), (1, b.full(constant, ())))  # type: ignore[arg-type]
+    view = (b.less if seed % 2 else b.less_equal)(left, right)
+    assert torch.equal(Evaluator({"x": values[3]}).view(view).bool(), total > 1e-9 if seed % 2 else total >= -1e-9)
+    opposite = Evaluator({"x": values[3]}).view(b.negate(view)).bool()
+    assert torch.equal(opposite, total <= 1e-9 if seed % 2 else total < -1e-9)
 
 
 def test_constants_decide() -> None:

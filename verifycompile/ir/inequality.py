@@ -1,7 +1,7 @@
 """Inequalities between whole numbers in one form: ``left <= right + c``.
 
-Everything is brought to one side first, so that ``q - k >= 0``, ``k < q + 1`` and ``not k > q`` are one term, and so are
-the masks that programs make of them. Counters are taken apart into digits, which cancel where both sides have them.
+Everything is brought to one side first, so that ``q - k >= 0``, ``k < q + 1`` and ``not k > q`` are one term, and so
+are the masks that programs make of them. Counters are taken apart into digits, which cancel where both sides have them.
 """
 
 from __future__ import annotations
