@@ -174,7 +174,7 @@ _POINTWISE: dict[str, Callable[..., Tensor]] = evaluate_special.ElementByElement
         "equal": lambda _, a, b: (a == b).double(),
         "less": lambda _, a, b: (a < b).double(),
         "less_equal": lambda _, a, b: (a <= b).double(),
-        "at_most": lambda attributes, a, b: (a <= b + attributes[0]).double(),
+        "at_most": lambda attributes, a, b: (a.round() <= b.round() + attributes[0]).double(),  # of whole numbers
         "not": lambda _, a: 1 - a,
         "minimum": lambda _, a, b: torch.minimum(a, b),
         "maximum": lambda _, a, b: torch.maximum(a, b),
