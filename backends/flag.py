@@ -12,8 +12,10 @@ from verifycompile.backends.autoload import FLAG_VARIABLE
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.verify import report_on, verify
 from verifycompile.options import Options
+from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
+from verifycompile.torch_interface.in_flight import without_marks
 
 
 def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -29,7 +31,11 @@ def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
         _check_and_warn(gm, example_inputs)
     else:
         _check(gm, example_inputs)
-    return chosen(gm, example_inputs)
+    return chosen(without_marks(gm), example_inputs)
+
+
+# Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
+trace_collectives_where(lambda _: os.environ.get(FLAG_VARIABLE) in ("1", "warn"))
 
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:

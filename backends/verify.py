@@ -15,9 +15,11 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.rank_verification import verify_captured
+from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, unwrapped, without_override
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
+from verifycompile.torch_interface.in_flight import without_marks
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ def verify(
         if report.verdict is Verdict.REFUTED or checked.on_unproved == "error":
             raise RefinementError(report)
         warn_with_report(report)
-    return inner(gm, example_inputs)
+    return inner(without_marks(gm), example_inputs)
 
 
 def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Report | None:
@@ -63,6 +65,9 @@ def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: 
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
     return report
+
+
+trace_collectives_where(lambda compiler: unwrapped(compiler) is verify)
 
 
 def _inner_backend(options: Options, mode: str | None) -> Backend:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch.fx
 
 from verifycompile.capture.boundary import Export
-from verifycompile.capture.common_graph import DifferentGraphsError, compare, generalize, needed_cuts
+from verifycompile.capture.common_graph import Differences, DifferentGraphsError, compare, generalize, needed_cuts
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.tidy import without_copies
@@ -18,6 +18,7 @@ from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.mesh import own_rank
 from verifycompile.torch_interface.rank_reads import reads_in_traced_code
+from verifycompile.torch_interface.ranks import has_messages
 
 ALL_UP_TO = 32
 """Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
@@ -58,7 +59,7 @@ def for_all_ranks(
         }
         for captured in graphs.values():
             without_copies(captured)
-        differences = compare(graphs)
+        differences = _differences(graphs)
         cuts = needed_cuts(differences, mesh)
         finer = root.cut(cuts) if cuts else root
         generalize(graph, differences, finer.refined.mesh)
@@ -72,6 +73,12 @@ def for_all_ranks(
         "its numbers are taken to go on linearly"
     )
     return ForAllRanks(finer, assumptions=(text,))
+
+
+def _differences(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
+    if any(has_messages(graph) for graph in graphs.values()):
+        raise DifferentGraphsError("the ranks send messages to one another", None)
+    return compare(graphs)
 
 
 def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame], Program]) -> tuple[Program, ...]:

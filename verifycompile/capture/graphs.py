@@ -12,6 +12,7 @@ import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.legacy_collectives import GroupTable, make_functional
 from verifycompile.capture.tidy import tidy
@@ -145,6 +146,7 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
         functional = functional_graph(copied, values, f"<{label}>")
     except _FAILURES as error:
         raise UsageError("VC303", f"{label} does not run on its example values: {error}") from error
+    split_coalesced(functional.graph)
     tidy(functional.graph, set(functional.written.values()))
     nodes = functional.graph.graph.find_nodes(op="placeholder")
     output = next(iter(functional.graph.graph.find_nodes(op="output")))

@@ -13,7 +13,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.capture.all_ranks import as_each_rank, for_all_ranks
+from verifycompile.capture.asynchronous import resolve_marks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
+from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, Hooks, apply_hooks, hooks_of
 from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.outer import outer_assumptions, outer_gradients
@@ -123,7 +125,10 @@ def _program(traced: TracedFrame, hooked: Hooked, root: Root, options: Options, 
 def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True) -> Hooked:
     """The exported frame, with the hooks that its parameters' gradients go through."""
     exported = _with_spec_names(export(traced, for_all_ranks=for_all_ranks), options)
-    return apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
+    hooked = apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
+    graph = hooked.exported.joint.graph
+    split_coalesced(graph)
+    return dataclasses.replace(hooked, blockers=(*hooked.blockers, *resolve_marks(graph)))
 
 
 def _without_outside_reductions(hooks: Hooks, options: Options) -> Hooks:

@@ -37,6 +37,7 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
 UNKNOWN = Operation("unknown")
@@ -189,7 +190,7 @@ class Lowering:
             recognised = recognise(node.target)
             if recognised is not None:
                 return self._custom_call(node, recognised)
-            return self._unknown(node, UNDECLARED, f"operator `{node.target}` has no declaration")
+            return self._unknown(node, UNDECLARED, _undeclared(node))
         keep_pieces = node.target in _TAKES_PIECES
         split = whole_split(node)
         if split is not None and isinstance(self.values[split], Pieces):
@@ -360,6 +361,12 @@ class Lowering:
         if value.dim() == 0:
             return self.builder.number(content[0])
         return stored(self.builder, value.dtype, tuple(value.shape), content)
+
+
+def _undeclared(node: torch.fx.Node) -> str:
+    if is_mark(node, in_flight):
+        return "a tensor that a collective writes is read before the program waits for it, or where it stays undefined"
+    return f"operator `{node.target}` has no declaration"
 
 
 def _draws_undeclared(node: torch.fx.Node) -> bool:

@@ -13,13 +13,21 @@ from typing import Any, TypeVar
 import torch
 import torch._dynamo.convert_frame
 import torch.fx
-from torch._dynamo.exc import BackendCompilerFailed, SkipFrame, TorchRuntimeError, Unsupported, UserError
+from torch._dynamo.exc import (
+    BackendCompilerFailed,
+    InternalTorchDynamoError,
+    SkipFrame,
+    TorchRuntimeError,
+    Unsupported,
+    UserError,
+)
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 
 from verifycompile.torch_interface.attributes import lift_attributes
+from verifycompile.torch_interface.collective_tracing import trace_collectives
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.strided import strided_shards_by_views
@@ -143,6 +151,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
     with (
         tracing(None),
         strided_shards_by_views(),
+        trace_collectives(),
         compile_context(CompileContext(identifier)),
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),
         get_metrics_context(),
@@ -161,7 +170,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
             )
         except BackendCompilerFailed as failure:
             raise failure.inner_exception from failure
-        except SkipFrame as failure:
+        except (SkipFrame, InternalTorchDynamoError) as failure:
             raise GraphBreakError(_explanation(failure)) from failure
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"

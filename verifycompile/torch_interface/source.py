@@ -18,6 +18,8 @@ _MODULE_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _MODULE_STEP = re.compile(r"\.?_modules\['([^']*)'\]|\['([^']*)'\]")
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 _TORCH = Path(torch.__file__).resolve().parent
+_TRACED_FOR_TORCH = Path(__file__).resolve().parent
+"""Functions here are traced in the place of torch's."""
 _TORCH_USER_CODE = _TORCH / "testing"
 """torch.testing holds models and tests: code that uses torch as a user's does."""
 
@@ -50,10 +52,12 @@ def module_of(node: torch.fx.Node) -> str:
 
 
 def is_user_file(file: str) -> bool:
-    """True for a file outside of torch's own directory, and for torch.testing."""
+    """True for a file outside of torch's own directory and of what stands for it, and for torch.testing."""
     if file.startswith("<"):
         return not file.startswith("<eval_with_key>") and not file.startswith("<frozen")
     path = Path(file).resolve()
+    if path.parent == _TRACED_FOR_TORCH:
+        return False
     return not path.is_relative_to(_TORCH) or path.is_relative_to(_TORCH_USER_CODE)
 
 

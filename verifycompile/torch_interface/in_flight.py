@@ -1,0 +1,59 @@
+"""Marks in a graph for collectives that run while the program goes on: what they write is unknown until the wait.
+
+``buffer.copy_(in_flight(buffer))`` stands where a collective is launched that writes ``buffer``, ``taken(tensor)``
+where it reads ``tensor``. ``landed(value, before, after)`` is ``value``, provided that the tensors ``after``, as they
+are where the program waits, are still ``before``, as they were at the launch. The marks are for the proof:
+``without_marks`` takes them out again of what is compiled.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.fx
+
+_LIBRARY = torch.library.Library("_verifycompile", "DEF")
+_LIBRARY.define("in_flight(Tensor buffer) -> Tensor")
+_LIBRARY.define("taken(Tensor tensor) -> Tensor")
+_LIBRARY.define("landed(Tensor value, Tensor[] before, Tensor[] after) -> Tensor")
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()
+
+
+def _landed(value: torch.Tensor, _before: list[torch.Tensor], _after: list[torch.Tensor]) -> torch.Tensor:
+    return value.clone()
+
+
+for _name, _body in (("in_flight", _copy), ("taken", _copy), ("landed", _landed)):
+    _LIBRARY.impl(_name, _body, "CompositeExplicitAutograd")
+
+in_flight = torch.ops._verifycompile.in_flight.default
+taken = torch.ops._verifycompile.taken.default
+landed = torch.ops._verifycompile.landed.default
+
+
+def without_marks(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The Dynamo graph without marks, changed in place."""
+    marks = [node for node in graph.graph.nodes if node.op == "call_function" and _is_mark(node.target)]
+    if not marks:
+        return graph
+    for mark in reversed(marks):
+        source = mark.args[0]
+        for user in list(mark.users):
+            if is_mark(mark, in_flight) and user.target == "copy_" and user.args[1] is mark:
+                user.replace_all_uses_with(user.args[0])  # type: ignore[arg-type]
+                graph.graph.erase_node(user)
+        mark.replace_all_uses_with(source)  # type: ignore[arg-type]
+        graph.graph.erase_node(mark)
+    graph.recompile()
+    return graph
+
+
+def is_mark(node: torch.fx.Node, mark: torch._ops.OpOverload) -> bool:
+    """Whether a node of a Dynamo or ATen graph is a call of ``mark``."""
+    return node.op == "call_function" and node.target in (mark, mark.overloadpacket)
+
+
+def _is_mark(target: object) -> bool:
+    return any(target in (mark, mark.overloadpacket) for mark in (in_flight, taken, landed))
