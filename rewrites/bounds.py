@@ -6,13 +6,12 @@ an index that is shifted to a shard of the table must be shown to be masked, and
 
 from __future__ import annotations
 
-import z3
-
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
+from verifycompile.rewrites.formula import both
 from verifycompile.rewrites.one_hot import Translator, UntranslatableError
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
@@ -30,7 +29,7 @@ def within(index: View, size: Size) -> bool:
         value = translator.integer(index)
     except UntranslatableError:
         return False
-    return holds(z3.And(value >= 0, value < size), translator.indices, index.shape)
+    return holds(both(value >= 0, value < size), translator.indices, index.shape)
 
 
 def require_within(b: Builder, index: View, size: Size) -> None:

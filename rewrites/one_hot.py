@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any
-
-import z3
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
@@ -18,8 +15,10 @@ from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.rewrites import formula
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
+from verifycompile.rewrites.formula import Formula
 from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.solver import holds
 
@@ -123,14 +122,14 @@ def _merge(pool: TermPool, indicators: Sequence[View], leaf: View, counter: View
     """The lookup of ``leaf`` at ``counter``; with those masks that do not use its dimensions where it needs them."""
     translator = Translator()
     try:
-        given = z3.And([translator.truth(f) for f in indicators])
+        given = formula.both(*(translator.truth(f) for f in indicators))
         wanted = translator.integer(leaf) == translator.integer(counter)
     except UntranslatableError:
         return None
     shape, kept = counter.shape, list[View]()
     if not holds(given == wanted, translator.indices, shape):
         kept = [f for f in indicators if not any(f.uses(d[0]) for d in counter.axes[0])]
-        masked = z3.And([wanted, *(translator.truth(f) for f in kept)])
+        masked = formula.both(wanted, *(translator.truth(f) for f in kept))
         if not kept or not holds(given == masked, translator.indices, shape):
             return None
     return [equal(pool, leaf, counter), *kept]
@@ -158,7 +157,7 @@ def implied(mask: View, given: Sequence[View], shape: tuple[Size, ...]) -> bool:
     """Whether z3 proves a mask wherever all given indicators hold."""
     translator = Translator()
     try:
-        claim = z3.Implies(z3.And([translator.truth(v) for v in given]), translator.truth(mask))
+        claim = formula.implies(formula.both(*(translator.truth(v) for v in given)), translator.truth(mask))
     except UntranslatableError:
         return False
     return holds(claim, translator.indices, shape)
@@ -193,20 +192,20 @@ class UntranslatableError(Exception):
 
 
 class Translator:
-    """Views over one index space as z3 numbers and truths; equal views become equal variables."""
+    """Views over one index space as numbers and truths of formulas; equal views become equal variables."""
 
     def __init__(self) -> None:
-        self.indices: dict[int, Any] = {}
-        self._opaque: dict[tuple[object, ...], Any] = {}
+        self.indices: dict[int, Formula] = {}
+        self._opaque: dict[tuple[object, ...], Formula] = {}
 
-    def index(self, dim: int) -> Any:
-        return self.indices.setdefault(dim, z3.Int(f"i{dim}"))
+    def index(self, dim: int) -> Formula:
+        return self.indices.setdefault(dim, formula.index(dim))
 
-    def truth(self, view: View) -> Any:
+    def truth(self, view: View) -> Formula:
         if view.coefficient != 1:
             raise UntranslatableError
         operation = view.term.operation
-        comparison: dict[object, Callable[[Any, Any], Any]] = {
+        comparison: dict[object, Callable[[Formula, Formula], Formula]] = {
             EQUAL: lambda a, b: a == b,
             LESS: lambda a, b: a < b,
             LESS_EQUAL: lambda a, b: a <= b,
@@ -219,50 +218,50 @@ class Translator:
             (constant,) = view.term.attributes
             return self.integer(left) <= self.integer(right) + constant
         if operation is NOT:
-            return z3.Not(self.truth(open_view(view).operands[0]))
+            return formula.negation(self.truth(open_view(view).operands[0]))
         if _is_product(view):
-            return z3.And([self.truth(v) for v in open_view(view).operands])
+            return formula.both(*(self.truth(v) for v in open_view(view).operands))
         raise UntranslatableError
 
-    def integer(self, view: View) -> Any:
+    def integer(self, view: View) -> Formula:
         coefficient = view.coefficient
         if not isinstance(coefficient, Fraction):
             raise UntranslatableError
         value = self._unscaled(view.unscaled())
-        return value if coefficient == 1 else z3.Q(coefficient.numerator, coefficient.denominator) * value
+        return value if coefficient == 1 else value * coefficient
 
-    def _unscaled(self, view: View) -> Any:
+    def _unscaled(self, view: View) -> Formula:
         term = view.term
         if not term.index_sizes and not term.operands:
-            return z3.RealVal(1) if term.operation.name == "one" else self._variable(view)
+            return formula.number(1) if term.operation.name == "one" else self._variable(view)
         if term.operation is IOTA:
             return self._number(view)
         if term.operation is COMBINE:
-            return z3.Sum([self.integer(v) for v in open_view(view).operands])
+            return formula.total([self.integer(v) for v in open_view(view).operands])
         if _is_product(view):
             operands = open_view(view).operands
             masks = [v for v in operands if v.term.operation.indicator]
             values = [v for v in operands if not v.term.operation.indicator]
             if len(values) > 1:
                 raise UntranslatableError
-            inner = self.integer(values[0]) if values else z3.RealVal(1)
-            return z3.If(z3.And([self.truth(v) for v in masks]), inner, z3.RealVal(0))
+            inner = self.integer(values[0]) if values else formula.number(1)
+            return formula.choose(formula.both(*(self.truth(v) for v in masks)), inner, formula.number(0))
         if term.operation.indicator:
-            return z3.If(self.truth(view), z3.RealVal(1), z3.RealVal(0))
+            return formula.choose(self.truth(view), formula.number(1), formula.number(0))
         if term.operation in (MAXIMUM, MINIMUM):
             left, right = (self.integer(v) for v in open_view(view).operands)
-            return z3.If((left < right) == (term.operation is MINIMUM), left, right)
+            return formula.choose((left < right) == (term.operation is MINIMUM), left, right)
         if term.operation is WHERE:
             condition, then, otherwise = open_view(view).operands
-            return z3.If(self.truth(condition), self.integer(then), self.integer(otherwise))
+            return formula.choose(self.truth(condition), self.integer(then), self.integer(otherwise))
         if term.operation is _FLOOR:
             (value,) = open_view(view).operands
-            return z3.ToReal(z3.ToInt(self.integer(value)))
+            return formula.floor(self.integer(value))
         return self._variable(view)
 
-    def _number(self, view: View) -> Any:
+    def _number(self, view: View) -> Formula:
         """Value of an ``iota``: the number that its digits spell."""
-        total: Any = z3.IntVal(0)
+        total = formula.number(0)
         for dim, divisor, size in view.axes[0]:
             if not isinstance(size, int) or not isinstance(divisor, int):
                 raise UntranslatableError
@@ -270,12 +269,12 @@ class Translator:
                 total = total * size + divisor
                 continue
             whole = divisor == 1 and view.shape[dim] == size
-            digit = self.index(dim) if whole else (self.index(dim) / divisor) % size
+            digit = self.index(dim) if whole else (self.index(dim) // divisor) % size
             total = total * size + digit
-        return z3.ToReal(total)
+        return total
 
-    def _variable(self, view: View) -> Any:
+    def _variable(self, view: View) -> Formula:
         key = (view.term.id, view.axes)
         name = f"x{len(self._opaque)}"
         # What is not known to be whole may be: what holds for all reals holds for the integers among them.
-        return self._opaque.setdefault(key, z3.ToReal(z3.Int(name)) if is_whole(view.term) else z3.Real(name))
+        return self._opaque.setdefault(key, formula.integer(name) if is_whole(view.term) else formula.real(name))

@@ -6,18 +6,16 @@ does so is a fact about the target, which the loss demands; a lemma that uses th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any
-
-import z3
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, multiply_views, open_view
 from verifycompile.ir.indicator import EQUAL, equal, negate
 from verifycompile.ir.term import IndexFact, Term, TermPool, View
+from verifycompile.rewrites import formula
 from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.one_hot import integer_leaves, whole_dim
+from verifycompile.rewrites.solver import holds
 
 
 @matching_lemma("VL23", "sum-one-hot-row")
@@ -66,20 +64,15 @@ def _sum_of_row(fact: IndexFact, row: View) -> bool | None:
     return _proved_sum(fact.exception, fact.size, size)
 
 
-@functools.lru_cache(maxsize=1024)
 def _proved_sum(exception: int | None, table: int, size: int) -> bool | None:
-    x = z3.Real("x")
-    given = z3.And(z3.IsInt(x), x >= 0, x < table)
-    found = z3.And(z3.IsInt(x), x >= 0, x < size)
-    claims: list[tuple[Any, bool]] = [(z3.BoolVal(True), False)]
-    if exception is not None:
-        given = z3.Or(x == exception, given)
-        claims.append((x != exception, True))
-    for wanted, answer in claims:
-        solver = z3.Solver()
-        solver.add(given, found != wanted)
-        if solver.check() == z3.unsat:
-            return answer
+    x = formula.real("x")
+    within = formula.both(formula.is_integer(x), x >= 0, x < table)
+    given = within if exception is None else formula.either(x == exception, within)
+    found = formula.both(formula.is_integer(x), x >= 0, x < size)
+    if holds(formula.implies(given, found), {}, ()):
+        return False
+    if exception is not None and holds(formula.implies(given, found == (x != exception)), {}, ()):
+        return True
     return None
 
 

@@ -1,0 +1,227 @@
+"""Statements of linear integer arithmetic as data: what a lemma asks the solver, and what a certificate lists.
+
+They are written as with a solver's own expressions, by operators, but know no solver: ``solver.py`` hands them to z3,
+and ``evaluate`` computes them for given numbers, so that a listed statement can be tried without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+Number = int | Fraction
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Formula:
+    """``kind`` applied to ``parts``: formulas, numbers and names. Comparisons make formulas, as a solver's do."""
+
+    kind: str
+    parts: tuple[Any, ...]
+
+    def __add__(self, other: Formula | Number) -> Formula:
+        return Formula("+", (self, _lift(other)))
+
+    def __sub__(self, other: Formula | Number) -> Formula:
+        return Formula("-", (self, _lift(other)))
+
+    def __mul__(self, other: Formula | Number) -> Formula:
+        return Formula("*", (self, _lift(other)))
+
+    def __floordiv__(self, other: int) -> Formula:
+        return Formula("//", (self, _lift(other)))
+
+    def __mod__(self, other: int) -> Formula:
+        return Formula("%", (self, _lift(other)))
+
+    def __lt__(self, other: Formula | Number) -> Formula:
+        return Formula("<", (self, _lift(other)))
+
+    def __le__(self, other: Formula | Number) -> Formula:
+        return Formula("<=", (self, _lift(other)))
+
+    def __gt__(self, other: Formula | Number) -> Formula:
+        return Formula("<", (_lift(other), self))
+
+    def __ge__(self, other: Formula | Number) -> Formula:
+        return Formula("<=", (_lift(other), self))
+
+    def __eq__(self, other: object) -> Formula:  # type: ignore[override]  # a statement, not its truth
+        return Formula("==", (self, _lift(other)))
+
+    def __ne__(self, other: object) -> Formula:  # type: ignore[override]
+        return Formula("!=", (self, _lift(other)))
+
+    __hash__ = None  # type: ignore[assignment]  # equality is a statement
+
+    def __bool__(self) -> bool:
+        raise TypeError("a statement has no truth before its variables have values")
+
+
+def _lift(value: object) -> Formula:
+    if isinstance(value, Formula):
+        return value
+    if isinstance(value, bool):
+        return Formula("truth", (value,))
+    if isinstance(value, int | Fraction):
+        return number(value)
+    raise TypeError(f"no number: {value!r}")
+
+
+def number(value: Number) -> Formula:
+    """A rational number."""
+    return Formula("number", (value.numerator, value.denominator))
+
+
+def index(dim: int) -> Formula:
+    """The position in a dimension: a whole number from 0 on."""
+    return Formula("index", (dim,))
+
+
+def integer(name: str) -> Formula:
+    """Any whole number."""
+    return Formula("integer", (name,))
+
+
+def real(name: str) -> Formula:
+    """Any real number."""
+    return Formula("real", (name,))
+
+
+def truth(value: bool) -> Formula:
+    """True or false."""
+    return Formula("truth", (value,))
+
+
+def is_integer(value: Formula) -> Formula:
+    """Whether a number is whole."""
+    return Formula("is_integer", (value,))
+
+
+def floor(value: Formula) -> Formula:
+    """The largest whole number that is not larger."""
+    return Formula("floor", (value,))
+
+
+def both(*parts: Formula) -> Formula:
+    """All of the statements; true where there are none."""
+    return Formula("and", parts)
+
+
+def either(*parts: Formula) -> Formula:
+    """At least one of the statements."""
+    return Formula("or", parts)
+
+
+def negation(part: Formula) -> Formula:
+    """The statement does not hold."""
+    return Formula("not", (part,))
+
+
+def implies(given: Formula, wanted: Formula) -> Formula:
+    """``wanted`` wherever ``given`` holds."""
+    return either(negation(given), wanted)
+
+
+def choose(condition: Formula, then: Formula | Number, otherwise: Formula | Number) -> Formula:
+    """``then`` where the condition holds, else ``otherwise``."""
+    return Formula("if", (condition, _lift(then), _lift(otherwise)))
+
+
+def total(parts: Sequence[Formula]) -> Formula:
+    """The sum of all parts."""
+    result = number(0)
+    for part in parts:
+        result = result + part
+    return result
+
+
+# ------------------------------------------------------------------------------------------------ as data
+
+
+def to_data(formula: Formula) -> list[Any]:
+    """Nested lists of strings, numbers and truths, as JSON has them."""
+    return [formula.kind, *(to_data(p) if isinstance(p, Formula) else p for p in formula.parts)]
+
+
+def from_data(data: Any) -> Formula:
+    """What ``to_data`` wrote. Raises ValueError for anything else."""
+    if not isinstance(data, list) or not data or not isinstance(data[0], str):
+        raise ValueError("no formula")
+    kind, *parts = data  # pyright: ignore[reportUnknownVariableType]
+    if kind not in _ARITY or (_ARITY[kind] is not None and len(parts) != _ARITY[kind]):  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"no formula: {kind}")
+    if kind in _ATOMS:
+        return Formula(kind, tuple(parts))  # pyright: ignore[reportUnknownArgumentType]
+    return Formula(kind, tuple(from_data(part) for part in parts))  # pyright: ignore[reportUnknownVariableType]
+
+
+_ATOMS = frozenset({"number", "index", "integer", "real", "truth"})
+_ARITY: dict[str, int | None] = {
+    "number": 2, "index": 1, "integer": 1, "real": 1, "truth": 1, "is_integer": 1, "floor": 1, "not": 1, "if": 3,
+    "and": None, "or": None, "+": 2, "-": 2, "*": 2, "//": 2, "%": 2, "<": 2, "<=": 2, "==": 2, "!=": 2,
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ on numbers
+
+Key = tuple[str, Any]
+"""``("index", dim)``, ``("integer", name)`` or ``("real", name)``."""
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: Fraction(math.floor(a / b)),
+    "%": lambda a, b: a - b * math.floor(a / b),
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+
+
+def evaluate(formula: Formula, values: Mapping[Key, Fraction]) -> Any:
+    """A number or a truth, where the variables have these values."""
+    kind, parts = formula.kind, formula.parts
+    if kind == "number":
+        return Fraction(parts[0], parts[1])
+    if kind == "truth":
+        return parts[0]
+    if kind in _ATOMS:
+        return values[kind, parts[0]]
+    if kind == "if":
+        return evaluate(parts[1] if evaluate(parts[0], values) else parts[2], values)
+    if kind == "and":
+        return all(evaluate(part, values) for part in parts)
+    if kind == "or":
+        return any(evaluate(part, values) for part in parts)
+    inner = [evaluate(part, values) for part in parts]
+    if kind == "not":
+        return not inner[0]
+    if kind == "floor":
+        return Fraction(math.floor(inner[0]))
+    if kind == "is_integer":
+        return inner[0].denominator == 1
+    return _BINARY[kind](*inner)
+
+
+def variables(formula: Formula) -> dict[Key, None]:
+    """All variables, in order of appearance."""
+    if formula.kind in ("index", "integer", "real"):
+        return {(formula.kind, formula.parts[0]): None}
+    found: dict[Key, None] = {}
+    for part in formula.parts:
+        if isinstance(part, Formula):
+            found.update(variables(part))
+    return found
+
+
+def numbers(formula: Formula) -> set[Fraction]:
+    """All numbers in a formula."""
+    if formula.kind == "number":
+        return {Fraction(formula.parts[0], formula.parts[1])}
+    return set[Fraction]().union(*(numbers(part) for part in formula.parts if isinstance(part, Formula)))

@@ -1,0 +1,87 @@
+"""Formulas mean the same to z3, to ``evaluate`` and as data."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import z3
+
+from verifycompile.rewrites import formula, solver
+from verifycompile.rewrites.formula import Formula, evaluate, from_data, to_data, variables
+
+ATOMS = [formula.index(0), formula.index(1), formula.integer("n"), formula.real("x")]
+
+
+def random_number(draw: random.Random, depth: int) -> Formula:
+    kind = draw.randrange(8) if depth else 0
+    if kind <= 1:
+        return draw.choice([*ATOMS, formula.number(Fraction(draw.randint(-4, 4), draw.randint(1, 3)))])
+    left, right = (random_number(draw, depth - 1) for _ in range(2))
+    if kind == 2:
+        return formula.choose(random_truth(draw, depth - 1), left, right)
+    if kind == 3:
+        return formula.floor(left)
+    if kind == 4:
+        whole = draw.choice([a for a in ATOMS if a.kind in ("index", "integer")])
+        return whole // 3 if draw.random() < 0.5 else whole % 3
+    return [left + right, left - right, left * Fraction(draw.randint(-2, 2), draw.randint(1, 2))][kind - 5]
+
+
+def random_truth(draw: random.Random, depth: int) -> Formula:
+    kind = draw.randrange(9) if depth else 0
+    if kind <= 4:
+        left, right = (random_number(draw, depth - 1 if depth else 0) for _ in range(2))
+        return [left < right, left <= right, left == right, left != right, left > right][kind]
+    inner = [random_truth(draw, depth - 1) for _ in range(2)]
+    if kind == 5:
+        return formula.negation(inner[0])
+    if kind == 6:
+        return formula.is_integer(random_number(draw, depth - 1))
+    return formula.both(*inner) if kind == 7 else formula.either(*inner)
+
+
+def z3_value(term: Formula, values: dict[tuple[str, Any], Fraction]) -> bool:
+    pairs = [
+        (solver.to_z3(Formula(kind, (name,))), z3.RealVal(value) if kind == "real" else z3.IntVal(int(value)))
+        for (kind, name), value in values.items()
+    ]
+    return z3.is_true(z3.simplify(z3.substitute(solver.to_z3(term), *pairs)))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_same_to_z3_and_on_numbers(seed: int) -> None:
+    draw = random.Random(seed)
+    claim = random_truth(draw, 3)
+    for _ in range(5):
+        values = {
+            (atom.kind, atom.parts[0]): Fraction(draw.randint(0, 7), 2 if atom.kind == "real" else 1) for atom in ATOMS
+        }
+        assert evaluate(claim, values) == z3_value(claim, values)
+    assert to_data(from_data(to_data(claim))) == to_data(claim)
+    assert set(variables(claim)) <= {(atom.kind, atom.parts[0]) for atom in ATOMS}
+
+
+@pytest.mark.parametrize("data", [[], ["less", 1, 2], ["<", ["number", 1, 1]], 5, ["not"], [["and"]]])
+def test_other_data_is_no_formula(data: Any) -> None:
+    with pytest.raises(ValueError, match="no formula"):
+        from_data(data)
+
+
+def test_a_statement_has_no_truth() -> None:
+    with pytest.raises(TypeError, match="a statement has no truth before its variables have values"):
+        bool(formula.index(0) == formula.index(0))
+
+
+def test_answers_from_a_list() -> None:
+    i = formula.index(0)
+    with solver.listening() as asked:
+        assert solver.holds(i < 9, {0: i}, (9,))
+        assert not solver.holds(i < 8, {0: i}, (9,))
+    assert len(asked) == 1
+    with solver.answering(asked):
+        assert solver.holds(i < 9, {0: i}, (9,))
+        assert not solver.holds(i <= 8, {0: i}, (9,))
+    assert solver.holds(i <= 8, {0: i}, (9,))
