@@ -55,9 +55,7 @@ def proved(question: Question) -> bool:
     """Whether z3 proves the claim, or has done so before."""
     started = time.perf_counter()
     text = question.text
-    if _listed:
-        return text in _listed[-1]
-    known = _answers.get(text)
+    known = text in _listed[-1] if _listed else _answers.get(text)
     if known is None:
         known = _ask(question)
     if known:

@@ -1,98 +1,381 @@
-"""What a certificate stores comes back."""
+"""Certificates: what holds is accepted by a checker without an engine, what was tampered with is not."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
+import copy
+import functools
 import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-import sympy
 import torch
-import torch.fx
+from torch.distributed.tensor import Replicate, Shard
 
-from verifycompile.certificate import Certificate
+import verifycompile
+from tests.programs import llama, mlp
+from tests.programs.captured import capture
+from tests.programs.case import Case
+from tests.refinement.test_dynamic_sizes import dynamic
+from tests.soundness.plain import reduce_out, verify_functions
+from tests.support import fake_mesh_world
+from verifycompile.certificate import Certificate, check_certificate
+from verifycompile.certificate.certificate import seal_of
+from verifycompile.certificate.storage import program_from_data, program_to_data
+from verifycompile.cli import main
+from verifycompile.diagnostics.report import Report
+from verifycompile.options import Options
 from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.verification import verify_programs
 
 
-class Means(enum.Enum):
-    SEARCH = "search"
+def of_case(case: Case) -> Report:
+    with fake_mesh_world(case.mesh_shape, case.mesh_names, rank=1) as mesh:
+        return verify_programs(*capture(case, mesh), Options.from_mapping({}))
 
 
-@dataclasses.dataclass(frozen=True)
-class Lemma:
-    name: str
-    size: sympy.Expr
+def with_equalities() -> Report:
+    return verify_functions(
+        lambda x, y, w: torch.relu((x + 2 * y) @ w),
+        lambda mesh, x, y, w: torch.relu(x @ w + 2 * (y @ w)),
+        (torch.randn(8, 4), torch.randn(8, 4), torch.randn(4, 4)),
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    node: torch.fx.Node
-    means: Means
-    lemmas: tuple[Lemma, ...]
-    dtype: torch.dtype
-    positions: dict[int, float]
-    names: dict[str, int]
+def with_symbols() -> Report:
+    return verify_functions(
+        lambda x, w: torch.relu(x) @ w,
+        lambda mesh, x, w: reduce_out(torch.relu(x) @ w, mesh),
+        (dynamic((4, 6, 8), {0: None, 1: None}), torch.randn(8, 16)),
+        in_placements={"a": (Shard(2),), "b": (Shard(0),)},
+        out_placements={"output.0": (Replicate(),)},
+    )
 
 
-def step() -> Step:
-    node = next(iter(torch.fx.symbolic_trace(torch.nn.ReLU()).graph.nodes))
-    size = 4 * sympy.Symbol("s0", integer=True)
-    return Step(node, Means.SEARCH, (Lemma("linear", size),), torch.float32, {0: 0.5}, {"a": 1})
+PROGRAMS: dict[str, Callable[[], Report]] = {
+    "perceptron": functools.partial(of_case, mlp.residual_case(2)),
+    "facts of the solver": functools.partial(of_case, llama.case(2)),
+    "repeated layers": functools.partial(of_case, llama.case(2, layers=2)),
+    "two axes": functools.partial(of_case, llama.block_case(2, data_parallel=2)),
+    "equalities of the e-graph": with_equalities,
+    "symbolic sizes": with_symbols,
+}
 
 
-def certificate(*steps: object) -> Certificate:
-    result = RefinementResult({"output.0": "output.0"}, None, spec_nodes=3, impl_nodes=5, steps=steps)
-    return Certificate.of(result, ("an assumption",))
+@functools.cache
+def text_of(name: str) -> str:
+    report = PROGRAMS[name]()
+    assert report.certificate is not None, str(report)
+    return report.certificate.to_json()
 
 
-def test_round_trip() -> None:
-    text = certificate(step()).to_json()
-    assert Certificate.from_json(text).to_json() == text
-    assert json.loads(text) == {
-        "version": 1,
-        "spec_nodes": 3,
-        "impl_nodes": 5,
-        "relations": {"output.0": "output.0"},
-        "assumptions": ["an assumption"],
-        "steps": [
-            {
-                "$step": "Step",
-                "node": "input_1",
-                "means": "search",
-                "lemmas": [{"$step": "Lemma", "name": "linear", "size": "4*s0"}],
-                "dtype": "torch.float32",
-                "positions": [[0, 0.5]],
-                "names": {"a": 1},
-            }
-        ],
-    }
+def content(name: str) -> dict[str, Any]:
+    return json.loads(text_of(name))
 
 
-def test_what_was_read_is_a_value() -> None:
-    text = certificate(step()).to_json()
-    assert Certificate.from_json(text) == Certificate.from_json(text)
-    assert isinstance(Certificate.from_json(text).steps, tuple)
+def sealed(data: dict[str, Any]) -> str:
+    return json.dumps({**data, "seal": seal_of(data)})
+
+
+# ------------------------------------------------------------------------------------------------ what holds
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_was_proved_holds(name: str) -> None:
+    found = check_certificate(text_of(name))
+    assert found, str(found)
+    again = Certificate.from_json(text_of(name))
+    assert check_certificate(again)
+    assert again.to_json() == text_of(name)
+    for side in ("spec", "implementation"):
+        assert json.loads(json.dumps(program_to_data(program_from_data(again.data[side])))) == again.data[side]
+
+
+def test_what_is_in_it() -> None:
+    found = content("facts of the solver")
+    assert len(found["facts"]) >= 2
+    assert any("merge-shifted-one-hot" in step["lemmas"] for step in found["steps"])
+    assert check_certificate(sealed(found), solver=True)
+    (equality, *_) = content("equalities of the e-graph")["equalities"]
+    assert "multiply-distributes" in equality["lemmas"]
+
+
+def test_the_checker_imports_no_search_engine(tmp_path: Path) -> None:
+    """In a process of its own, with other hashes of strings."""
+    files = [tmp_path / f"{k}.json" for k in range(2)]
+    for file, name in zip(files, ("facts of the solver", "equalities of the e-graph"), strict=True):
+        file.write_text(text_of(name), encoding="utf-8")
+    script = (
+        "import sys; from verifycompile.cli import main\n"
+        "status = max(main(['check-certificate', file]) for file in sys.argv[1:])\n"
+        "sys.exit(status or 3 * bool({'z3', 'egglog'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, files)],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "certificate.json"
+    file.write_text(text_of("perceptron"), encoding="utf-8")
+    assert main(["check-certificate", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: the certificate holds\n"
+    data = content("perceptron")
+    data["relations"]["output.0"] = "sum(output.0, over=tp)"
+    file.write_text(sealed(data), encoding="utf-8")
+    assert main(["check-certificate", str(file)]) == 1
+    expected = f"{file}: the certificate does not hold: its relations are other ones\n"
+    assert capsys.readouterr().out == expected
+    assert main(["check-certificate", str(tmp_path / "none.json")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_nothing_is_written_down_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verifycompile.certificate.certificate._content", lambda *_: pytest.fail("made"))
+    report = with_symbols()
+    assert report.verdict is verifycompile.Verdict.VERIFIED
+    assert report.certificate is not None
+
+
+# ------------------------------------------------------------------------------------------------ what was changed
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(data, dict | list) and data:
+        for key in data if isinstance(data, dict) else range(len(data)):
+            yield from leaves(data[key], (*path, key))
+    else:
+        yield path
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + draw.choice([1, -1, 2])
+    return f"{value}x" if isinstance(value, str) else "x"
+
+
+def set_at(data: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
+
+
+def get_at(data: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_any_change_breaks_the_seal(name: str) -> None:
+    draw = random.Random(0)
+    data = content(name)
+    places = list(leaves(data))
+    for _ in range(30):
+        path = draw.choice(places)
+        before = get_at(data, path)
+        set_at(data, path, changed(before, draw))
+        assert not check_certificate(json.dumps(data)), path
+        set_at(data, path, before)
+    assert check_certificate(json.dumps(data))
+
+
+def nodes_with(data: dict[str, Any], side: str, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    return [node for node in data[side]["nodes"] if wanted(node)]
+
+
+def other_operator(data: dict[str, Any], draw: random.Random) -> str:
+    swaps = {
+        "aten.add.Tensor": "aten.sub.Tensor", "aten.mul.Tensor": "aten.div.Tensor", "aten.relu.default":
+        "aten.tanh.default", "aten.sum.dim_IntList": "aten.amax.default", "aten.t.default": "aten.clone.default",
+        "aten.mm.default": "aten.add.Tensor", "aten.rsqrt.default": "aten.exp.default",
+        "_c10d_functional.wait_tensor.default": "aten.neg.default",
+    }  # fmt: skip
+    side = draw.choice(["spec", "implementation"])
+    node = draw.choice(nodes_with(data, side, lambda node: node.get("target") in swaps))
+    node["target"] = swaps[node["target"]]
+    return f"{side} {node['name']}"
+
+
+def other_argument(data: dict[str, Any], draw: random.Random) -> str:
+    side = draw.choice(["spec", "implementation"])
+    node = draw.choice(nodes_with(data, side, lambda node: any(isinstance(a, dict) for a in node.get("args", []))))
+    earlier = data[side]["nodes"][: data[side]["nodes"].index(node)]
+    position = draw.choice([k for k, a in enumerate(node["args"]) if isinstance(a, dict)])
+    values = {step["node"]: step["value"] for step in data["steps"] if step["program"] == side}
+    taken = values.get(node["args"][position].get("node"))
+    node["args"][position] = {"node": draw.choice([n["name"] for n in earlier if values.get(n["name"]) != taken])}
+    return f"{side} {node['name']} takes {node['args'][position]}"
+
+
+def other_step(data: dict[str, Any], draw: random.Random) -> str:
+    step = draw.choice(data["steps"])
+    step["value"] = draw.choice([s["value"] for s in data["steps"] if s["value"] != step["value"]])
+    return f"value of {step['node']}"
+
+
+def other_lemma(data: dict[str, Any], draw: random.Random) -> str:
+    step = draw.choice(data["steps"])
+    step["lemmas"] = [*step["lemmas"], "add-commutes"]
+    return f"lemmas of {step['node']}"
+
+
+def dropped_step(data: dict[str, Any], draw: random.Random) -> str:
+    return f"without {data['steps'].pop(draw.randrange(len(data['steps'])))['node']}"
+
+
+def dropped_node(data: dict[str, Any], draw: random.Random) -> str:
+    side = draw.choice(["spec", "implementation"])
+    node = draw.choice(nodes_with(data, side, lambda node: node["op"] == "call_function"))
+    data[side]["nodes"].remove(node)
+    return f"{side} without {node['name']}"
+
+
+def other_relation(data: dict[str, Any], draw: random.Random) -> str:
+    name = draw.choice(sorted(data["relations"]))
+    data["relations"][name] = f"mean({data['relations'][name]}, over=tp)"
+    return name
+
+
+def other_placement(data: dict[str, Any], draw: random.Random) -> str:
+    name = draw.choice(sorted(data["placements"]))
+    placements = data["placements"][name]
+    axis = draw.randrange(len(placements))
+    options = (["replicate"], ["shard", 0, 1], ["shard", 1, 1], ["partial", "sum"], ["partial", "avg"])
+    placements[axis] = draw.choice([p for p in options if p != placements[axis]])
+    return f"{name} is {placements}"
+
+
+def other_input(data: dict[str, Any], draw: random.Random) -> str:
+    sharded = [i for i in data["implementation"]["inputs"] if i["placements"] and ["replicate"] not in i["placements"]]
+    chosen = draw.choice(sharded)
+    dim = chosen["placements"][0][1]
+    chosen["placements"][0] = draw.choice([["replicate"], ["shard", 1 - dim, 1], ["partial", "sum"]])
+    return f"{chosen['name']} is {chosen['placements']}"
+
+
+def other_program(data: dict[str, Any], draw: random.Random) -> str:
+    side = draw.choice(["spec", "implementation"])
+    data[side] = content("two axes")[side]
+    return side
+
+
+TAMPERINGS = (
+    other_operator, other_argument, other_step, other_lemma, dropped_step, dropped_node, other_relation,
+    other_placement, other_input, other_program,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
+@pytest.mark.parametrize("name", ["perceptron"])
+def test_what_was_tampered_with_and_sealed_again_is_rejected(
+    name: str, tamper: Callable[[dict[str, Any], random.Random], str]
+) -> None:
+    original = content(name)
+    for seed in range(8):
+        data = copy.deepcopy(original)
+        what = tamper(data, random.Random(seed))
+        found = check_certificate(sealed(data))
+        assert not found, what
+        assert found.reason
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("tamper", TAMPERINGS, ids=lambda tamper: tamper.__name__)
+def test_tampering_sweep(tamper: Callable[[dict[str, Any], random.Random], str]) -> None:
+    original = content("facts of the solver")
+    for seed in range(60):
+        data = copy.deepcopy(original)
+        what = tamper(data, random.Random(seed))
+        assert not check_certificate(sealed(data)), what
+
+
+def test_facts_are_needed_and_tried() -> None:
+    data = content("facts of the solver")
+    for k in range(len(data["facts"])):
+        fewer = {**data, "facts": [fact for j, fact in enumerate(data["facts"]) if j != k]}
+        assert not check_certificate(sealed(fewer))
+    wider = copy.deepcopy(data)
+    wider["facts"].append([["<", ["index", 0], ["number", 5, 1]], [[0, 5]]])
+    assert check_certificate(sealed(wider)).reason == "it lists a fact that nothing needs"
+
+
+def test_a_wrong_fact_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver that believes everything proves a wrong program; the checker does not take over what it says."""
+
+    def lookup(table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(x, table)
+
+    def sharded(mesh: Any, table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        start = mesh.get_local_rank() * 4
+        outside = (x < start) | (x > start + 4)  # one too many
+        found = torch.nn.functional.embedding((x - start).masked_fill(outside, 0), table)
+        return reduce_out(found.masked_fill(outside[:, None], 0.0), mesh)
+
+    monkeypatch.setattr("verifycompile.rewrites.solver._ask", lambda _: True)
+    monkeypatch.setattr("verifycompile.rewrites.solver._answers", {})
+    report = verify_functions(
+        lookup, sharded, (torch.randn(8, 4), torch.arange(6)), in_placements={"a": (Shard(0),), "b": (Replicate(),)}
+    )
+    assert report.certificate is not None, str(report)
+    text = report.certificate.to_json()
+    monkeypatch.undo()
+    assert "a fact is wrong where" in check_certificate(text).reason
+
+
+def test_a_wrong_equality_is_found_out() -> None:
+    data = content("equalities of the e-graph")
+    (equality, *rest) = data["equalities"]
+    assert not check_certificate(sealed({**data, "equalities": rest}))
+    names = [node["name"] for node in data["spec"]["nodes"] if node["op"] == "call_function"]
+    for name in names:
+        if name != equality["spec_node"]:
+            other = {**data, "equalities": [{**equality, "spec_node": name}, *rest]}
+            assert not check_certificate(sealed(other)), name
+
+
+def test_an_assumption_that_the_proof_makes_must_be_listed() -> None:
+    data = content("facts of the solver")
+    needed = [text for text in data["assumptions"] if "treated as identity" in text or "by default" in text]
+    for text in needed:
+        fewer = {**data, "assumptions": [t for t in data["assumptions"] if t != text]}
+        assert check_certificate(sealed(fewer)).reason == f"it does not list the assumption: {text}"
+
+
+# ------------------------------------------------------------------------------------------------ what is none
 
 
 def test_a_result_with_a_mismatch_has_none() -> None:
+    data = content("perceptron")
+    programs = program_from_data(data["spec"]), program_from_data(data["implementation"])
     result = RefinementResult({}, Mismatch("VC107", "no relation found", "output.0"))
     with pytest.raises(ValueError, match="a result with a mismatch has no certificate"):
-        Certificate.of(result, ())
-
-
-def test_a_value_without_a_json_form_is_named() -> None:
-    with pytest.raises(TypeError, match="a certificate cannot hold a value of type object"):
-        certificate(object()).to_json()
+        Certificate.of(*programs, result, ())
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"version": 1}'])
 def test_other_json_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a verifycompile certificate"):
         Certificate.from_json(text)
+    assert not check_certificate(text)
+
+
+def test_what_is_no_json_is_rejected() -> None:
+    assert not check_certificate("certificate")
 
 
 def test_another_format_is_rejected() -> None:
-    data = json.loads(certificate().to_json())
-    with pytest.raises(ValueError, match="certificate format 2 is not the supported format 1"):
-        Certificate.from_json(json.dumps({**data, "version": 2}))
+    with pytest.raises(ValueError, match="certificate format 3 is not the supported format 2"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 3}))

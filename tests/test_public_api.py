@@ -16,6 +16,7 @@ def test_names() -> None:
         "Report",
         "UsageError",
         "Verdict",
+        "check_certificate",
         "explain",
         "verify",
         "verify_graphs",

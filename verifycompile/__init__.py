@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from verifycompile.certificate import check_certificate
     from verifycompile.diagnostics.codes import explain
     from verifycompile.diagnostics.report import Report
     from verifycompile.diagnostics.verdict import Verdict
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
     from verifycompile.model_verification import verify
     from verifycompile.torch_interface.errors import RefinementError
 
-__all__ = ["RefinementError", "Report", "UsageError", "Verdict", "explain", "verify", "verify_graphs"]
+__all__ = [
+    "RefinementError", "Report", "UsageError", "Verdict", "check_certificate", "explain", "verify", "verify_graphs",
+]  # fmt: skip
 
 _MODULES = {
     "RefinementError": "verifycompile.torch_interface.errors",
     "Report": "verifycompile.diagnostics.report",
     "UsageError": "verifycompile.errors",
     "Verdict": "verifycompile.diagnostics.verdict",
+    "check_certificate": "verifycompile.certificate",
     "explain": "verifycompile.diagnostics.codes",
     "verify": "verifycompile.model_verification",
     "verify_graphs": "verifycompile.graph_verification",

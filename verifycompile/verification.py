@@ -68,7 +68,7 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
             counts=result.counts,
             stages=result.stages,
         ),
-        certificate=Certificate.of(result, assumptions) if verdict is Verdict.VERIFIED else None,
+        certificate=Certificate.of(spec, implementation, result, assumptions) if verdict is Verdict.VERIFIED else None,
     )
 
 

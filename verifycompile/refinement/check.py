@@ -11,10 +11,12 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
+import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
+from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
@@ -39,6 +41,10 @@ _MAX_EQUALITIES = 32
 
 # Faults that a missing lemma would explain as well. The others say what the wrong value is, so no lemma is missing.
 _OPEN_QUESTIONS = frozenset({"VC104", "VC107", "VC108"})
+
+
+class ClaimError(Exception):
+    """A claim about two programs that does not hold."""
 
 
 def check_refinement(spec: Program, implementation: Program) -> RefinementResult:
@@ -69,10 +75,10 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
     by_parts = _check_by_parts(spec, implementation, started)
     if by_parts is not None:
         return by_parts
-    pool, stopwatch = _new_pool(), Stopwatch()
+    pool, stopwatch = new_pool(), Stopwatch()
     proved: list[ProvedEquality] = []
     while True:
-        checker = _Checker(spec, implementation, pool)
+        checker = Checker(spec, implementation, pool)
         mismatch = checker.run()
         checker.note_seconds(stopwatch)
         open_question = mismatch is not None and mismatch.code in _OPEN_QUESTIONS
@@ -82,6 +88,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         proved.append(equality)
     return RefinementResult(
         relations=checker.relations,
+        placements=checker.placements,
         mismatch=mismatch,
         assumptions=tuple(checker.assumptions()),
         counts=count_nodes(checker.spec, checker.implementation, len(proved)),
@@ -95,7 +102,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
 
 def _check_by_parts(spec: Program, implementation: Program, started: float) -> RefinementResult | None:
     """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
-    checker = _Checker(spec, implementation, _new_pool())
+    checker = Checker(spec, implementation, new_pool())
     try:
         return _result_of_parts(checker, started) if checker.run(by_parts=True) is None else None
     except NotRepeatedError:
@@ -104,7 +111,7 @@ def _check_by_parts(spec: Program, implementation: Program, started: float) -> R
         checker.parts = None  # it refers to the checker: thousands of objects would wait for the garbage collector
 
 
-def _result_of_parts(checker: _Checker, started: float) -> RefinementResult | None:
+def _result_of_parts(checker: Checker, started: float) -> RefinementResult | None:
     spec, implementation = checker.spec.program, checker.implementation.program
     if checker.parts is None or checker.relations.keys() != {o.name for o in spec.outputs}:
         return None
@@ -114,6 +121,7 @@ def _result_of_parts(checker: _Checker, started: float) -> RefinementResult | No
     counts = count_nodes(*lowerings, 0)
     return RefinementResult(
         relations={name: checker.relations[name] for name in checker.output_names()},
+        placements=checker.placements,
         mismatch=None,
         assumptions=tuple(checker.assumptions()),
         counts=dataclasses.replace(counts, memo=memo.related, unrelated=counts.unrelated + memo.unrelated),
@@ -125,23 +133,30 @@ def _result_of_parts(checker: _Checker, started: float) -> RefinementResult | No
     )
 
 
-def _new_pool() -> TermPool:
+def new_pool() -> TermPool:
     pool = TermPool()
     pool.contraction_rules.extend(CONTRACTION_LEMMAS)
     pool.combination_rules.extend(COMBINATION_LEMMAS)
     return pool
 
 
-class _Checker:
-    """One attempt: lower both programs into ``pool`` and relate their outputs."""
+class Checker:
+    """One attempt: lower both programs into ``pool`` and relate their outputs.
 
-    def __init__(self, spec: Program, implementation: Program, pool: TermPool) -> None:
+    ``claims``: placements of the outputs that are tensors, which are then checked and not searched for. What does not
+    hold raises ClaimError, because no cause of it is asked for.
+    """
+
+    def __init__(
+        self, spec: Program, implementation: Program, pool: TermPool, claims: Mapping[str, Placements] | None = None
+    ) -> None:
         self.pool = pool
         self.spec = Lowering(spec, self.pool, "spec")
         self.implementation = Lowering(implementation, self.pool, "impl")
         self.relations: dict[str, str] = {}
         self.placements: dict[str, Placements] = {}
         self.parts: Parts | None = None
+        self._claims = claims
         self._failed: Diagnosis | None = None
 
     def note_seconds(self, stopwatch: Stopwatch) -> None:
@@ -211,6 +226,16 @@ class _Checker:
                     )
         return None
 
+    def value_of(self, spec_node: torch.fx.Node, impl_node: torch.fx.Node) -> tuple[View | None, View | None]:
+        """The values of one node of each program, before any output is related. Claims only. Raises ClaimError."""
+        self.placements.update(self._claims or {})
+        mismatch = self._mutation() or self._relate_inputs() or self._relate_tangents()
+        if mismatch is not None:
+            raise ClaimError(mismatch.message)
+        self.spec.lower([spec_node])
+        self.implementation.lower([impl_node])
+        return self.spec.view(spec_node), self.implementation.view(impl_node)
+
     # -- inputs
 
     def _relate_inputs(self) -> Mismatch | None:
@@ -271,6 +296,8 @@ class _Checker:
                 failed.append((output, implementations[output.name]))
         if not failed:
             return None
+        if self._claims is not None:
+            raise ClaimError(f"no relation of `{failed[0][0].name}`")
         if self.parts is not None:
             raise NotRepeatedError
         means = frozenset(
@@ -324,9 +351,29 @@ class _Checker:
         self.relations[spec.name] = spec.name
         return True
 
+    def _claimed(self, left: View, right: View, output: ProgramOutput, claims: Mapping[str, Placements]) -> bool:
+        """Whether the placements claimed are those that must be, and hold."""
+        mesh, found = self.implementation.program.mesh, claims.get(output.name)
+        if mesh is None or found is None or len(found) != len(mesh.axes):
+            return False
+        if output.placements is None:
+            allowed = output.kind is OutputKind.VALUE or not any(isinstance(p, Partial) for p in found)
+        elif output.open_axes:
+            allowed = with_open_axes(output.placements, found, output.open_axes) == found
+        else:
+            allowed = (
+                output.required(self.placements[o.name] for o in self._forward if o.name in self.placements) == found
+            )
+        try:
+            return allowed and holds(self.pool, left, right, found, mesh)
+        except (UnsupportedError, UnalignedError, ValueError):
+            return False
+
     def _find_placements(self, left: View, right: View, output: ProgramOutput) -> Placements | None:
         mesh = self.implementation.program.mesh
         assert mesh is not None
+        if self._claims is not None:
+            return self._claims[output.name] if self._claimed(left, right, output, self._claims) else None
         if output.placements is None:
             # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
             return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)

@@ -11,12 +11,14 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
+import torch.fx
+
 from verifycompile.ir.relabel import UnalignedError, inverse_digits, substitute
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
-from verifycompile.refinement.placement import candidate_placements, reduce_partial, shard
+from verifycompile.refinement.placement import Placements, candidate_placements, reduce_partial, shard
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
 from verifycompile.rewrites.registry import UnsupportedError
 
@@ -27,11 +29,17 @@ _MAX_SECONDS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class ProvedEquality:
-    """``implementation`` (a term's text) was replaced by ``spec``, by these lemmas."""
+    """``implementation`` (a term's text) was replaced by ``spec``, by these lemmas.
+
+    They are the terms of the values of ``spec_node`` and ``impl_node``, related by ``placements`` (None: no mesh).
+    """
 
     spec: str
     implementation: str
     proof: EqualityProof
+    spec_node: str
+    impl_node: str
+    placements: Placements | None
 
 
 def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
@@ -39,53 +47,63 @@ def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
     deadline = time.thread_time() + _MAX_SECONDS
-    for left, right in _pairs(case):
+    for spec_node, impl_node in _pairs(case):
         if time.thread_time() > deadline:
             return None
-        for expected, found in _oriented(pool, left, right, mesh):
+        left, right = case.spec.view(spec_node), case.implementation.view(impl_node)
+        if left is None or right is None:
+            continue
+        for placements, expected, found in _oriented(pool, left, right, mesh):
             if found.term is expected.term or found.term in spec_terms or found.term in pool.aliases:
                 continue
-            alias = _alias(expected, found)
+            alias = alias_of(expected, found)
             if alias is None:
                 continue
             proof = prove_equal(expected, found)
             if proof is not None:
                 pool.aliases[found.term] = alias
                 pool.memo.clear()
-                return ProvedEquality(repr(expected.term), repr(found.term), proof)
+                names = spec_node.name, impl_node.name
+                return ProvedEquality(repr(expected.term), repr(found.term), proof, *names, placements)
     return None
 
 
-def _pairs(case: Diagnosis) -> Iterator[tuple[View, View]]:
+def _pairs(case: Diagnosis) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
     for spec_output, impl_output in case.failed:
-        left, right = case.spec.view(spec_output.node), case.implementation.view(impl_output.node)
-        if left is not None and right is not None:
-            yield left, right
+        yield spec_output.node, impl_output.node
     relations = NodeRelations(case)
-    unmatched = [case.implementation.view(n) for n in relations.unmatched()[:_MAX_CANDIDATES]]
+    unmatched = relations.unmatched()[:_MAX_CANDIDATES]
     for node in relations.unrelated_chain()[:_MAX_SPEC_NODES]:
-        left = case.spec.view(node)
-        if left is None:
-            continue
         twin = relations.counterpart(producer(node))
-        preferred = None if twin is None else case.implementation.view(twin)
+        preferred = [] if twin is None else [twin]
         # Another value than that of the same line may be the one: a spec given by the user has lines of its own.
-        yield from ((left, right) for right in (preferred, *unmatched) if right is not None)
+        yield from ((node, right) for right in (*preferred, *unmatched))
 
 
-def _oriented(pool: TermPool, left: View, right: View, mesh: Mesh | None) -> Iterator[tuple[View, View]]:
+def _oriented(
+    pool: TermPool, left: View, right: View, mesh: Mesh | None
+) -> Iterator[tuple[Placements | None, View, View]]:
     """The spec value as the implementation would hold it, and the implementation's, for every layout that fits."""
     if mesh is None:
-        yield left, right
+        yield None, left, right
         return
     for placements in candidate_placements(left, right, mesh, allow_partial=True):
         try:
-            yield shard(left, placements, mesh), reduce_partial(pool, right, placements, mesh)
+            yield placements, *oriented(pool, left, right, placements, mesh)
         except (UnsupportedError, UnalignedError):
             continue
 
 
-def _alias(expected: View, found: View) -> View | None:
+def oriented(
+    pool: TermPool, left: View, right: View, placements: Placements | None, mesh: Mesh | None
+) -> tuple[View, View]:
+    """Both values as they are compared under ``placements``. Raises UnsupportedError and UnalignedError."""
+    if mesh is None or placements is None:
+        return left, right
+    return shard(left, placements, mesh), reduce_partial(pool, right, placements, mesh)
+
+
+def alias_of(expected: View, found: View) -> View | None:
     """``found.term`` as a view of ``expected.term`` over its own axes."""
     if not found.term.operands or found.is_zero or expected.is_zero:
         return None

@@ -38,6 +38,8 @@ def shard(view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
         sharded = sharded_dimension(placement)
         if sharded is None:
             continue
+        if not -view.rank <= sharded < view.rank:
+            raise UnsupportedError(UNREPRESENTABLE, f"the placement {placement} of a tensor of {view.rank} dimensions")
         dim = sharded % view.rank
         divided = _divide(parts[dim], axis, mesh.axes[axis].size, outer_blocks(placement))
         if divided is None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import torch.fx
+from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.refinement.stages import StageCost
 
@@ -60,4 +61,8 @@ class RefinementResult:
     seconds: float = 0.0
     stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict[str, StageCost])
     steps: tuple[object, ...] = ()
-    """Proof steps, the material of the certificate: see ``verifycompile.refinement.proof``."""
+    """Proof steps: see ``verifycompile.refinement.proof``."""
+    placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
+        default_factory=dict[str, tuple[Placement, ...]]
+    )
+    """How the implementation holds the outputs that are tensors; empty for one without a mesh."""

@@ -1,0 +1,140 @@
+"""The checker of certificates. It uses the declarations, the normal form and the lemmas, and no search engine.
+
+Trusted are the declarations of operators, the normal form with its lemmas (``ir``, ``rewrites``), and this package.
+Not trusted, because made again or checked: how the programs were cut into parts, where relations were looked for, the
+e-graph, and what the certificate says of any value. The solver's facts are listed; each must hold at many points, and
+``solver=True`` asks z3 for each of them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from verifycompile.certificate.certificate import Certificate, claims_of, seal_of
+from verifycompile.certificate.replay import Equality, replay
+from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data
+from verifycompile.refinement.check import ClaimError
+from verifycompile.rewrites import solver
+from verifycompile.rewrites.formula import Key, evaluate, from_data, numbers, variables
+
+_MAX_POINTS = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class CertificateCheck:
+    """Whether a certificate holds; true as a truth value exactly then. ``reason``: why it does not.
+
+    ``facts``: how many statements of integer arithmetic were taken from the solver.
+    """
+
+    valid: bool
+    reason: str = ""
+    facts: int = 0
+
+    def __bool__(self) -> bool:
+        return self.valid
+
+    def __str__(self) -> str:
+        if not self.valid:
+            return f"the certificate does not hold: {self.reason}"
+        count = f"{self.facts} facts of the solver" if self.facts != 1 else "one fact of the solver"
+        return f"the certificate holds ({count})" if self.facts else "the certificate holds"
+
+
+class _RejectedError(Exception):
+    pass
+
+
+def check_certificate(certificate: Certificate | str, *, solver: bool = False) -> CertificateCheck:
+    """Check a certificate, or its JSON text. ``solver``: ask z3 again for every fact that the certificate lists."""
+    try:
+        data = (Certificate.from_json(certificate) if isinstance(certificate, str) else certificate).data
+        return CertificateCheck(True, facts=_check(data, solver))
+    except (_RejectedError, ClaimError, StorageError) as error:
+        return CertificateCheck(False, str(error))
+    except Exception as error:  # noqa: BLE001 - data that nothing was written for; whatever fails here is rejected
+        return CertificateCheck(False, f"no certificate: {type(error).__name__}: {error}")
+
+
+def _check(data: Mapping[str, Any], ask: bool) -> int:
+    if data["seal"] != seal_of(data):
+        raise _RejectedError("its content is not what was sealed")
+    spec, implementation = program_from_data(data["spec"]), program_from_data(data["implementation"])
+    placements = {name: found for name, item in data["placements"].items() if (found := placements_from_data(item))}
+    equalities = [
+        Equality(item["spec_node"], item["impl_node"], placements_from_data(item["placements"]), tuple(item["lemmas"]))
+        for item in data["equalities"]
+    ]
+    listed = {json.dumps(fact): fact for fact in data["facts"]}
+    with solver.answering(listed), solver.listening() as used:
+        found = replay(spec, implementation, placements, equalities)
+    for text in used:
+        _check_fact(listed[text], ask)
+    if used.keys() != listed.keys():
+        raise _RejectedError("it lists a fact that nothing needs")
+    claims = claims_of(found)
+    if claims["relations"] != data["relations"]:
+        raise _RejectedError("its relations are other ones")
+    _compare_steps(claims["steps"], data["steps"])
+    missing = [text for text in found.assumptions if text not in data["assumptions"]]
+    if missing:
+        raise _RejectedError(f"it does not list the assumption: {missing[0]}")
+    return len(used)
+
+
+def _compare_steps(found: Sequence[Mapping[str, Any]], claimed: Sequence[Mapping[str, Any]]) -> None:
+    for ours, theirs in itertools.zip_longest(found, claimed):
+        if ours != theirs:
+            step = ours or theirs
+            raise _RejectedError(f"its step at node `{step['node']}` of the {step['program']} is another one")
+
+
+# ------------------------------------------------------------------------------------------------ facts
+
+
+def _check_fact(fact: Any, ask: bool) -> None:
+    claim, sizes = from_data(fact[0]), {int(dim): size for dim, size in fact[1]}
+    for values in _points(list(variables(claim)), sizes, sorted(numbers(claim))):
+        if not evaluate(claim, values):
+            raise _RejectedError(f"a fact is wrong where {values}")
+    if ask and not solver.proved(solver.Question(claim, tuple(sizes.items()))):
+        raise _RejectedError("a fact is not proved by the solver")
+
+
+def _points(
+    names: Sequence[Key], sizes: Mapping[int, int | None], constants: Sequence[Fraction]
+) -> Iterator[dict[Key, Fraction]]:
+    """Values for all variables: near the ends of every dimension, near every constant of the claim and at random."""
+    draw = random.Random(0)  # noqa: S311 - the same points every time
+    choices: list[list[Fraction]] = []
+    for kind, name in names:
+        if kind == "index":
+            size = sizes[name]
+            last = 1000 if size is None else size - 1
+            choices.append(
+                [
+                    Fraction(v)
+                    for v in {0, 1, last, last - 1, last // 2, draw.randint(0, max(last, 0))}
+                    if 0 <= v <= last
+                ]
+            )
+        else:
+            near = {
+                value + step
+                for value in (*constants, *(v * w for v in constants for w in constants))
+                for step in (-1, 0, 1)
+            }
+            largest = int(max(map(abs, near), default=Fraction(1))) + 1
+            near |= {Fraction(draw.randint(-largest, largest)) for _ in range(8)}
+            if kind == "real":
+                near |= {value + Fraction(1, 2) for value in near}
+            choices.append([v for v in sorted(near) if kind == "real" or v.denominator == 1])
+    if all(choices):
+        for _ in range(_MAX_POINTS):
+            yield {name: draw.choice(options) for name, options in zip(names, choices, strict=True)}

@@ -1,0 +1,139 @@
+"""Proves two programs again from claims alone: no parts, no search for relations or equalities, no solver of its own.
+
+What is recomputed is every value, by the declarations and the normal form with its lemmas. What is checked is every
+claim: the relation of each output, and each equality that the e-graph found (``refinement/expansion.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.fx
+
+from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.term import Term, View
+from verifycompile.lowering.lower import Lowering
+from verifycompile.program import Program
+from verifycompile.refinement.check import Checker, ClaimError, new_pool
+from verifycompile.refinement.expansion import equal_when_expanded
+from verifycompile.refinement.lemma_stage import alias_of, oriented
+from verifycompile.refinement.placement import Placements
+from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.rewrites.values import Group, Piece, Pieces
+
+
+@dataclasses.dataclass(frozen=True)
+class Equality:
+    """The values of two nodes are equal under these placements (None: no mesh), by the lemmas named."""
+
+    spec_node: str
+    impl_node: str
+    placements: Placements | None
+    lemmas: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What one node of a program was found to be, and the lemmas by which."""
+
+    program: str
+    node: str
+    value: str
+    lemmas: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """What a proof from claims gives."""
+
+    relations: Mapping[str, str]
+    assumptions: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+
+def replay(
+    spec: Program, implementation: Program, placements: Mapping[str, Placements], equalities: Sequence[Equality]
+) -> Replay:
+    """Prove that the implementation refines the spec. Raises ClaimError where a claim does not hold."""
+    pool = new_pool()
+    for equality in equalities:
+        checker = Checker(spec, implementation, pool, placements)
+        nodes = _named(spec, equality.spec_node), _named(implementation, equality.impl_node)
+        left, right = checker.value_of(*nodes)
+        if left is None or right is None:
+            raise ClaimError(f"`{equality.spec_node}` or `{equality.impl_node}` has no value")
+        try:
+            expected, found = oriented(pool, left, right, equality.placements, implementation.mesh)
+        except (UnsupportedError, UnalignedError) as error:
+            raise ClaimError(f"the equality of `{equality.impl_node}`: {error}") from error
+        alias = alias_of(expected, found)
+        if alias is None or found.term in pool.aliases or not equal_when_expanded(expected, found):
+            raise ClaimError(f"`{equality.impl_node}` is not shown to be `{equality.spec_node}`")
+        pool.aliases[found.term] = alias
+        pool.memo.clear()
+    checker = Checker(spec, implementation, pool, placements)
+    mismatch = checker.run()
+    if mismatch is not None:
+        raise ClaimError(mismatch.message)
+    digests: dict[Term, str] = {}
+    return Replay(
+        checker.relations,
+        tuple(checker.assumptions()),
+        (*_steps("spec", checker.spec, digests), *_steps("implementation", checker.implementation, digests)),
+    )
+
+
+def _named(program: Program, name: str) -> torch.fx.Node:
+    for node in program.graph.graph.nodes:
+        if node.name == name:
+            return node
+    raise ClaimError(f"no node is called `{name}`")
+
+
+# ------------------------------------------------------------------------------------------------ what was computed
+
+
+def _steps(program: str, lowering: Lowering, digests: dict[Term, str]) -> list[Step]:
+    return [
+        Step(
+            program, node.name, _described(value, digests), tuple(name for name, _ in lowering.lemmas.get(node, ()))
+        )
+        for node, value in lowering.values.items()
+    ]  # fmt: skip
+
+
+def _described(value: Any, digests: dict[Term, str]) -> str:
+    """A value as text that is equal for equal values, in every process."""
+    if isinstance(value, View):
+        return f"{value.coefficient} {_digest(value.term, digests)} {value.shape} {value.axes}"
+    if isinstance(value, Pieces):
+        return f"pieces of {_described(value.view, digests)}"
+    if isinstance(value, Piece):
+        return "a piece"
+    if isinstance(value, Group):
+        return f"group {value.axes}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_described(item, digests) for item in value)})"  # pyright: ignore[reportUnknownVariableType]
+    return f"{type(value).__name__} {value}"
+
+
+def _digest(wanted: Term, digests: dict[Term, str]) -> str:
+    """The content of a term and of all that it is made of."""
+    pending = [wanted]
+    while pending:
+        term = pending[-1]
+        missing = [v.term for v in term.operands if v.term not in digests]
+        if missing and term not in digests:
+            pending.extend(missing)
+            continue
+        pending.pop()
+        operands = [(str(v.coefficient), digests[v.term], str(v.axes)) for v in term.operands]
+        content = (
+            term.operation.name, [str(a) for a in term.attributes], operands, [str(s) for s in term.index_sizes],
+            term.free, term.summed, term.cores, term.fresh,
+        )  # fmt: skip
+        digests[term] = hashlib.sha256(repr(content).encode()).hexdigest()[:24]
+    return digests[wanted]

@@ -1,0 +1,353 @@
+"""Captured programs as JSON, and back: the nodes that the outputs need, with what torch recorded of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import sympy
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+
+from verifycompile.lowering.lower import constant_content
+from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.torch_interface.expressions import (
+    expression_from_data,
+    expression_to_data,
+    recorded_number,
+    recorded_tensor,
+)
+from verifycompile.torch_interface.placements import block_shard, is_known, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.schema import is_overload
+
+_MODULES = frozenset({"_operator", "operator", "math", "torch", "torch.sym"})
+"""Where functions of a graph that are no operators of torch may come from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredObject:
+    """In the place of an object that no proof reads, such as a device mesh."""
+
+    kind: str
+
+
+class StorageError(ValueError):
+    """A program that cannot be stored, or data that is no stored program."""
+
+
+# ------------------------------------------------------------------------------------------------ to data
+
+
+def program_to_data(program: Program) -> dict[str, Any]:
+    """The program as JSON has it. Raises StorageError for a program that holds what no text can say."""
+    if program.blockers:
+        raise StorageError(f"a program that is blocked: {program.blockers[0].message}")
+    needed = _needed(program)
+    return {
+        "nodes": [_node_to_data(node, program) for node in program.graph.graph.nodes if node in needed],
+        "inputs": [_input_to_data(item) for item in program.inputs],
+        "outputs": [_output_to_data(item) for item in program.outputs],
+        "mesh": None
+        if program.mesh is None
+        else {"axes": [[axis.name, axis.size] for axis in program.mesh.axes], "ranks": list(program.mesh.ranks)},
+        "coordinates": [[expression_to_data(symbol), axis] for symbol, axis in program.coordinates.items()],
+        "groups": {name: list(axes) for name, axes in program.groups.items()},
+        "size_values": [[expression_to_data(s), expression_to_data(e)] for s, e in program.size_values.items()],
+        "guards": [expression_to_data(guard) for guard in program.guards],
+        "assumptions": list(program.assumptions),
+    }
+
+
+def _needed(program: Program) -> set[torch.fx.Node]:
+    found = {item.node for item in program.inputs}
+    pending = [item.node for item in program.outputs]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": node.name, "op": node.op, "value": value_to_data(node.meta.get("val"))}
+    if node.op == "call_function":
+        data |= {"target": _target_to_text(node.target), "args": value_to_data(list(node.args))}
+        if node.kwargs:
+            data["kwargs"] = {name: value_to_data(value) for name, value in node.kwargs.items()}
+    elif node.op == "get_attr":
+        data["constant"] = _constant_to_data(node, program)
+    elif node.op != "placeholder":
+        raise StorageError(f"a graph node of kind `{node.op}`")
+    return data
+
+
+def _constant_to_data(node: torch.fx.Node, program: Program) -> Any:
+    value: Any = program.graph
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
+    if not isinstance(value, torch.Tensor):
+        return None
+    content = constant_content(value)
+    if content is None:
+        raise StorageError(f"the constant `{node.target}` has no readable content")
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "content": value_to_data(list(content))}
+
+
+def _target_to_text(target: Any) -> str:
+    if is_overload(target):
+        return str(target)
+    return f"{target.__module__}:{target.__name__}"
+
+
+def value_to_data(value: Any) -> Any:
+    """What torch recorded of a node, or an argument of a call."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, list):
+        return [value_to_data(item) for item in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return {"tuple": [value_to_data(item) for item in cast("tuple[Any, ...]", value)]}
+    if isinstance(value, torch.fx.Node):
+        return {"node": value.name}
+    if isinstance(value, torch.Tensor):
+        return {"tensor": str(value.dtype), "shape": [value_to_data(size) for size in value.shape]}
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return {"number": type(value).__name__, "expression": expression_to_data(value.node.expr)}
+    if isinstance(value, sympy.Basic):
+        return {"expression": expression_to_data(value)}
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return {"torch": str(value)}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, slice):
+        return {"slice": [value_to_data(v) for v in (value.start, value.stop, value.step)]}
+    return {"object": value.kind if isinstance(value, StoredObject) else type(value).__name__}
+
+
+def _input_to_data(item: ProgramInput) -> dict[str, Any]:
+    return {
+        "node": item.node.name,
+        "role": item.role.value,
+        "name": item.name,
+        "placements": placements_to_data(item.placements),
+        "global_shape": None
+        if item.global_shape is None
+        else [s if isinstance(s, int) else expression_to_data(s) for s in item.global_shape],
+        "assumed": item.assumed,
+        "open_axes": sorted(item.open_axes),
+    }
+
+
+def _output_to_data(item: ProgramOutput) -> dict[str, Any]:
+    return {
+        "node": item.node.name,
+        "kind": item.kind.value,
+        "name": item.name,
+        "index": item.index,
+        "placements": placements_to_data(item.placements),
+        "open_axes": sorted(item.open_axes),
+        "outer_mean": sorted(item.outer_mean),
+    }
+
+
+def placements_to_data(placements: tuple[Placement, ...] | None) -> list[Any] | None:
+    """One string or list for each mesh axis."""
+    return None if placements is None else [_placement_to_data(placement) for placement in placements]
+
+
+def _placement_to_data(placement: Placement) -> Any:
+    if not is_known(placement):
+        raise StorageError(f"the placement {placement}")
+    dim = sharded_dimension(placement)
+    if dim is not None:
+        return ["shard", dim, outer_blocks(placement)]
+    return ["partial", placement.reduce_op] if isinstance(placement, Partial) else ["replicate"]
+
+
+# ------------------------------------------------------------------------------------------------ from data
+
+
+class StoredModule:
+    """In the place of a graph module: a graph, and the constants that it holds."""
+
+    def __init__(self, graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor | None]) -> None:
+        self.graph = graph
+        for name, value in constants.items():
+            setattr(self, name, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnregisteredOperator:
+    """An operator that this process does not have: of its result nothing is known but what torch recorded."""
+
+    name: str
+
+    __name__ = "unregistered"
+
+    def __call__(self, *_: object) -> None:
+        raise TypeError(f"{self.name} is not registered")
+
+
+def program_from_data(data: Mapping[str, Any]) -> Program:
+    """What ``program_to_data`` wrote. Raises StorageError for anything else."""
+    try:
+        return _program_from_data(data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        raise StorageError(f"no stored program: {type(error).__name__}: {error}") from error
+
+
+def _program_from_data(data: Mapping[str, Any]) -> Program:
+    graph = torch.fx.Graph()
+    nodes: dict[str, torch.fx.Node] = {}
+    constants: dict[str, torch.Tensor | None] = {}
+    for item in data["nodes"]:
+        name, kind = item["name"], item["op"]
+        if kind == "placeholder":
+            node = graph.create_node("placeholder", name, name=name)
+        elif kind == "get_attr":
+            constants[f"constant_{name}"] = _constant_from_data(item["constant"])
+            node = graph.create_node("get_attr", f"constant_{name}", name=name)
+        elif kind == "call_function":
+            args = tuple(value_from_data(item["args"], nodes))
+            kwargs = {key: value_from_data(value, nodes) for key, value in item.get("kwargs", {}).items()}
+            node = graph.create_node(kind, _target_from_text(item["target"]), args, kwargs, name=name)
+        else:
+            raise StorageError(f"a graph node of kind `{kind}`")
+        if node.name != name or name in nodes:
+            raise StorageError(f"two nodes are called `{name}`")
+        node.meta["val"] = value_from_data(item["value"], nodes)
+        nodes[name] = node
+    outputs = tuple(_output_from_data(item, nodes) for item in data["outputs"])
+    graph.output(tuple(output.node for output in outputs))
+    mesh = data["mesh"]
+    return Program(
+        cast("torch.fx.GraphModule", StoredModule(graph, constants)),
+        tuple(_input_from_data(item, nodes) for item in data["inputs"]),
+        outputs,
+        None
+        if mesh is None
+        else Mesh(tuple(MeshAxis(str(name), int(size)) for name, size in mesh["axes"]), tuple(mesh["ranks"])),
+        coordinates={_symbol(s): int(axis) for s, axis in data["coordinates"]},
+        groups={name: tuple(int(axis) for axis in axes) for name, axes in data["groups"].items()},
+        size_values={_symbol(s): cast("sympy.Expr", expression_from_data(e)) for s, e in data["size_values"]},
+        guards=tuple(expression_from_data(guard) for guard in data["guards"]),
+        assumptions=tuple(str(text) for text in data["assumptions"]),
+    )
+
+
+def _symbol(data: Any) -> sympy.Symbol:
+    symbol = expression_from_data(data)
+    if not isinstance(symbol, sympy.Symbol):
+        raise StorageError(f"{symbol} is no symbol")
+    return symbol
+
+
+def _constant_from_data(data: Any) -> torch.Tensor | None:
+    if data is None:
+        return None
+    dtype = _from_torch(data["dtype"], torch.dtype)
+    return torch.tensor(value_from_data(data["content"], {}), dtype=dtype).reshape(data["shape"])
+
+
+def _from_torch(text: str, kind: type) -> Any:
+    value = getattr(torch, text.removeprefix("torch."), None)
+    if not isinstance(value, kind):
+        raise StorageError(f"{text} is no {kind.__name__}")
+    return value
+
+
+def _target_from_text(text: str) -> Any:
+    module, colon, name = text.partition(":")
+    if colon:
+        if module not in _MODULES:
+            raise StorageError(f"a call of `{text}`")
+        return getattr(importlib.import_module(module), name)
+    namespace, operator, overload = text.split(".")
+    packet = getattr(getattr(torch.ops, namespace), operator, None)
+    return UnregisteredOperator(text) if packet is None else getattr(packet, overload)
+
+
+def value_from_data(data: Any, nodes: Mapping[str, torch.fx.Node]) -> Any:
+    """What ``value_to_data`` wrote."""
+    if isinstance(data, list):
+        return [value_from_data(item, nodes) for item in cast("list[Any]", data)]
+    if not isinstance(data, dict):
+        return data
+    item = cast("dict[str, Any]", data)
+    if "tensor" in item:
+        shape = [value_from_data(size, nodes) for size in item["shape"]]
+        return recorded_tensor(shape, _from_torch(item["tensor"], torch.dtype))
+    if "number" in item:
+        return recorded_number(item["number"], expression_from_data(item["expression"]))
+    ((kind, content),) = item.items()
+    if kind == "float":
+        return float(content)
+    if kind == "complex":
+        return complex(*content)
+    if kind == "tuple":
+        return tuple(value_from_data(v, nodes) for v in content)
+    if kind == "node":
+        return nodes[content]
+    if kind == "expression":
+        return expression_from_data(content)
+    if kind == "torch":
+        return _from_torch(content, (torch.dtype | torch.layout | torch.memory_format))  # type: ignore[arg-type]
+    if kind == "device":
+        return torch.device(content)
+    if kind == "slice":
+        return slice(*(value_from_data(v, nodes) for v in content))
+    if kind == "object":
+        return StoredObject(str(content))
+    raise StorageError(f"a value of kind `{kind}`")
+
+
+def _input_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node]) -> ProgramInput:
+    shape = item["global_shape"]
+    return ProgramInput(
+        nodes[item["node"]],
+        Role(item["role"]),
+        item["name"],
+        placements_from_data(item["placements"]),
+        None
+        if shape is None
+        else tuple(s if isinstance(s, int) else cast("sympy.Expr", expression_from_data(s)) for s in shape),
+        assumed=item["assumed"],
+        open_axes=frozenset(item["open_axes"]),
+    )
+
+
+def _output_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node]) -> ProgramOutput:
+    return ProgramOutput(
+        nodes[item["node"]],
+        OutputKind(item["kind"]),
+        item["name"],
+        item["index"],
+        placements_from_data(item["placements"]),
+        open_axes=frozenset(item["open_axes"]),
+        outer_mean=frozenset(item["outer_mean"]),
+    )
+
+
+def placements_from_data(data: Any) -> tuple[Placement, ...] | None:
+    """What ``placements_to_data`` wrote."""
+    return None if data is None else tuple(_placement_from_data(item) for item in data)
+
+
+def _placement_from_data(data: Any) -> Placement:
+    kind, *rest = data
+    if kind == "shard":
+        return block_shard(*rest)
+    if kind == "partial":
+        return Partial(*rest)
+    if kind == "replicate" and not rest:
+        return Replicate()
+    raise StorageError(f"no placement: {data}")

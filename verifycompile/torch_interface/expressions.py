@@ -1,0 +1,84 @@
+"""Sizes and numbers of a captured graph as JSON, and stand-ins for what torch records of a node.
+
+Symbolic sizes are sympy expressions, some of torch's own functions (``FloorDiv``, ``Mod``). A stand-in holds what a
+proof reads of a recorded tensor or number, shape, dtype and expression, and computes nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions as torch_functions
+from torch.utils._sympy.numbers import int_oo
+
+_CONSTANTS: dict[str, sympy.Basic] = {
+    str(c): c for c in (sympy.true, sympy.false, sympy.oo, -sympy.oo, sympy.pi, sympy.E, int_oo, -int_oo)
+}
+
+_NUMBERS: dict[str, type] = {"SymInt": torch.SymInt, "SymFloat": torch.SymFloat, "SymBool": torch.SymBool}
+
+
+def expression_to_data(expression: sympy.Basic) -> Any:
+    """Nested lists. Raises ValueError for a number that is neither rational nor a float."""
+    if isinstance(expression, sympy.Symbol):
+        return ["symbol", expression.name, dict(sorted(expression.assumptions0.items()))]
+    if isinstance(expression, sympy.Integer):
+        return int(expression)
+    if isinstance(expression, sympy.Rational):
+        return ["rational", int(expression.p), int(expression.q)]
+    if isinstance(expression, sympy.Float):
+        return ["float", str(expression)]
+    if not expression.args:
+        return ["constant", str(expression)]
+    kind = type(expression)
+    name = f"torch.{kind.__name__}" if kind.__module__ == torch_functions.__name__ else kind.__name__
+    return [name, *(expression_to_data(argument) for argument in expression.args)]  # pyright: ignore[reportArgumentType]
+
+
+def expression_from_data(data: Any) -> sympy.Basic:
+    """What ``expression_to_data`` wrote. Raises ValueError for anything else."""
+    if isinstance(data, int):
+        return sympy.Integer(data)
+    if not isinstance(data, list) or not data:
+        raise ValueError("no expression")
+    kind, *arguments = data  # pyright: ignore[reportUnknownVariableType]
+    if kind == "symbol":
+        return sympy.Symbol(str(arguments[0]), **arguments[1])
+    if kind == "rational":
+        return sympy.Rational(*arguments)
+    if kind == "float":
+        return sympy.Float(arguments[0])
+    if kind == "constant":
+        return _CONSTANTS[arguments[0]]
+    own = str(kind).removeprefix("torch.")
+    function: Any = getattr(sympy if own == kind else torch_functions, own, None)
+    known = isinstance(function, type) and issubclass(function, sympy.Basic)
+    if not known:
+        raise ValueError(f"no expression: {kind}")
+    return function(*(expression_from_data(argument) for argument in arguments))
+
+
+def recorded_number(kind: str, expression: sympy.Basic) -> Any:
+    """A stand-in for ``torch.SymInt``, ``SymFloat`` or ``SymBool`` that holds an expression."""
+    if kind not in _NUMBERS:
+        raise ValueError(f"no kind of number: {kind}")
+    return _NUMBERS[kind](types.SimpleNamespace(expr=expression))
+
+
+def recorded_tensor(shape: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A stand-in for a recorded tensor; its sizes are numbers or stand-ins for them."""
+    tensor = torch.empty(0, dtype=dtype).as_subclass(_RecordedTensor)
+    tensor.recorded = tuple(shape)
+    return tensor
+
+
+class _RecordedTensor(torch.Tensor):
+    recorded: tuple[Any, ...]
+
+    @property
+    def shape(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - sizes may be expressions
+        return self.recorded
