@@ -286,11 +286,17 @@ def _sum_single(pool: TermPool, view: View, free: int) -> View:
     """Sum one view over all dimensions from ``free`` on, each of which it uses wholly."""
     if free == view.rank:
         return view
-    key = ("sum-single", view, free)
+    # Dimensions in the order in which the term has them, and no others: a sum that was taken before, of the same term
+    # among other dimensions, is found again, so that a chain of layers is not summed anew for each of them.
+    used = list(dict.fromkeys(digit[0] for axis in view.axes for digit in axis if digit[0] != CONSTANT))
+    kept = [d for d in used if d < free]
+    narrowed = _keep_dims(view, [*kept, *(d for d in used if d >= free)])
+    key = ("sum-single", narrowed, len(kept))
     known = pool.memo.get(key)
     if known is None:
-        known = pool.memo[key] = _push_sum(pool, view, free)
-    return known
+        known = pool.memo[key] = _push_sum(pool, narrowed, len(kept))
+    axes = tuple(tuple(g if g[0] == CONSTANT else (kept[g[0]], g[1], g[2]) for g in axis) for axis in known.axes)
+    return View(known.coefficient, known.term, view.shape[:free], axes)
 
 
 def _push_sum(pool: TermPool, view: View, free: int) -> View:
