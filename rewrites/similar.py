@@ -7,7 +7,8 @@ its normal form is the one that the whole computation has.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir import algebra, relabel
@@ -19,6 +20,7 @@ from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
 
 _MAX_PIECES = 4096
+_MOST_CONSTANTS = 64
 
 
 def stack_similar(pool: TermPool, views: Sequence[View]) -> View | None:
@@ -148,7 +150,7 @@ def _ordered_operands(pool: TermPool, term: Term) -> list[View]:
     """Operands in an order that similar terms share."""
     if not term.operation.commutative:
         return list(term.operands)
-    return sorted(term.operands, key=lambda view: (similarity_key(pool, view), _constants(view)))
+    return sorted(term.operands, key=lambda view: (similarity_key(pool, view), _constants(pool, view)))
 
 
 def similarity_key(pool: TermPool, view: View) -> int:
@@ -181,18 +183,32 @@ def _number(pool: TermPool, content: Hashable) -> int:
     return pool.similarity.setdefault(content, len(pool.similarity))
 
 
-def _constants(view: View) -> tuple[int, ...]:
-    """The pieces that a view reads, from the outside in: similar views are ordered by them."""
-    found: list[int] = []
-    pending = [view]
-    while pending and len(found) < 64:
-        current = pending.pop()
-        found.extend(d[1] for axis in current.axes for d in axis if d[0] == CONSTANT and isinstance(d[1], int))
-        if not current.term.operation.commutative:
-            pending.extend(reversed(current.term.operands))
-        else:
-            pending.extend(sorted(current.term.operands, key=lambda v: v.term.id, reverse=True))
-    return tuple(found)
+def _constants(pool: TermPool, view: View) -> tuple[int, ...]:
+    """The first pieces that a view reads, from the outside in: similar views are ordered by them."""
+    return (*_own_constants(view), *_term_constants(pool, view.term))[:_MOST_CONSTANTS]
+
+
+def _own_constants(view: View) -> Iterator[int]:
+    return (d[1] for axis in view.axes for d in axis if d[0] == CONSTANT and isinstance(d[1], int))
+
+
+def _term_constants(pool: TermPool, wanted: Term) -> tuple[int, ...]:
+    """Each term is looked at once: as a tree, a deep network has more nodes than can be counted."""
+    known = pool.pieces_read
+    pending = [wanted]
+    while pending:
+        term = pending[-1]
+        missing = [view.term for view in term.operands if view.term not in known]
+        if missing and term not in known:
+            pending.extend(missing)
+            continue
+        pending.pop()
+        if term in known:
+            continue
+        operands = sorted(term.operands, key=lambda v: v.term.id) if term.operation.commutative else term.operands
+        inner = (constant for view in operands for constant in (*_own_constants(view), *known[view.term]))
+        known[term] = tuple(itertools.islice(inner, _MOST_CONSTANTS))
+    return known[wanted]
 
 
 def _stack_axes(axes: Sequence[Axis]) -> list[Digit] | None:
@@ -261,7 +277,7 @@ def sum_similar(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...
     for group in groups.values():
         if len(group) < 2:
             continue
-        ordered = sorted(group, key=_constants)
+        ordered = sorted(group, key=lambda view: _constants(pool, view))
         stacked = stack_similar(pool, [View(v.coefficient, v.term, shape, v.axes) for v in ordered])
         if stacked is None:
             continue

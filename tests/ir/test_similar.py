@@ -110,3 +110,16 @@ def test_pieces_of_two_inputs_go_together() -> None:
     assert stack_similar(b.pool, crossed) is None
     assert stack_similar(b.pool, [rows[0][0], rows[1][1]]) is None
     assert stack_similar(b.pool, [rows[0][0], b.scale(rows[0][1], 2)]) is None
+
+
+def test_terms_used_twice_are_looked_at_once() -> None:
+    """A chain in which every term has the one before twice: as a tree it has 2 to the 200 nodes."""
+    b = Builder(TermPool())
+    parts: list[View] = []
+    for name in ("x", "y"):
+        value = b.pool.leaf(name, (ROWS,))
+        for _ in range(200):
+            value = b.pointwise(MAXIMUM, b.exp(value), value)
+        parts.append(value)
+    assert sum_similar(b.pool, parts, (ROWS,)) is None
+    assert stack_similar(b.pool, parts) is None

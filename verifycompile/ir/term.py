@@ -134,6 +134,7 @@ class TermPool:
     ``contraction_rules``: lemmas tried on the factors of a contraction that no structural rule changes any more.
     ``combination_rules``: the same for the summands of a linear combination.
     ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/similar.py``.
+    ``pieces_read``: the first numbers of pieces that a term reads, by which similar terms are ordered.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``sources``: all terms without operands, in order of creation.
     """
@@ -146,6 +147,7 @@ class TermPool:
         self.contraction_rules: list[ContractionRule] = []
         self.combination_rules: list[CombinationRule] = []
         self.similarity: dict[Hashable, int] = {}
+        self.pieces_read: dict[Term, tuple[int, ...]] = {}
         self.facts: dict[Term, list[IndexFact]] = {}
         self.assumptions: dict[str, None] = {}
         self.aliases: dict[Term, View] = {}
