@@ -19,7 +19,7 @@ INDEX_MATCHES = Operation("index_matches", indicator=True)
 """Whether an index, which may count from the end, is a position of a dimension whose size is the attribute."""
 
 
-def _matches(b: Builder, index: View, size: Size) -> View:
+def matches(b: Builder, index: View, size: Size) -> View:
     """Whether an index is a position; one that never counts from the end is what a gather takes."""
     if within(index, size):
         return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
@@ -41,7 +41,7 @@ def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tup
 def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
     """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
     indexed, rest, _, front = _index_labels(b, self, indices)
-    lookups = [_matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    lookups = [matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
     text = ", ".join(f"*i v{d}" for d in indexed)
@@ -52,7 +52,7 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
 def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
     """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
     indexed, rest, rank, front = _index_labels(b, view, indices)
-    lookups = [_matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    lookups = [matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
     for _ in range(rank + len(rest) - b.rank(values)):

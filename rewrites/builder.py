@@ -29,7 +29,7 @@ from verifycompile.ir.pieces import (
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
-from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, TermPool, View
+from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
 from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
@@ -41,6 +41,8 @@ SLICE = Operation("slice", linear=frozenset({0}))
 PAD = Operation("pad", linear=frozenset({0}))
 POWER = exponential.POWER
 _SHORT_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64})
+UNKNOWN_NAME = "unknown"
+"""Of terms that are equal to themselves alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Builder:
         self.mesh = mesh
         self.coordinates = dict(coordinates or {})
         self.call = Call()
+        self._written_in_parts: dict[Term, bool] = {}
 
     # -- the call being lowered
 
@@ -468,10 +471,36 @@ class Builder:
         part = self.part(view, position, base, length)
         if part is not None:
             return part
+        other = concatenated_dim(view)
+        across = other is not None and other != position and length != size
+        if across and self._is_written_in_parts(view.term):
+            return self._narrow_pieces(view, other or 0, dim, start, length)
         try:
             return opened_stack(relabel.narrow(view, position, base, length))
         except relabel.UnalignedError:
+            if across:
+                return self._narrow_pieces(view, other or 0, dim, start, length)
             return self.along(SLICE, (base, 1), view, position - self.lead, length)
+
+    def _narrow_pieces(self, view: View, concatenated: int, dim: int, start: Number, length: Size) -> View:
+        """A slice of a concatenation across another dimension is the concatenation of slices."""
+        pieces = [self.narrow(piece, dim, start, length) for piece in pieces_of(view, concatenated)]
+        return self.concatenate(pieces, concatenated - self.lead)
+
+    def _is_written_in_parts(self, term: Term) -> bool:
+        """Whether a concatenation holds what nothing is known of, as memory that a program fills part by part.
+
+        A slice is then taken of the parts, so that it does not hold what it does not read.
+        """
+        known = self._written_in_parts.get(term)
+        if known is None:
+            name = term.operation.name
+            known = name == UNKNOWN_NAME or (
+                name in (SLICE.name, CONCATENATE.name, STACK.name)
+                and any(self._is_written_in_parts(v.term) for v in term.operands)
+            )
+            self._written_in_parts[term] = known
+        return known
 
     def part(self, view: View, position: int, start: Size, length: Size) -> View | None:
         """The slice as made of the pieces of a concatenation, or of the value inside of a padding; None for others."""

@@ -16,8 +16,10 @@ from verifycompile.rewrites import (
     diagonals,
     distances,
     elementwise,
+    embedding_bags,
     exponents,
     foreach,
+    fourier,
     grouped,
     image_normalization,
     indexing,
@@ -38,11 +40,13 @@ from verifycompile.rewrites import (
     ranges,
     reduction,
     resampling,
+    sampling,
     scatter,
     searching,
     similar,
     special_functions,
     statistics,
+    writing,
 )
 
 FAMILIES = (
@@ -58,7 +62,9 @@ FAMILIES = (
     diagonals,
     distances,
     elementwise,
+    embedding_bags,
     foreach,
+    fourier,
     grouped,
     image_normalization,
     indexing,
@@ -73,10 +79,12 @@ FAMILIES = (
     random,
     reduction,
     resampling,
+    sampling,
     scatter,
     searching,
     special_functions,
     statistics,
+    writing,
 )
 
 CONTRACTION_LEMMAS = (

@@ -26,14 +26,14 @@ SCATTER_MASK = Operation("scatter_mask", indicator=True)
 # ------------------------------------------------------------------------------------------------ along one dimension
 
 
-def _require_equal_batch(b: Builder, dim: int, view: View, *others: View) -> None:
+def require_equal_batch(b: Builder, dim: int, view: View, *others: View) -> None:
     """All dimensions but ``dim`` have one size, so that they are batch dimensions."""
     shapes = [[s for d, s in enumerate(b.shape(v)) if d != dim] for v in (view, *others)]
     if any(shape != shapes[0] for shape in shapes):
         raise UnsupportedError(UNSUPPORTED, "a scatter whose index is smaller than its operand in other dimensions")
 
 
-def _written(b: Builder, src: View, index: View, dim: int) -> View:
+def written(b: Builder, src: View, index: View, dim: int) -> View:
     """The part of ``src`` that is read: torch takes as much of it as the index has."""
     if b.rank(src) != b.rank(index):
         raise UnsupportedError(UNSUPPORTED, "a scatter of a tensor of another rank than its index")
@@ -43,11 +43,11 @@ def _written(b: Builder, src: View, index: View, dim: int) -> View:
     return src
 
 
-def _last(b: Builder, view: View, dim: int) -> View:
+def dim_last(b: Builder, view: View, dim: int) -> View:
     return b.permute(view, [*(d for d in range(b.rank(view)) if d != dim), dim])
 
 
-def _back(b: Builder, view: View, dim: int) -> View:
+def dim_back(b: Builder, view: View, dim: int) -> View:
     order = list(range(b.rank(view) - 1))
     order.insert(dim, b.rank(view) - 1)
     return b.permute(view, order)
@@ -63,43 +63,43 @@ def _position(b: Builder, view: View, dim: int) -> int:
 def scatter_add(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     """``self[..., index[..., i], ...] += src[..., i, ...]``."""
     position = _position(b, self, dim)
-    _require_equal_batch(b, position, self, index)
-    src = _written(b, src, index, position)
+    require_equal_batch(b, position, self, index)
+    src = written(b, src, index, position)
     return b.add(self, _spread(b, index, src, position, b.shape(self)[position]))
 
 
 def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> View:
     """Each element of ``src`` at its index along ``position``; what meets in one place is added."""
     require_within(b, index, size)
-    lookup = one_hot(b, _last(b, index, position), size)
-    added = b.contraction("*b i v, *b i -> *b v", lookup, _last(b, src, position))
-    return _back(b, added, position)
+    lookup = one_hot(b, dim_last(b, index, position), size)
+    added = b.contraction("*b i v, *b i -> *b v", lookup, dim_last(b, src, position))
+    return dim_back(b, added, position)
 
 
 @operator(aten.scatter.src)
 def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     position = _position(b, self, dim)
-    _require_equal_batch(b, position, self, index)
-    src = _written(b, src, index, position)
+    require_equal_batch(b, position, self, index)
+    src = written(b, src, index, position)
     if self.is_zero and is_distinct(b, index, position):
         return _spread(b, index, src, position, b.shape(self)[position])
-    operands = [_last(b, v, position) for v in (self, index, src)]
+    operands = [dim_last(b, v, position) for v in (self, index, src)]
     result = b.core(
         SCATTER, (), "*b v, *b i, *b i -> *b w", *operands, cores="v i", fresh={"w": b.shape(self)[position]}
     )
-    return _back(b, result, position)
+    return dim_back(b, result, position)
 
 
 @operator(aten.scatter.value)
 def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
     position = _position(b, self, dim)
-    _require_equal_batch(b, position, self, index)
+    require_equal_batch(b, position, self, index)
     size = b.shape(self)[position]
     if self.is_zero and is_distinct(b, index, position) and b.call.dtype is not torch.bool:
         require_exact(b, value=value)
         return _spread(b, index, b.full(value, b.shape(index)), position, size)
-    mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", _last(b, index, position), cores="i", fresh={"w": size})
-    return filled(b, _back(b, mask, position), value, self)
+    mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", dim_last(b, index, position), cores="i", fresh={"w": size})
+    return filled(b, dim_back(b, mask, position), value, self)
 
 
 @operator(aten.index_add.default)
@@ -111,8 +111,8 @@ def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha
         raise UnsupportedError(UNSUPPORTED, "index_add of scalars")
     size = b.shape(self)[position]
     require_within(b, index, size)
-    added = b.contraction("i v, *b i -> *b v", one_hot(b, index, size), _last(b, source, position))
-    return b.combination((1, self), (alpha, _back(b, added, position)))
+    added = b.contraction("i v, *b i -> *b v", one_hot(b, index, size), dim_last(b, source, position))
+    return b.combination((1, self), (alpha, dim_back(b, added, position)))
 
 
 @operator(aten.index_copy.default)
@@ -121,18 +121,18 @@ def index_copy(b: Builder, self: View, dim: int, index: View, source: View) -> V
     position = _position(b, self, dim)
     if b.rank(index) != 1 or b.rank(source) != b.rank(self):
         raise UnsupportedError(UNSUPPORTED, "index_copy of scalars")
-    _require_equal_batch(b, position, self, source)
+    require_equal_batch(b, position, self, source)
     result = b.core(
         SCATTER,
         (),
         "*b v, i, *b i -> *b w",
-        _last(b, self, position),
+        dim_last(b, self, position),
         index,
-        _last(b, source, position),
+        dim_last(b, source, position),
         cores="v i",
         fresh={"w": b.shape(self)[position]},
     )
-    return _back(b, result, position)
+    return dim_back(b, result, position)
 
 
 # ------------------------------------------------------------------------------------------------ writing to a part

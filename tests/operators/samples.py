@@ -483,5 +483,6 @@ from tests.operators import (  # noqa: E402  # add their samples
     samples_foreach,  # noqa: F401
     samples_images,  # noqa: F401
     samples_kernels,  # noqa: F401
+    samples_places,  # noqa: F401
     samples_special,  # noqa: F401
 )

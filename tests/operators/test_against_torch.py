@@ -90,12 +90,18 @@ training reads the saved ones.
 """
 
 
+TRANSFORMS = (torch.ops.aten._fft_c2c.default, torch.ops.aten._fft_c2r.default, torch.ops.aten._fft_r2c.default)
+"""They read beyond their operands where a dimension counts from the end."""
+
+
 def _ends_the_process(sample: Sample, name: str, value: Any) -> bool:
     if name == "train" and sample.target == torch.ops.aten.native_batch_norm_backward.default and value:
         return sample.args[5] is None
     if name in ("training", "train") and not value and sample.target in STATISTICS:
         return STATISTICS[sample.target] is None or sample.args[STATISTICS[sample.target]] is None
     numbers = value if isinstance(value, list) else [value]
+    if name == "dim" and sample.target in TRANSFORMS:
+        return any(n < 0 for n in numbers)
     return name in DIVISORS and any(isinstance(n, (int, float)) and n <= 0 for n in numbers)
 
 

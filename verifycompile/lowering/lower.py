@@ -22,7 +22,7 @@ from verifycompile.ir.size import Size, normalize_size
 from verifycompile.ir.term import Operation, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
-from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call
 from verifycompile.rewrites.creation import LARGEST_CONSTANT, stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
@@ -40,7 +40,7 @@ from verifycompile.torch_interface.evaluation import constant_value, real_tensor
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
-UNKNOWN = Operation("unknown")
+UNKNOWN = Operation(UNKNOWN_NAME)
 
 PROVABLE_DTYPES = frozenset(
     {
