@@ -324,6 +324,9 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
 
 def _spread(b: Builder, result: View, other: View) -> View:
     """Give ``result`` the shape that broadcasting with ``other`` has."""
+    wide, narrow = b.aligned(result, other)
+    if all(size in (1, whole) for whole, size in zip(wide.shape, narrow.shape, strict=True)):
+        return wide  # as it is: a sum would take a negated mask apart
     return b.add(result, View(other.coefficient, b.pool.unit, other.shape, ())) if other.is_zero else result
 
 
@@ -340,7 +343,7 @@ def filled(b: Builder, mask: View, value: Number, otherwise: View) -> View:
     if not isinstance(value, (int, float)):
         raise UnsupportedError(UNSUPPORTED, f"`value={value}` as a boolean")
     # What is written is the truth of the value.
-    return b.either(mask, _boolean(otherwise)) if value else choose(b, mask, 0, _boolean(otherwise))
+    return b.either(mask, _boolean(otherwise)) if value else b.mul(b.negate(mask), _boolean(otherwise))
 
 
 @operator(aten.masked_fill.Scalar)

@@ -278,6 +278,22 @@ def test_combinations_flatten_collect_and_cancel() -> None:
     assert not same(combine(pool, [a, b]), combine(pool, [a, b.scaled(minus)]))
 
 
+def test_a_sum_over_a_part_is_the_part_of_the_sum() -> None:
+    """Whatever the arithmetic term is: a slice of a partial value, once its parts are added, is that of the whole."""
+    pool = TermPool()
+    leaves = {str(k): torch.zeros(()) for k in range(3)}
+    x, y = leaf(pool, {}, 4, 6, 8), leaf(pool, leaves, 4, 6, 8)
+    scale = relabel.insert_dim(leaf(pool, {**leaves, "x0": torch.zeros(())}, 6, 8), 0, 4)
+    product = multiply_views(pool, x, y)
+    for whole in (product, combine(pool, [product, x]), multiply_views(pool, scale, combine(pool, [product, y]))):
+        part = relabel.narrow(shard(whole, 0, 2), 3, 4, 4)
+        expected = relabel.narrow(sum_over(pool, whole, [0]), 1, 4, 4)
+        assert same(sum_over(pool, sum_over(pool, part, [1]), [0]), expected)
+        assert same(sum_over(pool, sum_over(pool, part, [0]), [0]), expected)
+        other = relabel.narrow(sum_over(pool, whole, [0]), 1, 0, 4)
+        assert not same(sum_over(pool, part, [0, 1]), other)
+
+
 def test_partial_sums_pass_linear_operations() -> None:
     """reduce(linear(partial)) is linear(reduce(partial)); a non-linear operation keeps the sum inside."""
     pool = TermPool()

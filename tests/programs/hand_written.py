@@ -482,6 +482,47 @@ def gather_into_list() -> HandWritten:
     )
 
 
+class SharedKey(nn.Module):
+    """Heads over the ranks, each against one rotated key that all of them share: its gradient is a sum over ranks."""
+
+    def __init__(self, heads: int, parallel: bool = True, turn: float = -1.0, copied: bool = True) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 4 * heads), nn.Linear(8, 4)
+        self.heads, self.parallel, self.turn, self.copied = heads, parallel, turn, copied
+
+    def forward(self, x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+        key = self.key(x)
+        if self.parallel:
+            x = pairs.Copy.apply(x, dist.group.WORLD)
+            key = pairs.Copy.apply(key, dist.group.WORLD) if self.copied else key
+        query = self.query(x).unflatten(-1, (self.heads, 4)).transpose(0, 1)
+        turned = torch.cat((self.turn * key[..., 2:], key[..., :2]), -1)
+        key = (key * torch.cos(angle) + turned * torch.sin(angle)).expand(self.heads, -1, -1)
+        scores = torch.softmax(query @ key.transpose(1, 2), -1)
+        out = (scores @ query).sum(0)
+        return pairs.Reduce.apply(out, dist.group.WORLD) if self.parallel else out
+
+
+def shared_key() -> HandWritten:
+    return HandWritten(
+        "shared-rotary-key",
+        2,
+        lambda: SharedKey(2),
+        lambda: SharedKey(4, parallel=False),
+        lambda: (real(3, 8), real(3, 4, grad=False)),
+        {
+            "param_placements": {"query.weight": (ROWS,), "query.bias": (ROWS,)},
+            "in_placements": {"x": (R,), "angle": (R,)},
+            "out_placements": {"output.0": (R,)},
+        },
+        {
+            "gradient of the key not reduced": lambda: SharedKey(2, copied=False),
+            "turned the other way": lambda: SharedKey(2, turn=1.0),
+            "not turned": lambda: SharedKey(2, turn=0.0),
+        },
+    )
+
+
 class BiasOnOneRank(nn.Module):
     """A row-parallel layer: one rank adds the bias before the reduction, so the ranks run different programs."""
 
@@ -570,6 +611,7 @@ DEFAULT: tuple[HandWritten, ...] = (
     rank_of_group("rest", lambda group: dist.get_rank() % 2, 2),
     slices(),
     gather_into_list(),
+    shared_key(),
     one_rank(),
     uneven(),
 )

@@ -278,7 +278,10 @@ def sum_over(pool: TermPool, view: View, dims: Sequence[int]) -> View:
     known = pool.memo.get(key)
     if known is None:
         reordered = _keep_dims(view, [*kept, *sorted(bound)])
-        known = pool.memo[key] = _contract_aligned(pool, [reordered], reordered.shape, len(kept))
+        known = _whole_sum(pool, reordered, len(kept))
+        if known is None:
+            known = _contract_aligned(pool, [reordered], reordered.shape, len(kept))
+        pool.memo[key] = known
     return known
 
 
@@ -302,6 +305,9 @@ def _sum_single(pool: TermPool, view: View, free: int) -> View:
 def _push_sum(pool: TermPool, view: View, free: int) -> View:
     term = view.term
     bound = list(range(free, view.rank))
+    whole = _whole_sum(pool, view, free)
+    if whole is not None:
+        return whole
     if term.operation is CONTRACT:
         pool.lemma_trace.append(("sum-merge", repr(term)))
         opened = open_view(view)
@@ -312,6 +318,31 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
         return combine(pool, [sum_over(pool, operand, bound) for operand in opened.operands])
     pushed = _push_linear(pool, view, free)
     return _apply_contract(pool, [view], free) if pushed is None else pushed
+
+
+def _whole_sum(pool: TermPool, view: View, free: int) -> View | None:
+    """A sum over a part of an arithmetic term as that part of the sum; None for other views.
+
+    What a slice takes of a partial value is the slice of the whole value once the parts are added.
+    """
+    operation = view.term.operation
+    fixed = [(i, j) for i, axis in enumerate(view.axes) for j, digit in enumerate(axis) if digit[0] == CONSTANT]
+    arithmetic = operation in (CONTRACT, COMBINE) or operation.linear or operation.jointly_linear
+    if not fixed or not arithmetic or has_windows([view]):
+        return None
+    # Each fixed digit becomes a dimension in front of those that are summed.
+    axes = [[(d + len(fixed) if d >= free else d, low, size) for d, low, size in axis] for axis in view.axes]
+    chosen: dict[int, Sequence[Digit]] = {d: [(d, 1, view.shape[d])] for d in range(free)}
+    shape = list(view.shape)
+    for number, (i, j) in enumerate(fixed):
+        _, value, size = view.axes[i][j]
+        axes[i][j] = (free + number, 1, size)
+        chosen[free + number] = [(CONSTANT, value, size)]
+        shape.insert(free + number, size)
+    widened = View(view.coefficient, view.term, tuple(shape), tuple(map(tuple, axes)))
+    total = sum_over(pool, widened, range(free + len(fixed), len(shape)))
+    pool.lemma_trace.append(("sum-of-part", repr(view.term)))
+    return substitute(total, chosen, view.shape[:free])
 
 
 def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
