@@ -21,6 +21,7 @@ NEUTRAL_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format"
 
 UNDECLARED = "VC201"
 UNSUPPORTED = "VC202"
+EXHAUSTED = "VC205"
 UNREPRESENTABLE = "VC206"
 
 

@@ -72,8 +72,9 @@ def apply(
     """Return the view of ``operation`` applied to ``operands``.
 
     Coefficients of linear operands become the coefficient of the result. Summed labels that no operand uses
-    must not occur: the caller turns them into a factor. Raises ShapeError and UnalignedError.
+    must not occur: the caller turns them into a factor. Raises ShapeError, UnalignedError and BudgetExceededError.
     """
+    pool.budget.spend()
     if operation is not WINDOW and has_windows(operands):
         moved = _outside_of_window(pool, operation, attributes, operands, signature)
         if moved is not None:

@@ -17,6 +17,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 
+from verifycompile.ir.budget import Budget
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
 from verifycompile.ir.size import Size
 
@@ -134,6 +135,7 @@ class TermPool:
     ``contraction_rules``: lemmas tried on the factors of a contraction that no structural rule changes any more.
     ``combination_rules``: the same for the summands of a linear combination.
     ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/similar.py``.
+    ``budget``: limits of the work on normal forms.
     ``pieces_read``: the first numbers of pieces that a term reads, by which similar terms are ordered.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``sources``: all terms without operands, in order of creation.
@@ -147,6 +149,7 @@ class TermPool:
         self.contraction_rules: list[ContractionRule] = []
         self.combination_rules: list[CombinationRule] = []
         self.similarity: dict[Hashable, int] = {}
+        self.budget = Budget()
         self.pieces_read: dict[Term, tuple[int, ...]] = {}
         self.facts: dict[Term, list[IndexFact]] = {}
         self.assumptions: dict[str, None] = {}

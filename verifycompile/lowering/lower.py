@@ -15,6 +15,7 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
@@ -28,6 +29,7 @@ from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
 from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import (
+    EXHAUSTED,
     UNDECLARED,
     UNREPRESENTABLE,
     UNSUPPORTED,
@@ -137,9 +139,12 @@ class Lowering:
 
     def _checked_value(self, node: torch.fx.Node) -> Any:
         try:
-            return self._value(node)
+            with self.pool.budget.node():
+                return self._value(node)
         except UnsupportedError as error:
             return self._unknown(node, error.code, error.message)
+        except BudgetExceededError as error:
+            return self._unknown(node, EXHAUSTED, f"`{node.target}`: {error}")
         except (UnalignedError, ShapeError, NonFiniteScalarError) as error:
             return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
         except Exception as error:  # noqa: BLE001

@@ -1,0 +1,63 @@
+"""Limits of the work on normal forms, so that a program which they do not suit ends as unproved rather than never.
+
+Steps are applications of an operation to operands, which is what normal forms are built of. Seconds are processor time
+of this thread: other work on the machine does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Generator
+
+_STEPS_PER_CLOCK = 64
+"""The clock is read that rarely."""
+
+
+class BudgetExceededError(Exception):
+    """The normal form of a node took too much. The message names what ran out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one node may take (steps, seconds), and all nodes of a verification together (seconds)."""
+
+    node_steps: int = 200_000
+    node_seconds: float = 20.0
+    seconds: float = 300.0
+
+
+class Budget:
+    """What is left. Work that is done between nodes, such as looking for the reason of a failure, is not limited."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self._spent = 0.0
+        self._steps = 0
+        self._started: float | None = None
+
+    @contextlib.contextmanager
+    def node(self) -> Generator[None]:
+        """Raises BudgetExceededError as soon as what is built within goes beyond a limit."""
+        if self._started is not None:  # a node that another one needed
+            yield
+            return
+        if self._spent > self.limits.seconds:
+            raise BudgetExceededError(f"normal forms of earlier nodes took {self.limits.seconds:g} seconds")
+        self._steps, self._started = 0, time.thread_time()
+        try:
+            yield
+        finally:
+            self._spent += time.thread_time() - self._started
+            self._started = None
+
+    def spend(self) -> None:
+        """One step. Raises BudgetExceededError."""
+        if self._started is None:
+            return
+        self._steps += 1
+        if self._steps > self.limits.node_steps:
+            raise BudgetExceededError(f"its normal form took {self.limits.node_steps} steps")
+        if self._steps % _STEPS_PER_CLOCK == 0 and time.thread_time() - self._started > self.limits.node_seconds:
+            raise BudgetExceededError(f"its normal form took {self.limits.node_seconds:g} seconds")
