@@ -127,7 +127,11 @@ def whole(mask: Mask) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 def by_rank(
-    mask: Mask, attention: Callable[..., Tensor], gather: Callable[[Tensor], Tensor], rank: Callable[[], int], mistake: str
+    mask: Mask,
+    attention: Callable[..., Tensor],
+    gather: Callable[[Tensor], Tensor],
+    rank: Callable[[], int],
+    mistake: str,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """``mistake``: one of ``MISTAKES``, or empty. Own rows of the query, all keys and values."""
 

@@ -10,15 +10,18 @@ import torch.fx
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import Differences, DifferentGraphsError, compare, generalize, needed_cuts
+from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.tidy import without_copies
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
+from verifycompile.torch_interface.globalize import Relocator
 from verifycompile.torch_interface.mesh import own_rank
 from verifycompile.torch_interface.rank_reads import reads_in_traced_code
 from verifycompile.torch_interface.ranks import has_messages
+from verifycompile.torch_interface.tensors import forget_layouts, of_acting_rank
 
 ALL_UP_TO = 32
 """Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
@@ -84,6 +87,7 @@ def _differences(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
 def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame], Program]) -> tuple[Program, ...]:
     """What each rank of the mesh runs, where the ranks run different programs; empty where that is not found out.
 
+    Each rank has its own shards of the DTensors, which may have other sizes.
     ``capture``: makes the program of the rank that is acted.
     """
     mesh = root.refined.mesh
@@ -92,11 +96,14 @@ def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame
     assumption = f"the program was captured as each of its {len(mesh.ranks)} ranks, with the objects of this one"
     programs: list[Program] = []
     for rank in mesh.ranks:
+        forget_layouts()
         try:
             with acting_as(rank, root.mesh):
-                program = trace_frame(traced.frame, capture)
+                program = trace_frame(copied_frame(traced.frame, Relocator(of_acting_rank)), capture)
         except GraphBreakError:
             return ()
+        finally:
+            forget_layouts()
         # Nodes of a rank's graph are not those of the merged program.
         blockers = tuple(dataclasses.replace(blocker, node=None) for blocker in program.blockers)
         assumptions = (assumption, *program.assumptions)

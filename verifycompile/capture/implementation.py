@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
-from verifycompile.capture.all_ranks import as_each_rank, for_all_ranks
+from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
 from verifycompile.capture.asynchronous import resolve_marks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
@@ -22,6 +22,7 @@ from verifycompile.capture.outer import outer_assumptions, outer_gradients
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
+from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
@@ -29,6 +30,7 @@ from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_
 from verifycompile.torch_interface.outer import Reductions, outer_reductions
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
+from verifycompile.torch_interface.tensors import forget_layouts
 
 EXPORT = "verifycompile.export"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
@@ -60,37 +62,64 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
     start = time.perf_counter()
     reductions = {**outer_reductions(traced.example_inputs), **(unwrapped or {})}
     around = tuple({id(item.mesh): item.mesh for item in reductions.values()}.values())
-    hooked = _hooked(traced, options)
+    hooked, is_general = _hooked_somehow(traced, options)
     graph = hooked.exported.joint.graph
-    everywhere = for_all_ranks(
-        traced,
-        hooked.exported,
-        root_mesh(traced, graph, options, around),
-        lambda other: _hooked(other, options).exported,
-    )
+    root = root_mesh(traced, graph, options, around)
+    if is_general:
+        everywhere = for_all_ranks(traced, hooked.exported, root, lambda other: _hooked(other, options).exported)
+    else:
+        everywhere = ForAllRanks(root, (Blocker(None, "VC204", _OWN_SIZES),))
     found = everywhere.root
     program = _program(traced, hooked, found, options, reductions)
     graph.meta[EXPORT] = hooked.exported
 
     def of_rank(other: TracedFrame) -> Program:
-        return _program(other, _hooked(other, options, for_all_ranks=False), found, options, reductions)
+        return _program(other, _hooked(other, options, for_all_ranks=False), found, options, reductions, even=False)
 
+    differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
     return dataclasses.replace(
         program,
         blockers=(*program.blockers, *everywhere.blockers),
         assumptions=(*_assumptions(hooked.exported), *everywhere.assumptions, *program.assumptions),
         seconds=time.perf_counter() - start,
-        ranks=as_each_rank(traced, found, of_rank) if everywhere.blockers else (),
+        ranks=as_each_rank(traced, found, of_rank) if differ else (),
     )
 
 
-def _program(traced: TracedFrame, hooked: Hooked, root: Root, options: Options, reductions: Reductions) -> Program:
+_OWN_SIZES = "torch traces the program for one rank alone: the sizes of its tensors differ by rank."
+
+
+def _hooked_somehow(traced: TracedFrame, options: Options) -> tuple[Hooked, bool]:
+    """The exported frame as that of all ranks, else as that of this one; and whether it is that of all."""
+    try:
+        return _hooked(traced, options), True
+    except UsageError:
+        # Where shards differ in size torch cannot trace for all ranks at once.
+        forget_layouts()
+        try:
+            return _hooked(traced, options, for_all_ranks=False), False
+        except UsageError:
+            pass
+        finally:
+            forget_layouts()
+        raise
+
+
+def _program(
+    traced: TracedFrame,
+    hooked: Hooked,
+    root: Root,
+    options: Options,
+    reductions: Reductions,
+    *,
+    even: bool = True,
+) -> Program:
     exported = hooked.exported
     graph, mesh = exported.joint.graph, root.mesh.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
     outer = outer_gradients(exported, root.mesh, reductions)
-    boundary = PlacedBoundary(exported, root, options, size_values, outer)
+    boundary = PlacedBoundary(exported, root, options, size_values, outer, even=even)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
     coordinates = resolve_coordinates(graph, mesh)

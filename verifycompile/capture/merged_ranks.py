@@ -19,6 +19,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankNode, schedule
+from verifycompile.capture.segments import Simplifier
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
 
@@ -149,14 +150,15 @@ class _Nodes:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
         self.origin: torch.fx.Node | None = None
+        self.simplify = Simplifier(self.call)
 
-    def call(self, target: Any, *args: Any) -> torch.fx.Node:
-        node = self.graph.call_function(target, args)
-        node.meta["val"] = target(*_example(args))
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = target(*_example(args), **kwargs, **({"device": "meta"} if target in _CREATED else {}))
         if self.origin is not None:
             kept = ("stack_trace", "nn_module_stack", "autograd_backward")
             node.meta.update({key: self.origin.meta[key] for key in kept if key in self.origin.meta})
-        return node
+        return self.simplify(node)
 
     def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:
         return self.call(aten.cat.default, list(values), dim) if len(values) > 1 else values[0]
@@ -186,6 +188,9 @@ class _Nodes:
         if value.meta["val"].shape[dim] == length:
             return value
         return self.call(aten.slice.Tensor, value, dim, start, start + length)
+
+
+_CREATED = (aten.full.default,)
 
 
 def _is_float(node: torch.fx.Node) -> bool:
@@ -345,7 +350,9 @@ class _Merger:
         if node.op != "call_function":
             raise UnmergeableError(f"a graph node of kind `{node.op}`", node)
         copied = self.graph.node_copy(node, lambda operand: self._value(position, operand))
-        self.values[position][node] = copied
+        self.nodes.origin = node
+        self.values[position][node] = self.nodes.simplify(copied)
+        self.nodes.origin = None
 
     def _alias(self, position: int, node: torch.fx.Node, source: Any) -> None:
         if source in self.values[position]:

@@ -18,6 +18,7 @@ from verifycompile.capture.boundary import Export, output_names, passed_through_
 from verifycompile.capture.layouts import (
     LayoutError,
     Placements,
+    check_dimensions,
     check_even,
     check_kinds,
     global_shape,
@@ -48,7 +49,10 @@ class _Placed:
 
 
 class PlacedBoundary:
-    """Builds ``ProgramInput`` and ``ProgramOutput`` values; what cannot be represented goes to ``blockers``."""
+    """Builds ``ProgramInput`` and ``ProgramOutput`` values; what cannot be represented goes to ``blockers``.
+
+    ``even``: shards of different sizes cannot be represented.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,8 @@ class PlacedBoundary:
         options: Options,
         size_values: Mapping[sympy.Symbol, sympy.Expr],
         outer: Mapping[str, OuterGradient],
+        *,
+        even: bool = True,
     ) -> None:
         self.blockers: list[Blocker] = []
         self._exported = exported
@@ -66,6 +72,7 @@ class PlacedBoundary:
         self._options = options
         self._size_values = size_values
         self._outer = outer
+        self._even = even
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
         self._fed_layouts = _layouts_of_from_local(exported, root.mesh)
         self._dtensors = {
@@ -138,7 +145,10 @@ class PlacedBoundary:
     def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
         whole = tuple(size_of(size) for size in layout.global_shape)
         placements = lift_placements(name, layout.placements, layout.mesh, self._root, len(whole))
-        check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
+        if self._even:
+            check_even(name, whole, placements, self._mesh, lambda size: substitute(size, self._size_values))
+        else:
+            check_dimensions(name, placements, len(whole))
         return _Placed(placements, whole, open_axes=self._open_axes(layout))
 
     def _outer_mean(self, kind: OutputKind, name: str, placements: Placements | None) -> frozenset[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from verifycompile.capture.boundary import (
 )
 from verifycompile.capture.buffers import differing_buffers
 from verifycompile.capture.compare import check_against, unify_symbols
+from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
@@ -142,7 +142,7 @@ class _Recovery:
         """The spec under ``guess``; None where it does not run on whole tensors or splits otherwise than a rank."""
         tensors = WholeTensors(self.exported, self.implementation)
         globalizer = Globalizer(tensors)
-        frame = _globalized(self.exported.traced.frame, globalizer)
+        frame = copied_frame(self.exported.traced.frame, globalizer)
         self.modules.extend(globalizer.modules if not self.modules else [])
         _scale(guess, globalizer)
 
@@ -193,26 +193,11 @@ def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Glob
             f"`spec` stands for the module that `{frame.code.co_name}` calls; what else that function computes is "
             "part of the spec too"
         )
-        return _globalized(frame, globalizer)
+        return copied_frame(frame, globalizer)
     args, kwargs = (
         wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=_is_first(frame, entered))
     )
     return _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
-
-
-def _globalized(frame: Frame, globalizer: Globalizer) -> Frame:
-    used = set(frame.code.co_names)
-    changed = {name: new for name, old in frame.globals.items() if name in used and (new := globalizer(old)) is not old}
-    closure = frame.closure
-    if closure:
-        contents = [globalizer(cell.cell_contents) for cell in closure]
-        closure = tuple(types.CellType(content) for content in contents)
-    return Frame(
-        code=frame.code,
-        globals={**frame.globals, **changed} if changed else frame.globals,
-        locals={name: globalizer(value) for name, value in frame.locals.items()},
-        closure=closure,
-    )
 
 
 def _entered_module(frame: Frame, root: Any) -> Callable[..., Any] | None:

@@ -92,6 +92,8 @@ def contract(
     signature = Signature(tuple(inputs), output, summed)
     sizes = label_sizes(factors, signature)
     shape = tuple(sizes[label] for label in output)
+    if any(sizes[label] == 0 for label in summed):
+        return pool.zero(shape)  # a sum without summands
     if any(factor.is_zero for factor in factors):
         if any(has_infinity(factor) for factor in factors):
             raise NonFiniteScalarError("zero times infinity")
@@ -274,6 +276,8 @@ def sum_over(pool: TermPool, view: View, dims: Sequence[int]) -> View:
     kept = [d for d in range(view.rank) if d not in bound]
     if not bound:
         return view
+    if any(view.shape[d] == 0 for d in bound):
+        return pool.zero(tuple(view.shape[d] for d in kept))  # a sum without summands
     key = ("sum", view, tuple(sorted(bound)))
     known = pool.memo.get(key)
     if known is None:

@@ -306,3 +306,21 @@ def _cell_contents(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return _EMPTY
+
+
+class Relocator(Globalizer):
+    """Copies in which tensors alone are replaced: hooks, wrappers and parametrizations stay."""
+
+    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - the method that it overrides
+        return False
+
+    def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
+        pass
+
+    def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
+        return type(module)
+
+    def _strip_parametrizations(
+        self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
+    ) -> None:
+        pass

@@ -3,9 +3,36 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 
 def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor behind the pending result of a collective; other tensors as they are."""
     return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
+def forget_layouts() -> None:
+    """Drop what DTensor remembers of the results of its operators: shapes of shards among it, which differ by rank."""
+    _clear_sharding_prop_cache()
+
+
+def of_acting_rank(tensor: torch.Tensor) -> torch.Tensor:
+    """A DTensor as the rank holds it that this process acts as: its shard may have another size. Uninitialised.
+
+    Other tensors, and DTensors whose shard has the same shape, are returned as they are.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor
+    shape, _ = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    own = tensor._local_tensor
+    if tuple(shape) == tuple(own.shape):
+        return tensor
+    local = own.new_empty(tuple(shape))
+    made = DTensor(local, tensor._spec, requires_grad=False)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)

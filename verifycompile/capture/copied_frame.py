@@ -1,0 +1,24 @@
+"""A frame with other tensors in it."""
+
+from __future__ import annotations
+
+import types
+
+from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.globalize import Globalizer
+
+
+def copied_frame(frame: Frame, globalizer: Globalizer) -> Frame:
+    """The frame with what ``globalizer`` makes of its locals, of its closure and of the globals that its code names."""
+    used = set(frame.code.co_names)
+    changed = {name: new for name, old in frame.globals.items() if name in used and (new := globalizer(old)) is not old}
+    closure = frame.closure
+    if closure:
+        contents = [globalizer(cell.cell_contents) for cell in closure]
+        closure = tuple(types.CellType(content) for content in contents)
+    return Frame(
+        code=frame.code,
+        globals={**frame.globals, **changed} if changed else frame.globals,
+        locals={name: globalizer(value) for name, value in frame.locals.items()},
+        closure=closure,
+    )
