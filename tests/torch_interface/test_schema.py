@@ -2,7 +2,15 @@ import operator
 
 import torch
 
-from verifycompile.torch_interface.schema import Argument, arguments_of, draws_random_numbers, is_mutable, is_overload
+from verifycompile.torch_interface.prims import READ_NUMBER
+from verifycompile.torch_interface.schema import (
+    Argument,
+    arguments_of,
+    draws_random_numbers,
+    is_mutable,
+    is_overload,
+    is_pointwise,
+)
 
 aten = torch.ops.aten
 
@@ -38,3 +46,16 @@ def test_what_draws_random_numbers():
     assert draws_random_numbers(attention, (None, None, None, 0.1), {})
     assert not draws_random_numbers(aten.mm.default, (None, None), {})
     assert not draws_random_numbers(operator.getitem, (None, 0), {})
+
+
+def test_what_works_on_single_elements():
+    assert is_pointwise(aten.mul.Tensor)
+    assert is_pointwise(aten.silu_backward.default)
+    assert not is_pointwise(aten.mm.default)
+    assert not is_pointwise(aten._softmax.default)
+    assert not is_pointwise(aten.cumsum.default)
+    assert not is_pointwise(operator.getitem)
+
+
+def test_the_only_element_as_a_number():
+    assert READ_NUMBER(torch.tensor(3)) == 3

@@ -27,6 +27,7 @@ from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call
 from verifycompile.rewrites.creation import LARGEST_CONSTANT, stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
+from verifycompile.rewrites.ragged import Counts, Filled, Ragged, call_ragged
 from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
@@ -40,6 +41,7 @@ from verifycompile.rewrites.registry import (
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
+from verifycompile.torch_interface.prims import READ_NUMBER
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
 UNKNOWN = Operation(UNKNOWN_NAME)
@@ -79,6 +81,10 @@ class Lowering:
         self.casts: dict[str, torch.fx.Node] = {}
         self.seconds: list[float] = []
         self._symbols = _input_symbols(program)
+        self.counts = Counts()
+        self.reads_counts = any(_reads_count(node) for node in program.graph.graph.nodes)
+        if self.reads_counts:
+            self.counts.lengths |= self._lengths()
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
         for program_input in program.inputs:
             if program_input.role is Role.OPAQUE:
@@ -123,7 +129,10 @@ class Lowering:
             self._lower_node(node)
 
     def _operands(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
-        if is_size(node) or node.name in self.program.groups:
+        if is_size(node):
+            # What a number is computed from matters where it is read from a tensor.
+            return node.all_input_nodes if self.reads_counts else ()
+        if node.name in self.program.groups:
             return ()
         if node.op == "call_function" and _draws_undeclared(node):
             return ()  # whatever the memory holds that it fills
@@ -172,6 +181,8 @@ class Lowering:
 
     def _size_value(self, node: torch.fx.Node) -> Any:
         """The number that torch recorded; where the node is arithmetic, its operands' numbers must give the same."""
+        if _reads_count(node):
+            self._note_count(node.meta["val"], self.values[node.all_input_nodes[0]])
         value = self._number(node.meta["val"])
         if node.target not in _SIZE_ARITHMETIC or isinstance(value, (bool, float)):
             return value
@@ -183,8 +194,26 @@ class Lowering:
             node, UNREPRESENTABLE, f"`{node.name}` is recorded as {value} where its operands give {computed}"
         )
 
+    def _note_count(self, number: torch.SymInt, value: Any) -> None:
+        """A number that the program reads from a tensor."""
+        symbol = number.node.expr
+        if isinstance(symbol, sympy.Symbol) and symbol not in self._symbols and isinstance(value, View):
+            self.counts.views.setdefault(symbol, value)
+
+    def _lengths(self) -> set[sympy.Basic]:
+        """Symbols that are sizes of tensors: torch raises an error where one is below zero."""
+        return {
+            size.node.expr
+            for node in self.program.graph.graph.nodes
+            for value in _tensors(node.meta.get("val"))
+            for size in value.shape
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol)
+        }
+
     def _call(self, node: torch.fx.Node) -> Any:
         recorded = node.meta.get("val")
+        if self.reads_counts and self._is_ragged(node):
+            return self._ragged_call(node)
         if isinstance(recorded, torch.Tensor) and 0 in (shape := self.shape_of(node) or ()):
             # Whatever computes it: a tensor without elements equals every other one of its shape.
             return self.builder.full(0, shape)
@@ -212,6 +241,50 @@ class Lowering:
         self._check_result(node, value)
         self._note_cast(node)
         return value
+
+    def _is_ragged(self, node: torch.fx.Node) -> bool:
+        """Whether an operand or a size of a call is of a length that the program reads from a tensor."""
+        if any(_is_ragged_value(self.values.get(operand)) for operand in node.all_input_nodes):
+            return True
+        if any(self.counts.occur_in(self.values.get(operand)) for operand in node.all_input_nodes):
+            return True
+        sizes = [size for value in _tensors(node.meta.get("val")) for size in value.shape]
+        return any(isinstance(s, torch.SymInt) and self._is_unknown(s.node.expr) for s in sizes)
+
+    def _is_unknown(self, expression: sympy.Basic) -> bool:
+        return bool(expression.free_symbols - self._symbols - set(self.program.coordinates))
+
+    def _ragged_call(self, node: torch.fx.Node) -> Any:
+        if draws_random_numbers(node.target, node.args, node.kwargs):
+            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
+        args = [self._argument(a, False) for a in node.args]
+        kwargs = {k: self._argument(a, False) for k, a in node.kwargs.items()}
+        self.builder.call = Call(self._dtypes(node), None, _dtype(node))
+        self._check_type(node)
+        value = call_ragged(self.builder, self.counts, node.target, args, kwargs)
+        recorded = _tensors(node.meta.get("val"))
+        for found, tensor in zip(value if isinstance(value, tuple) else (value,), recorded, strict=True):
+            self._check_ragged(node, found, tensor)
+        self._note_cast(node)
+        return value
+
+    def _check_ragged(self, node: torch.fx.Node, value: Any, recorded: torch.Tensor) -> None:
+        """All sizes but the number of rows must be those that torch recorded; a new symbol is that number."""
+        shape = [size.node.expr if isinstance(size, torch.SymInt) else size for size in recorded.shape]
+        unknown = [d for d, size in enumerate(shape) if not isinstance(size, int) and self._is_unknown(size)]
+        view = value.row if isinstance(value, Filled) else value.view if isinstance(value, Ragged) else value
+        found = list(self.builder.shape(view))
+        expected = [value.dim] if _is_ragged_value(value) else []
+        if len(found) == len(shape) and unknown == expected:
+            for dim in unknown:
+                found[dim] = shape[dim]
+            if all(sympy.simplify(sympy.sympify(a) - b) == 0 for a, b in zip(found, shape, strict=True)):
+                for dim in unknown:
+                    symbol = shape[dim]
+                    if isinstance(value, Ragged) and isinstance(symbol, sympy.Symbol):
+                        self.counts.views.setdefault(symbol, self.builder.sum(value.rows.present, [0]))
+                return
+        raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {found}")
 
     def _custom_call(self, node: torch.fx.Node, recognised: Recognised) -> Any:
         """An operator of another library, read as a function that it was found equal to."""
@@ -254,7 +327,7 @@ class Lowering:
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
         unknown = value.node.expr.free_symbols - self._symbols - set(self.program.coordinates)
-        if unknown:
+        if unknown - self.counts.views.keys():
             raise UnsupportedError(UNREPRESENTABLE, f"the number `{value.node.expr}` is read from a tensor")
         expression = value.node.expr.xreplace(dict(self.program.size_values))
         return int(expression) if getattr(expression, "is_Integer", False) else expression
@@ -425,6 +498,24 @@ def _input_symbols(program: Program) -> frozenset[sympy.Basic]:
         if symbol in found:
             found |= expression.free_symbols
     return frozenset(found)
+
+
+def _reads_count(node: torch.fx.Node) -> bool:
+    """Whether a node reads a whole number from a tensor, or gives a tensor whose size another's content says."""
+    if node.target is READ_NUMBER:
+        return isinstance(node.meta.get("val"), torch.SymInt)
+    return node.target is torch.ops.aten.nonzero.default
+
+
+def _is_ragged_value(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(isinstance(v, (Ragged, Filled)) for v in value)
+    return isinstance(value, (Ragged, Filled))
+
+
+def _tensors(recorded: Any) -> list[torch.Tensor]:
+    values = recorded if isinstance(recorded, (list, tuple)) else (recorded,)
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def is_size(node: torch.fx.Node) -> bool:

@@ -188,6 +188,8 @@ class Checker:
         mismatch = self._mutation() or self._relate_inputs()
         if mismatch is not None:
             return mismatch
+        if by_parts and (self.spec.reads_counts or self.implementation.reads_counts):
+            raise NotRepeatedError  # numbers read from tensors hold in the whole program
         if by_parts:
             pairs = [(o, outputs[o.name]) for o in self.spec.program.outputs]
             self.parts = Parts(self.spec, self.implementation, pairs, self._relation, self._note_relation)

@@ -25,6 +25,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from verifycompile.torch_interface.attributes import lift_attributes
 from verifycompile.torch_interface.collective_tracing import trace_collectives
@@ -171,6 +172,8 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
         except BackendCompilerFailed as failure:
             raise failure.inner_exception from failure
         except (SkipFrame, InternalTorchDynamoError) as failure:
+            raise GraphBreakError(_explanation(failure)) from failure
+        except GuardOnDataDependentSymNode as failure:
             raise GraphBreakError(_explanation(failure)) from failure
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"

@@ -47,6 +47,12 @@ def is_mutable(target: object) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
+@functools.cache
+def is_pointwise(target: object) -> bool:
+    """Whether torch calls an operator one of single elements: each of the result is of those at the same place."""
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
 def draws_random_numbers(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether a call depends on the random stream, not on its operands alone.
 
