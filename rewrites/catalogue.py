@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from verifycompile.rewrites import (
     activation,
     advanced_indexing,
@@ -48,6 +50,9 @@ from verifycompile.rewrites import (
     statistics,
     writing,
 )
+from verifycompile.rewrites.laws import LAWS
+from verifycompile.rewrites.lemma import LINEAR_ALGEBRA
+from verifycompile.rewrites.steps import STEPS
 
 FAMILIES = (
     activation,
@@ -106,3 +111,15 @@ CONTRACTION_LEMMAS = (
 )
 
 COMBINATION_LEMMAS = (similar.sum_similar, ranges.merge_ranges)
+
+
+def code_of(name: str) -> str:
+    """The code of a lemma or step that a proof names."""
+    return _codes().get(name, name)
+
+
+@functools.cache
+def _codes() -> dict[str, str]:
+    return {
+        lemma.name: lemma.code for lemma in (*CONTRACTION_LEMMAS, *COMBINATION_LEMMAS, *STEPS, *LAWS, *LINEAR_ALGEBRA)
+    }

@@ -12,6 +12,7 @@ from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEM
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Guard, Lemma
 from verifycompile.rewrites.registry import declarations
+from verifycompile.rewrites.steps import PROOFS, STEPS
 
 _DEFAULT_PATH = pathlib.Path("docs/lemmas.md")
 
@@ -44,7 +45,17 @@ _MATCHING = """\
 
 `rewrites/matching.py`. Functions on the factors of a contraction or on summands. Those that depend on sizes and offsets
 (masks, shifted lookups) ask z3 at **every single match**, for its own sizes and for all values of the indices; what z3
-does not prove within its limit is not rewritten. The tests try each part of a masked lookup with a mistake in it.
+does not prove within its limit is not rewritten. What the others say is proved by z3 **for all sizes and ranks**: an
+index is a whole number, a value at it a function of it, and further dimensions are fixed, because no statement relates
+two positions of theirs. A statement on a sum is proved by induction over its index. Every guard is shown to be needed.
+`tests/lemmas/test_functions.py` holds the statements, by code; a lemma without one fails the tests. That the code of a
+lemma does what its statement says is tested on numbers, with negative twins.
+"""
+
+_STEPS = """\
+## Steps of the normal form
+
+`rewrites/steps.py`. Taken while terms are built, and named by a proof's trace. Proved as the lemmas above.
 """
 
 _LAWS = """\
@@ -78,7 +89,12 @@ def _lines() -> Iterator[str]:
     for lemma in (*CONTRACTION_LEMMAS, *COMBINATION_LEMMAS):
         yield f"### {lemma.code}: {lemma.name}\n"
         yield f"{lemma.statement}.\n"
-        yield f"`{lemma.location}`\n"
+        yield f"`{lemma.location}`. Proved {PROOFS.get(lemma.code, 'by nothing yet')}.\n"
+    yield _STEPS
+    for step in STEPS:
+        yield f"### {step.code}: {step.name}\n"
+        yield f"{step.statement}.\n"
+        yield f"`{step.location}`. Proved {PROOFS[step.code]}.\n"
     yield _LAWS
     for lemma in LAWS:
         yield from _equation(lemma)

@@ -52,4 +52,8 @@ LAWS = (
         "VL39", "negated-comparison", "a is not less than b where b is less than a or equal: there is no NaN",
         ("not", ("less", "a", "b")), ("less_equal", "b", "a"),
     ),
+    Lemma(
+        "VL46", "power-of-power", "a positive value to the power of p, to the power of q, is it to the power of p q",
+        ("power", "q", ("power", "p", "a")), ("power", ("times", "p", "q"), "a"), (("positive", "a", ""),),
+    ),
 )  # fmt: skip

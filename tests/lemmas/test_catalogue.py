@@ -13,12 +13,13 @@ from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEM
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA
 from verifycompile.rewrites.matching import MatchingLemma
+from verifycompile.rewrites.steps import STEPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "lemmas.md"
 
 
 def test_codes_and_names_are_unique() -> None:
-    lemmas = [*LINEAR_ALGEBRA, *CONTRACTION_LEMMAS, *COMBINATION_LEMMAS, *LAWS]
+    lemmas = [*LINEAR_ALGEBRA, *CONTRACTION_LEMMAS, *COMBINATION_LEMMAS, *LAWS, *STEPS]
     for values in ([lemma.code for lemma in lemmas], [lemma.name for lemma in lemmas]):
         assert len(set(values)) == len(values)
     assert all(re.fullmatch(r"VL\d\d", lemma.code) for lemma in lemmas)

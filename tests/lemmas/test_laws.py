@@ -23,6 +23,7 @@ FUNCTIONS = {
     "add": np.add,
     "mul": np.multiply,
     "scale": np.multiply,
+    "times": np.multiply,
     "power": lambda p, a: np.power(a, p),
     "not": lambda a: 1 - a,
     "less": lambda a, b: (a < b).astype(float),

@@ -18,6 +18,7 @@ from verifycompile.program import Program
 from verifycompile.refinement.lemma_stage import ProvedEquality
 from verifycompile.refinement.result import RefinementResult
 from verifycompile.rewrites import solver
+from verifycompile.rewrites.catalogue import code_of
 
 FORMAT_VERSION = 2
 
@@ -94,7 +95,7 @@ def _content(
     spec: Program, implementation: Program, result: RefinementResult, assumptions: tuple[str, ...]
 ) -> Mapping[str, Any]:
     equalities = [
-        Equality(s.spec_node, s.impl_node, s.placements, tuple(name for name, _ in s.proof.lemmas))
+        Equality(s.spec_node, s.impl_node, s.placements, tuple(code_of(name) for name, _ in s.proof.lemmas))
         for s in result.steps
         if isinstance(s, ProvedEquality)
     ]

@@ -21,6 +21,7 @@ from verifycompile.refinement.check import Checker, ClaimError, new_pool
 from verifycompile.refinement.expansion import equal_when_expanded
 from verifycompile.refinement.lemma_stage import alias_of, oriented
 from verifycompile.refinement.placement import Placements
+from verifycompile.rewrites.catalogue import code_of
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Group, Piece, Pieces
 
@@ -37,7 +38,7 @@ class Equality:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one node of a program was found to be, and the lemmas by which."""
+    """What one node of a program was found to be, and the codes of the lemmas by which."""
 
     program: str
     node: str
@@ -97,12 +98,11 @@ def _named(program: Program, name: str) -> torch.fx.Node:
 
 
 def _steps(program: str, lowering: Lowering, digests: dict[Term, str]) -> list[Step]:
-    return [
-        Step(
-            program, node.name, _described(value, digests), tuple(name for name, _ in lowering.lemmas.get(node, ()))
-        )
-        for node, value in lowering.values.items()
-    ]  # fmt: skip
+    found: list[Step] = []
+    for node, value in lowering.values.items():
+        lemmas = tuple(code_of(name) for name, _ in lowering.lemmas.get(node, ()))
+        found.append(Step(program, node.name, _described(value, digests), lemmas))
+    return found
 
 
 def _described(value: Any, digests: dict[Term, str]) -> str:

@@ -1,0 +1,109 @@
+"""Steps of the normal form that change a term, under stable codes, and how each lemma that is a function is proved.
+
+Views and terms are built by these steps (``verifycompile.ir``), and a proof's trace names them. They are listed here
+for the catalogue; the statements that ``tests/lemmas/test_functions.py`` proves by z3 are kept there, by code, and a lemma
+without one fails the tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step. ``location``: file and function that take it. ``name``: as the trace of a proof has it."""
+
+    code: str
+    name: str
+    statement: str
+    location: str
+
+
+STEPS = (
+    Step(
+        "VL50", "sum-into-factor",
+        "a sum over an index that one factor alone depends on is a sum of that factor",
+        "ir/algebra.py: _contract_aligned",
+    ),
+    Step("VL51", "sum-merge", "a sum of a sum is one sum over both indices", "ir/algebra.py: _push_sum"),
+    Step(
+        "VL52", "sum-of-combination", "the sum of a linear combination is the combination of the sums",
+        "ir/algebra.py: _push_sum",
+    ),
+    Step(
+        "VL53", "sum-through-linear", "the sum of a linear operation is the operation of the sum of its operand",
+        "ir/algebra.py: _push_linear",
+    ),
+    Step(
+        "VL54", "iota-merge", "n i + j, where j counts to n, counts the pairs (i, j) in order",
+        "ir/algebra.py: _merge_counting",
+    ),
+    Step(
+        "VL55", "fixed-digits", "a counter with a constant digit is a counter of its other digits, and a number",
+        "ir/algebra.py: _without_fixed_digits",
+    ),
+    Step(
+        "VL56", "sum-over-window",
+        "a sum over positions s to s + n is the sum over all positions, times one from s to s + n and zero elsewhere",
+        "ir/algebra.py: _outside_of_windows",
+    ),
+    Step(
+        "VL57", "window-outside",
+        "what is done to each position of operands that are the same window is the window of what is done to all",
+        "ir/build.py: _outside_of_window",
+    ),
+    Step(
+        "VL58", "window-of-window", "positions t to t + m of positions s to s + n are positions s + t to s + t + m",
+        "ir/build.py: window",
+    ),
+    Step(
+        "VL59", "neighbouring-windows", "windows that lie next to each other, put together, are one window",
+        "rewrites/ranges.py: join_windows",
+    ),
+    Step(
+        "VL60", "concatenation-of-pieces",
+        "the concatenation of terms that differ only in the piece that they read is the term of all pieces",
+        "rewrites/similar.py: join_similar",
+    ),
+    Step(
+        "VL61", "piece-of-concatenation",
+        "what is read within one piece of a concatenation or a stack is read in the piece",
+        "ir/pieces.py: opened_stack, pieces_of",
+    ),
+    Step(
+        "VL62", "over-all-pieces", "a sum or a maximum over a concatenation is that of the pieces' sums or maxima",
+        "ir/pieces.py: pieces_of",
+    ),
+    Step(
+        "VL63", "exponential-of-mask",
+        "exp of minus infinity under a mask, and of x elsewhere, is exp(x) times the negation of the mask",
+        "ir/exponential.py: _exponential_of_mask",
+    ),
+    Step(
+        "VL64", "no-negative", "squares, absolute values, exponentials, and their sums and products, are not negative",
+        "ir/sign.py: is_nonnegative",
+    ),
+    Step(
+        "VL65", "absolute-value", "the absolute value of a value that is not negative is the value",
+        "ir/sign.py: is_nonnegative",
+    ),
+    Step("VL66", "mask-algebra", "`and` of masks is their product, `or` the negation of the product of their negations",
+         "ir/indicator.py: both, either"),
+)  # fmt: skip
+
+SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
+INDUCTION = "for all sizes, by z3: by induction over the size of the index"
+POINT = "for all sizes, by z3: element by element"
+LAWS = "for all sizes, by z3, from the laws of the real numbers and those of exp"
+DIGITS = "for all sizes, by z3; the digits that a match finds are compared with every number that they spell"
+
+PROOFS = {
+    "VL20": INDUCTION, "VL21": SOLVER, "VL22": SOLVER, "VL23": SOLVER, "VL24": POINT, "VL25": INDUCTION,
+    "VL26": INDUCTION, "VL27": LAWS, "VL28": INDUCTION, "VL29": INDUCTION, "VL40": SOLVER, "VL41": POINT,
+    "VL42": LAWS, "VL43": LAWS, "VL44": INDUCTION, "VL50": INDUCTION, "VL51": INDUCTION, "VL52": INDUCTION,
+    "VL53": INDUCTION, "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT, "VL58": POINT, "VL59": POINT,
+    "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT, "VL65": POINT, "VL66": POINT,
+    "VL70": POINT, "VL71": INDUCTION,
+}  # fmt: skip
+"""How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

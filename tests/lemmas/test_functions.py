@@ -1,0 +1,306 @@
+"""What the lemmas that are functions say, proved by z3 for all sizes; without any one of its guards a claim is false.
+
+A claim on a sum is proved by induction over the size of its index: that both sides are equal for no element, and the
+step from n to n + 1. Values at an index are functions of it; ``total`` stands for a sum over another index, of which
+only additivity is used. Each claim is kept under the code of its lemma: a lemma without a claim fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import z3
+
+from verifycompile.rewrites import catalogue
+from verifycompile.rewrites.laws import LAWS
+from verifycompile.rewrites.lemma import LINEAR_ALGEBRA
+from verifycompile.rewrites.steps import PROOFS, STEPS
+
+INTEGERS, REALS = z3.IntSort(), z3.RealSort()
+a, b, c, x, y, p, q, m, f = z3.Reals("a b c x y p q m f")
+n, i, j, k, s, t, lower, middle, upper, size, length = z3.Ints("n i j k s t lower middle upper size length")
+at = z3.Function("at", INTEGERS, REALS)
+also = z3.Function("also", INTEGERS, REALS)
+function = z3.Function("function", REALS, REALS)
+linear = z3.Function("linear", REALS, REALS)
+exp = z3.Function("exp", REALS, REALS)
+power = z3.Function("power", REALS, REALS, REALS)
+
+
+def one_where(condition: Any) -> Any:
+    return z3.If(condition, z3.RealVal(1), z3.RealVal(0))
+
+
+def is_mask(value: Any) -> Any:
+    return z3.Or(value == 0, value == 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """``claim`` follows from ``given`` and the guards. ``given``: induction hypotheses and laws, which are no guards."""
+
+    name: str
+    claim: Any
+    guards: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    given: tuple[Any, ...] = ()
+
+    def proved(self, without: str | None = None) -> bool:
+        solver = z3.Solver()
+        solver.set("timeout", 10_000)
+        solver.add(*self.given, *(g for name, g in self.guards.items() if name != without), z3.Not(self.claim))
+        return solver.check() == z3.unsat
+
+
+left, right, other, before = z3.Reals("left right other before")
+"""Sums over the elements before the new one."""
+
+
+def induction(name: str, now: tuple[Any, Any], then: tuple[Any, Any], *given: Any, guards: Any = None) -> list[Claim]:
+    """Both sides for no element, and for one more; ``given`` holds the hypothesis."""
+    guards = guards or {}
+    return [Claim(f"{name}, no element", now[0] == now[1]), Claim(name, then[0] == then[1], guards, given)]
+
+
+def sum_at(place: Any, of: Any, count: Any) -> Any:
+    """The sum over v < count of ``(place == v) of(v)``, which the first claim of VL25 shows to be this."""
+    return z3.If(z3.And(place >= 0, place < count), of(place), z3.RealVal(0))
+
+
+LINEAR = (z3.ForAll([x, y], linear(x + y) == linear(x) + linear(y)), linear(0) == 0)
+EXPONENTIAL = (
+    exp(x + y) == exp(x) * exp(y), exp(p * x + q * x) == exp(p * x) * exp(q * x), exp(0) == 1, exp(x) > 0,
+)  # fmt: skip
+
+zero = z3.RealVal(0)
+one_more = n >= 0
+
+CLAIMS: dict[str, list[Claim]] = {
+    # sum over m of mask[m] (sum over l of f): one sum over both, for every m; then the sum over m of equal summands
+    "VL20": induction("mask joins the sum", (m * zero, zero), (m * (left + f), right + m * f), m * left == right),
+    "VL21": [
+        Claim(
+            "masked and shifted lookup", z3.And(inside, shifted == k) == (x == m_ * size + k),
+            {"the mask": inside_claim, "the shift": shift_claim, "rows of a shard": z3.And(k >= 0, k < size)},
+        )
+        for m_ in [z3.ToReal(i)]
+        for inside, shifted in [(z3.Bool("inside"), z3.Real("shifted"))]
+        for inside_claim in [inside == z3.And(m_ * size <= x, x < m_ * size + size)]
+        for shift_claim in [shifted == x - m_ * size]
+    ],
+    "VL22": [
+        Claim("mask of a row", z3.And(x == j, m == 1) == (x == j), {"implied": z3.Implies(x == j, m == 1)}),
+    ],
+    "VL23": [
+        Claim("row of a one-hot", sum_at(k, lambda _: z3.RealVal(1), size) == 1, {"index": z3.And(k >= 0, k < size)}),
+        Claim(
+            "row of a one-hot with an exception",
+            sum_at(k, lambda _: z3.RealVal(1), size) == one_where(k != j),
+            {"index": z3.Or(k == j, z3.And(k >= 0, k < size)), "exception outside": z3.Not(z3.And(j >= 0, j < size))},
+        ),
+    ],
+    "VL24": [Claim("mask distributes", m * (a + b) == m * a + m * b)],
+    "VL25": [
+        Claim("no position", sum_at(k, at, 0) == 0),
+        Claim(
+            "one position more",
+            sum_at(k, at, n + 1) == sum_at(k, at, n) + one_where(k == n) * at(n), given=(one_more,),
+        ),
+        Claim("within", sum_at(k, at, size) == at(k), {"below the size": z3.And(k >= 0, k < size)}),
+    ],
+    "VL26": [
+        Claim(
+            "one piece more", left + at(j) == right + at(n), {"the digit spells the piece": j == n}, (left == right,)
+        ),
+    ],
+    "VL27": [
+        Claim("one exponential", exp(p * x) * exp(q * x) == exp(p * x + q * x), given=EXPONENTIAL),
+        Claim("opposite ones", exp(x) * exp(y) == 1, {"opposite": x + y == 0}, EXPONENTIAL),
+    ],
+    "VL28": induction(
+        "lookup distributes", (zero, zero + zero),
+        (left + m * (at(n) + b), right + m * at(n) + other + m * b), left == right + other,
+    ),
+    "VL29": [
+        Claim(
+            "lookup under its indicator",
+            one_where(k == j) * sum_at(k, at, size) == one_where(k == j) * at(j),
+            {"j counts the table": z3.And(j >= 0, j < size)},
+        )
+    ],
+    "VL40": [
+        *induction("masks join the sum", (m * zero, zero), (m * (left + f), right + m * f), m * left == right),
+        Claim("implied by the lookup", m * one_where(x == j) == one_where(x == j),
+              {"implied": z3.Implies(x == j, m == 1)}),
+    ],
+    "VL41": [Claim("mask times itself", m * m == m, {"mask": is_mask(m)})],
+    "VL42": [
+        Claim(
+            "powers of a positive value", power(a, p) * power(a, q) == power(a, p + q),
+            {"positive": a == exp(x)}, (*EXPONENTIAL, *(z3.Implies(a == exp(x), power(a, e) == exp(r)) for e, r in
+             ((p, p * x), (q, q * x), (p + q, p * x + q * x)))),
+        ),
+    ],
+    "VL43": [
+        Claim(
+            "exponential distributes",
+            exp(p * x) * (a * exp(q * x) + b) == a * exp(p * x + q * x) + b * exp(p * x), given=EXPONENTIAL,
+        )
+    ],
+    "VL44": induction(
+        "about a constant", (zero, zero + b * zero),
+        (left + f * (at(n) + c), right + f * at(n) + c * (other + f)), left == right + c * other,
+    ),
+    "VL50": [
+        Claim(
+            "into the factor", before + at(n) * f == (left + at(n)) * f,
+            {"the other factor does not vary": f == c}, (before == left * c,),
+        ),
+    ],
+    "VL51": induction("one sum of both", (zero, zero), (left + y, right + y), left == right),
+    "VL52": induction(
+        "sum of a combination", (zero, p * zero + q * zero),
+        (left + p * at(n) + q * also(n), p * (right + at(n)) + q * (other + also(n))), left == p * right + q * other,
+    ),
+    "VL53": [
+        Claim("no element", linear(0) == 0, given=LINEAR),
+        Claim("through", before + linear(at(n)) == linear(left + at(n)), {"linear": LINEAR[0]}, (before == linear(left),)),
+    ],
+    "VL54": [
+        Claim(
+            "spelled in order", z3.And(i == (k / n), j == (k % n)),
+            {"k is n i + j": k == n * i + j, "j counts to n": z3.And(j >= 0, j < n)}, (n > 0, i >= 0),
+        )
+    ],
+    "VL55": [Claim("constant digit", (i * size + s) * length + j == i * (size * length) + j + s * length)],
+    "VL56": [
+        # one position more in the window: what the range gains is the value at s + n (the lookup of VL25)
+        Claim(
+            "one position more", left + at(s + n) == right + sum_at(s + n, at, size),
+            {"within": z3.And(s >= 0, s + n < size)}, (left == right, one_more),
+        ),
+        Claim(
+            "the range with one position more",
+            one_where(z3.And(s <= i, i < s + n + 1)) == one_where(z3.And(s <= i, i < s + n)) + one_where(i == s + n),
+            given=(one_more,),
+        ),
+    ],
+    "VL57": [
+        Claim(
+            "same window", function(at(s + k) + also(t + k)) == function(at(s + k) + also(s + k)),
+            {"same first position": s == t},
+        )
+    ],
+    "VL58": [
+        Claim("window of a window", at(s + (t + k)) == at((s + t) + k)),
+    ],
+    "VL59": [
+        Claim(
+            "neighbours", z3.If(k < n, at(s + k), at(t + (k - n))) == at(s + k), {"next to each other": t == s + n},
+        )
+    ],
+    "VL60": [
+        Claim(
+            "joined", z3.And(k / n == i, k % n == j),
+            {"position": k == i * n + j, "within a piece": z3.And(j >= 0, j < n)}, (n > 0,),
+        ),
+        Claim(
+            "spelled number", ((upper * size + i % size) * length + lower) / length % size == i % size,
+            {"low digit": z3.And(lower >= 0, lower < length)}, (size == 4, length == 3, i >= 0, upper >= 0),
+        ),
+    ],
+    "VL61": [
+        Claim(
+            "in the second piece", z3.If(k < n, at(k), also(k - n)) == also(j), {"position": k == n + j, "within": j >= 0}
+        ),
+        Claim("in the first piece", z3.If(k < n, at(k), also(k - n)) == at(k), {"within": k < n}),
+    ],
+    "VL62": [
+        *induction("over both pieces", (zero, zero), (left + at(n), right + at(n)), left == right),
+        Claim(
+            "maxima", z3.If(z3.If(a > b, a, b) > c, z3.If(a > b, a, b), c)
+            == z3.If(a > z3.If(b > c, b, c), a, z3.If(b > c, b, c)),
+        ),
+    ],
+    "VL63": [
+        Claim(
+            "masked exponential", z3.If(m == 1, zero, exp(x)) == (1 - m) * exp(x), {"mask": is_mask(m)},
+        )
+    ],
+    "VL64": [
+        Claim("square", a * a >= 0),
+        Claim("product", a * b >= 0, {"first": a >= 0, "second": b >= 0}),
+        Claim("sum", a + b >= 0, {"first": a >= 0, "second": b >= 0}),
+        Claim("scaled", p * a >= 0, {"number": p >= 0, "value": a >= 0}),
+        Claim("larger", z3.If(a > b, a, b) >= 0, {"both": z3.And(a >= 0, b >= 0)}),
+    ],
+    "VL65": [Claim("absolute value", z3.If(a >= 0, a, -a) == a, {"not negative": a >= 0})],
+    "VL66": [
+        Claim("and", (x * y == 1) == z3.And(x == 1, y == 1), {"masks": z3.And(is_mask(x), is_mask(y))}),
+        Claim("or", (1 - (1 - x) * (1 - y) == 1) == z3.Or(x == 1, y == 1)),
+    ],
+    "VL70": [
+        Claim("mask again", m * (m * a + m * b) == m * a + m * b, {"mask": is_mask(m)}),
+    ],
+    "VL71": [
+        Claim(
+            "neighbouring ranges",
+            left + one_where(z3.And(lower <= n, n < middle)) * at(n) + right
+            + one_where(z3.And(j <= n, n < upper)) * at(n)
+            == before + one_where(z3.And(lower <= n, n < upper)) * at(n),
+            {"next to each other": j == middle, "in order": z3.And(lower <= middle, middle <= upper)},
+            (left + right == before,),
+        ),
+    ],
+}  # fmt: skip
+
+ALL = [(code, claim) for code, claims in CLAIMS.items() for claim in claims]
+
+
+@pytest.mark.parametrize(("code", "claim"), ALL, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_claim_is_proved(code: str, claim: Claim) -> None:
+    assert claim.proved(), code
+
+
+GUARDED = [(code, claim, guard) for code, claim in ALL for guard in claim.guards]
+
+
+@pytest.mark.parametrize(("code", "claim", "guard"), GUARDED, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_claim_needs_each_guard(code: str, claim: Claim, guard: str) -> None:
+    assert not claim.proved(without=guard), code
+
+
+# ------------------------------------------------------------------------------------------------ completeness
+
+ROOT = Path(__file__).parents[2]
+
+
+def functions() -> list[Any]:
+    return [*catalogue.CONTRACTION_LEMMAS, *catalogue.COMBINATION_LEMMAS, *STEPS]
+
+
+def test_no_lemma_is_registered_without_a_check() -> None:
+    codes = {lemma.code for lemma in functions()}
+    assert codes - CLAIMS.keys() == set(), "a lemma without a claim in this file"
+    assert codes - PROOFS.keys() == set(), "a lemma of which the catalogue does not say how it is proved"
+    assert (CLAIMS.keys() | PROOFS.keys()) - codes == set(), "a claim of no lemma"
+
+
+def test_every_step_that_a_proof_names_is_in_the_catalogue() -> None:
+    known = {lemma.name for lemma in (*functions(), *LINEAR_ALGEBRA, *LAWS)}
+    sources = [*(ROOT / "rewrites").glob("*.py"), *(ROOT / "verifycompile").rglob("*.py")]
+    named = {name for file in sources for name in re.findall(r'lemma_trace\.append\(\("([^"]+)"', file.read_text())}
+    assert len(named) > 20
+    assert named - known == set()
+
+
+def test_steps_are_where_the_catalogue_says() -> None:
+    for step in STEPS:
+        file, _, names = step.location.partition(": ")
+        path = ROOT / ("verifycompile" if file.startswith("ir/") else ".") / file
+        for name in filter(None, names.split(", ")):
+            assert f"def {name}(" in path.read_text(), step
