@@ -1,8 +1,8 @@
 """Steps of the normal form that change a term, under stable codes, and how each lemma that is a function is proved.
 
 Views and terms are built by these steps (``verifycompile.ir``), and a proof's trace names them. They are listed here
-for the catalogue; the statements that ``tests/lemmas/test_functions.py`` proves by z3 are kept there, by code, and a lemma
-without one fails the tests.
+for the catalogue; the statements that ``tests/lemmas/test_functions.py`` proves by z3 are kept there, by code, and a
+lemma without one fails the tests.
 """
 
 from __future__ import annotations

@@ -26,20 +26,9 @@ from verifycompile.refinement.check import check_refinement
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 
-UNCHECKED = ("batch_norm", "backward")
-"""Parts of the names of operators some of whose kernels end the process where their operands' sizes do not fit."""
-CHECKED = ("softmax_backward", "threshold_backward", "gelu_backward", "silu_backward", "tanh_backward")
-
-
-def _looks_at_sizes(sample: Sample) -> bool:
-    name = str(sample.target)
-    return any(part in name for part in CHECKED) or not any(part in name for part in UNCHECKED)
-
-
 CALLS = [
     s for s in SAMPLES
     if s.tensors and all(t.numel() for t in s.tensors) and s.target is not aten.native_dropout.default
-    and _looks_at_sizes(s)
 ]  # fmt: skip
 MESHES = [(2,), (2, 2), (3,)]
 
