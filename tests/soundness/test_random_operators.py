@@ -14,7 +14,7 @@ import torch
 
 from tests.soundness.random_operators import outcome, random_trial
 
-BLOCK = 250
+BLOCK = 160
 SECONDS = 60
 
 
