@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import operator as python_operator
 import random
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -268,3 +269,16 @@ def outcome(trial: Trial) -> tuple[bool, str] | None:
         return False, ""
     found = whole_value(values, result.placements["output.0"], trial.mesh)
     return True, "equal" if found is not None and same(found, expected) else "different"
+
+
+def main(first: int, stop: int) -> None:
+    """Write every seed before it is tried, and then what came out."""
+    torch.set_num_threads(1)
+    for seed in range(first, stop):
+        print(seed, "started", flush=True)
+        trial = random_trial(seed)
+        print(seed, None if trial is None else outcome(trial), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
