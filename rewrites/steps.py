@@ -90,6 +90,10 @@ STEPS = (
     ),
     Step("VL66", "mask-algebra", "`and` of masks is their product, `or` the negation of the product of their negations",
          "ir/indicator.py: both, either"),
+    Step(
+        "VL67", "sum-of-part", "the sum of a part is that part of the sum over another index",
+        "ir/algebra.py: _whole_sum",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -104,6 +108,6 @@ PROOFS = {
     "VL42": LAWS, "VL43": LAWS, "VL44": INDUCTION, "VL50": INDUCTION, "VL51": INDUCTION, "VL52": INDUCTION,
     "VL53": INDUCTION, "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT, "VL58": POINT, "VL59": POINT,
     "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT, "VL65": POINT, "VL66": POINT,
-    "VL70": POINT, "VL71": INDUCTION,
+    "VL67": INDUCTION, "VL70": POINT, "VL71": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

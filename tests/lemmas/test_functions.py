@@ -26,6 +26,7 @@ a, b, c, x, y, p, q, m, f = z3.Reals("a b c x y p q m f")
 n, i, j, k, s, t, lower, middle, upper, size, length = z3.Ints("n i j k s t lower middle upper size length")
 at = z3.Function("at", INTEGERS, REALS)
 also = z3.Function("also", INTEGERS, REALS)
+table = z3.Function("table", INTEGERS, INTEGERS, REALS)
 function = z3.Function("function", REALS, REALS)
 linear = z3.Function("linear", REALS, REALS)
 exp = z3.Function("exp", REALS, REALS)
@@ -242,6 +243,9 @@ CLAIMS: dict[str, list[Claim]] = {
     "VL66": [
         Claim("and", (x * y == 1) == z3.And(x == 1, y == 1), {"masks": z3.And(is_mask(x), is_mask(y))}),
         Claim("or", (1 - (1 - x) * (1 - y) == 1) == z3.Or(x == 1, y == 1)),
+    ],
+    "VL67": [
+        Claim("part of the sum", left + table(i, n) == right + table(j, n), {"same part": i == j}, (left == right,)),
     ],
     "VL70": [
         Claim("mask again", m * (m * a + m * b) == m * a + m * b, {"mask": is_mask(m)}),

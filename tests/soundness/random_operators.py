@@ -275,9 +275,14 @@ def main(first: int, stop: int) -> None:
     """Write every seed before it is tried, and then what came out."""
     torch.set_num_threads(1)
     for seed in range(first, stop):
-        print(seed, "started", flush=True)
+        _say(f"{seed} started")
         trial = random_trial(seed)
-        print(seed, None if trial is None else outcome(trial), flush=True)
+        _say(f"{seed} {None if trial is None else outcome(trial)}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
