@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,20 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor._collective_utils
+from torch._guards import TracingContext
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from tests.support import fake_mesh_world
+from tests.support import fake_mesh_world, fake_world
 from verifycompile.torch_interface.aot import export_joint
 from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.rank_reads import reads_in_traced_code, watch_rank_reads
+from verifycompile.torch_interface.rank_reads import (
+    guarded_sources,
+    is_rank_reader,
+    reads_in_code,
+    reads_in_traced_code,
+    watch_rank_reads,
+)
 
 
 def inner(x: torch.Tensor) -> torch.Tensor:
@@ -100,3 +108,35 @@ def test_convolutions_read_the_rank_where_they_exchange_borders(dim: int, reader
         frame = frame_of_call(function, (x, weight), {})
         reads = trace_frame(frame, lambda traced: export_joint(traced.graph, traced.example_inputs).rank_reads)
     assert {r.reader for r in reads} == readers
+
+
+def test_guards_name_what_was_read_from_outside() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.rank = 3
+            self.stored = dist.get_rank
+
+    holder, found = Holder(), list[str]()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * holder.rank * (1 + holder.stored())
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        found.extend(guarded_sources(TracingContext.get()))
+        return graph.forward
+
+    with fake_world(2):
+        torch.compile(program, backend=keep)(torch.ones(2))
+    assert any(name.endswith(".rank") for name in found)
+    assert any(name.endswith(".stored") for name in found)
+    assert is_rank_reader(dist.get_rank)
+    assert not is_rank_reader(dist.get_world_size)
+    assert not is_rank_reader(3)
+
+
+def test_the_environment_is_read_by_the_names_that_launchers_use() -> None:
+    def reads() -> tuple[str | None, ...]:
+        return os.environ.get("LOCAL_RANK"), os.getenv("SLURM_PROCID"), os.getenv("HOME")
+
+    names = [read.name for read in reads_in_code([reads.__code__])]
+    assert names == ["os.environ['LOCAL_RANK']", "os.environ['SLURM_PROCID']"]

@@ -13,13 +13,14 @@ from verifycompile.capture.common_graph import Differences, DifferentGraphsError
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.rank_constants import rank_constant_blockers
+from verifycompile.capture.rank_sources import RankAttribute, acting_attributes, rank_attributes, stored_reads
 from verifycompile.capture.tidy import without_copies
 from verifycompile.program import Blocker, Mesh, Program
-from verifycompile.torch_interface.acting_rank import acting_as
+from verifycompile.torch_interface.acting_rank import acted_variables, acting_as
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.globalize import Relocator
 from verifycompile.torch_interface.mesh import own_rank
-from verifycompile.torch_interface.rank_reads import reads_in_traced_code
+from verifycompile.torch_interface.rank_reads import CodeRead, reads_in_traced_code
 from verifycompile.torch_interface.ranks import has_messages
 from verifycompile.torch_interface.tensors import forget_layouts, of_acting_rank
 
@@ -47,18 +48,24 @@ def for_all_ranks(
 
     Where the ranks run different programs the result has blockers and the graph stays as it is.
     """
-    reads, export_reads = reads_in_traced_code(traced.context), exported.joint.rank_reads
-    if not reads and not export_reads:
-        return ForAllRanks(root)
     mesh = root.refined.mesh
+    attributes = rank_attributes(traced, mesh)
+    reads = (*reads_in_traced_code(traced.context), *stored_reads(traced))
+    export_reads = exported.joint.rank_reads
+    if not reads and not export_reads and not attributes:
+        return ForAllRanks(root)
     graph = exported.joint.graph
     if own_rank() not in mesh.ranks:
         return ForAllRanks(root, rank_constant_blockers(graph, reads, export_reads))
+    unknown = _unknown_variables(reads)
+    if unknown:
+        return ForAllRanks(root, rank_constant_blockers(graph, unknown, ()))
+    taken = tuple(f"`{item.path}` holds the number of the rank on every rank, as on this one" for item in attributes)
     ranks = ranks_to_capture(mesh)
     try:
         graphs = {
             own_rank(): graph,
-            **{rank: _graph_of(rank, traced, root, capture) for rank in ranks if rank != own_rank()},
+            **{rank: _graph_of(rank, traced, root, capture, attributes) for rank in ranks if rank != own_rank()},
         }
         for captured in graphs.values():
             without_copies(captured)
@@ -67,15 +74,27 @@ def for_all_ranks(
         finer = root.cut(cuts) if cuts else root
         generalize(graph, differences, finer.refined.mesh)
     except DifferentGraphsError as different:
-        blockers = rank_constant_blockers(graph, reads, export_reads, f": {different.message}", different.node)
+        listed = (*reads, *(_read_of(traced, item) for item in attributes))
+        blockers = rank_constant_blockers(graph, listed, export_reads, f": {different.message}", different.node)
         return ForAllRanks(root, blockers)
     if len(graphs) == len(mesh.ranks):
-        return ForAllRanks(finer)
+        return ForAllRanks(finer, assumptions=taken)
     text = (
         f"the program reads its rank; it was captured as {len(graphs)} of {len(mesh.ranks)} ranks, and on the others "
         "its numbers are taken to go on linearly"
     )
-    return ForAllRanks(finer, assumptions=(text,))
+    return ForAllRanks(finer, assumptions=(*taken, text))
+
+
+def _read_of(traced: TracedFrame, attribute: RankAttribute) -> CodeRead:
+    code = traced.frame.code
+    return CodeRead(code.co_filename, code.co_firstlineno, code.co_name, attribute.path)
+
+
+def _unknown_variables(reads: tuple[CodeRead, ...]) -> tuple[CodeRead, ...]:
+    """Reads of environment variables whose values on other ranks are not known."""
+    known = [f"os.environ['{name}']" for name in acted_variables(own_rank())]
+    return tuple(read for read in reads if read.name.startswith("os.environ[") and read.name not in known)
 
 
 def _differences(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
@@ -94,11 +113,12 @@ def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame
     if len(mesh.ranks) > EACH_UP_TO or own_rank() not in mesh.ranks:
         return ()
     assumption = f"the program was captured as each of its {len(mesh.ranks)} ranks, with the objects of this one"
+    attributes = rank_attributes(traced, mesh)
     programs: list[Program] = []
     for rank in mesh.ranks:
         forget_layouts()
         try:
-            with acting_as(rank, root.mesh):
+            with acting_as(rank, root.mesh), acting_attributes(attributes, rank, mesh):
                 program = trace_frame(copied_frame(traced.frame, Relocator(of_acting_rank)), capture)
         except GraphBreakError:
             return ()
@@ -106,7 +126,8 @@ def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame
             forget_layouts()
         # Nodes of a rank's graph are not those of the merged program.
         blockers = tuple(dataclasses.replace(blocker, node=None) for blocker in program.blockers)
-        assumptions = (assumption, *program.assumptions)
+        taken = (f"`{item.path}` holds the number of the rank on every rank, as on this one" for item in attributes)
+        assumptions = (assumption, *taken, *program.assumptions)
         programs.append(dataclasses.replace(program, blockers=blockers, assumptions=assumptions))
     return tuple(programs)
 
@@ -126,10 +147,14 @@ def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _graph_of(
-    rank: int, traced: TracedFrame, root: Root, capture: Callable[[TracedFrame], Export]
+    rank: int,
+    traced: TracedFrame,
+    root: Root,
+    capture: Callable[[TracedFrame], Export],
+    attributes: tuple[RankAttribute, ...],
 ) -> torch.fx.GraphModule:
     try:
-        with acting_as(rank, root.mesh):
+        with acting_as(rank, root.mesh), acting_attributes(attributes, rank, root.refined.mesh):
             return trace_frame(traced.frame, lambda frame: capture(frame).joint.graph)
     except GraphBreakError as broken:
         raise DifferentGraphsError(f"rank {rank} does not trace to one graph ({broken})", None) from broken

@@ -16,6 +16,13 @@ from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, coordinate_of, line_through, mixed_radix
 
 
+def acted_variables(own: int) -> tuple[str, ...]:
+    """Environment variables that hold this process's number in the job, on one machine that of the machine as well."""
+    one_machine = os.environ.get("LOCAL_WORLD_SIZE", str(dist.get_world_size())) == str(dist.get_world_size())
+    names = ("RANK", "LOCAL_RANK") if one_machine else ("RANK",)
+    return tuple(name for name in names if os.environ.get(name) == str(own))
+
+
 @contextlib.contextmanager
 def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     """While entered, ``rank``, a rank of ``root``, is this process's: in the job, in its groups and on meshes.
@@ -30,7 +37,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     read_rank = vars(dist.ProcessGroup)["rank"]
     default = distributed_c10d._get_default_group()
     previous = vars(DeviceMesh).get("_coordinate_on_dim")
-    variable = os.environ.get("RANK")
+    variables = {name: os.environ[name] for name in acted_variables(own)}
 
     def acted_rank(group: Any) -> int:
         return (
@@ -52,8 +59,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
             groups[group] = _counterpart(members, rank, mesh)
     dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]
     DeviceMesh._coordinate_on_dim = property(coordinate, write_coordinate)  # type: ignore[attr-defined]
-    if variable == str(own):
-        os.environ["RANK"] = str(rank)
+    os.environ.update(dict.fromkeys(variables, str(rank)))
     try:
         yield
     finally:
@@ -63,8 +69,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
         else:
             DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]
         groups.update(before)
-        if variable is not None:
-            os.environ["RANK"] = variable
+        os.environ.update(variables)
 
 
 def _counterpart(members: dict[int, int], rank: int, mesh: Mesh) -> dict[int, int]:

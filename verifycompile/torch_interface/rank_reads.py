@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
+import re
 import sys
 import types
 from collections.abc import Generator, Iterable, Iterator
@@ -26,6 +27,8 @@ from torch.distributed.tensor import _tp_conv
 
 _TORCH = Path(torch.__file__).parent
 _READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
+_VARIABLE = re.compile(r"\w*(?:RANK|PROCID)")
+"""Environment variables in which launchers tell a process its number."""
 _BENIGN_CALLERS = frozenset(
     {"DeviceMesh._get_mesh_tensor_from_full_mesh", "DeviceMesh.__init__", "_shard_dim_alltoall_meta"}
 )
@@ -59,11 +62,29 @@ def reads_in_traced_code(context: TracingContext) -> tuple[CodeRead, ...]:
     return reads_in_code(dict.fromkeys(context.traced_code))
 
 
+def guarded_sources(context: TracingContext) -> tuple[str, ...]:
+    """Dynamo's expressions for what it read from outside of the traced code, as ``L['self'].rank``."""
+    names = (guard.originating_source.name for guard in context.guards_context.dynamo_guards)
+    return tuple(sorted({name for name in names if isinstance(name, str) and "__import_torch" not in name}))
+
+
+def is_rank_reader(value: object) -> bool:
+    """Whether ``value`` is one of torch's functions that return a rank."""
+    name = getattr(value, "__name__", "")
+    module = str(getattr(value, "__module__", None) or "")
+    return callable(value) and name in _READERS and module.startswith("torch.distributed")
+
+
 def reads_in_code(codes: Iterable[types.CodeType]) -> tuple[CodeRead, ...]:
     """Calls of functions that return a rank, by name."""
     found: dict[CodeRead, None] = {}
     for code in codes:
         names = set(code.co_names)
+        if names & {"environ", "getenv"} and not _is_compiler_code(code):
+            for constant in code.co_consts:
+                if isinstance(constant, str) and _VARIABLE.fullmatch(constant):
+                    name = f"os.environ['{constant}']"
+                    found[CodeRead(code.co_filename, code.co_firstlineno, code.co_name, name)] = None
         if not names & _READERS and "rank" not in names:
             continue
         line = code.co_firstlineno

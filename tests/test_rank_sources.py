@@ -1,0 +1,100 @@
+"""A program that gets its rank by way of a stored function, the environment or an attribute is captured as every rank."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import nn
+from torch.distributed.tensor import Replicate
+
+from tests.support import fake_world
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.model_verification import verify
+
+WORLD = 2
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+class Sliced(Whole):
+    """Each rank takes the part of both operands that ``number`` says is its own; the products are summed."""
+
+    def __init__(self, number: Callable[[Any], int], shift: int = 0) -> None:
+        super().__init__()
+        self.stored = dist.get_rank
+        self.partial = functools.partial(dist.get_rank, None)
+        self.rank = dist.get_rank()
+        self.number, self.shift = number, shift
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        start = 4 * self.number(self)
+        other = 4 * ((self.number(self) + self.shift) % WORLD)
+        product = x[:, start : start + 4] @ self.weight[other : other + 4]
+        group: Any = dist.group.WORLD
+        return functional.all_reduce(product, "sum", group)
+
+
+SOURCES: dict[str, Callable[[Any], int]] = {
+    "stored": lambda model: model.stored(),
+    "partial": lambda model: model.partial(),
+    "by name": lambda _: getattr(dist, "get_rank")(),  # noqa: B009 - what is tested
+    "environment": lambda _: int(os.environ["RANK"]),
+    "getenv": lambda _: int(os.getenv("RANK", "0")),
+    "local": lambda _: int(os.environ["LOCAL_RANK"]),
+    "attribute": lambda model: model.rank,
+}
+
+
+def report_on(number: Callable[[Any], int], rank: int, shift: int = 0) -> Report:
+    with fake_world(WORLD, rank):
+        options = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
+        return verify(Sliced(number, shift), (torch.randn(2, 8),), **options)
+
+
+@pytest.mark.parametrize("number", SOURCES.values(), ids=SOURCES.keys())
+@pytest.mark.parametrize("rank", [0, 1])
+def test_verifies(number: Callable[[Any], int], rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(variable, str(rank))
+    report = report_on(number, rank)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    listed = [text for text in report.assumptions if "holds the number of the rank" in text]
+    expected = "`self.rank` holds the number of the rank on every rank, as on this one"
+    assert listed == ([expected] if number is SOURCES["attribute"] else [])
+    assert os.environ["RANK"] == str(rank)
+
+
+@pytest.mark.parametrize("number", SOURCES.values(), ids=SOURCES.keys())
+def test_the_part_of_another_rank_is_refuted(number: Callable[[Any], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(variable, "0")
+    report = report_on(number, 0, shift=1)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+def test_a_variable_without_known_values_on_other_ranks_is_a_blocker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_RANK", "0")
+    monkeypatch.delenv("RANK", raising=False)
+    unknown: tuple[Callable[[Any], int], ...] = (
+        lambda _: int(os.environ["NODE_RANK"]),
+        lambda _: int(os.environ.get("RANK", "0")),
+    )
+    for number in unknown:
+        report = report_on(number, 0)
+        assert report.verdict is not Verdict.VERIFIED
+        assert any(finding.code == "VC203" for finding in report.findings) or report.verdict is Verdict.REFUTED

@@ -1,0 +1,93 @@
+"""Where a traced program got its rank from, besides calls by name: stored functions, the environment, attributes.
+
+Dynamo guards what it read. A guard on a function that returns a rank is a read, whatever the function is called there;
+so is one on an environment variable that a launcher sets. An attribute that is called a rank and equals it is taken to
+be it, which is an assumption of the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from verifycompile.capture.names import SourcePath
+from verifycompile.program import Mesh
+from verifycompile.torch_interface.dynamo import TracedFrame
+from verifycompile.torch_interface.mesh import coordinate_of, own_rank
+from verifycompile.torch_interface.rank_reads import CodeRead, guarded_sources, is_rank_reader
+
+_ENVIRONMENT = re.compile(r"environ\._data\[b'(\w*(?:RANK|PROCID))'\]")
+_RANK = re.compile(r"(?:(?P<axis>\w+)_)?rank")
+_OF_THE_JOB = (None, "global", "world", "local")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankAttribute:
+    """An attribute of an object that holds this rank's number; ``axis``: on that axis of the mesh, else in the job."""
+
+    owner: Any
+    name: str
+    path: str
+    axis: int | None
+
+    def value(self, rank: int, mesh: Mesh) -> int:
+        return rank if self.axis is None else coordinate_of(rank, mesh)[self.axis]
+
+
+def stored_reads(traced: TracedFrame) -> tuple[CodeRead, ...]:
+    """Reads through functions that were stored elsewhere, and of the environment."""
+    found: dict[CodeRead, None] = {}
+    code = traced.frame.code
+    for source in guarded_sources(traced.context):
+        variable = _ENVIRONMENT.search(source)
+        path = SourcePath.parse(source)
+        if variable is not None:
+            name = f"os.environ['{variable[1]}']"
+        elif path is not None and is_rank_reader(path.value(traced.frame)):
+            name = path.dotted()
+        else:
+            continue
+        found[CodeRead(code.co_filename, code.co_firstlineno, code.co_name, name)] = None
+    return tuple(found)
+
+
+def rank_attributes(traced: TracedFrame, mesh: Mesh) -> tuple[RankAttribute, ...]:
+    """Attributes that the traced program read, are called ``rank`` or ``tp_rank``, and are this rank's number."""
+    return tuple(dict.fromkeys(_attributes(traced, mesh)))
+
+
+def _attributes(traced: TracedFrame, mesh: Mesh) -> Iterator[RankAttribute]:
+    if own_rank() not in mesh.ranks:
+        return
+    names = [axis.name for axis in mesh.axes]
+    for source in guarded_sources(traced.context):
+        path = SourcePath.parse(source)
+        if path is None or not path.steps or path.steps[-1][0] != ".":
+            continue
+        called = _RANK.fullmatch(str(path.steps[-1][1]))
+        owner = path.root(len(path.steps) - 1).value(traced.frame)
+        held = getattr(owner, "__dict__", {}).get(path.steps[-1][1])
+        if called is None or type(held) is not int:
+            continue
+        axis = names.index(called["axis"]) if called["axis"] in names else None
+        if axis is None and called["axis"] not in _OF_THE_JOB and len(mesh.axes) > 1:
+            continue
+        attribute = RankAttribute(owner, str(path.steps[-1][1]), path.dotted(), axis)
+        if attribute.value(own_rank(), mesh) == held:
+            yield attribute
+
+
+@contextlib.contextmanager
+def acting_attributes(attributes: tuple[RankAttribute, ...], rank: int, mesh: Mesh) -> Generator[None]:
+    """While entered, the attributes hold the number of ``rank``."""
+    before = [vars(attribute.owner)[attribute.name] for attribute in attributes]
+    try:
+        for attribute in attributes:
+            vars(attribute.owner)[attribute.name] = attribute.value(rank, mesh)
+        yield
+    finally:
+        for attribute, value in zip(attributes, before, strict=True):
+            vars(attribute.owner)[attribute.name] = value
