@@ -194,10 +194,14 @@ operator(aten.deg2rad.default)(_angle(math.pi / 180))
 operator(aten.rad2deg.default)(_angle(180 / math.pi))
 
 
+DIRECTION = Operation("direction")
+
+
 @operator(aten.sgn.default)
 def sgn(b: Builder, self: View) -> View:
-    """``sign``, which differs from it for complex numbers only."""
-    _refuse_complex(b, "sgn")
+    """``sign``; of a complex number, the number of length 1 in its direction."""
+    if b.call.dtype is not None and b.call.dtype.is_complex:
+        return b.pointwise(DIRECTION, self)
     return b.pointwise(FUNCTIONS["sign"], self)
 
 
@@ -385,6 +389,8 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
     if target is None or target == source:
         return view
     if target in REAL_DTYPES and (source in REAL_DTYPES or source in INTEGER_DTYPES or source is torch.bool):
+        return view
+    if target.is_complex and (source.is_complex or source in REAL_DTYPES or source in INTEGER_DTYPES):
         return view
     if target in INTEGER_DTYPES:
         if source in INTEGER_DTYPES or source is torch.bool:

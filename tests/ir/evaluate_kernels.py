@@ -43,6 +43,7 @@ POINTWISE: dict[str, Callable[..., Tensor]] = {
     "bitwise_xor": _whole(torch.bitwise_xor),
     "bitwise_left_shift": _whole(torch.bitwise_left_shift),
     "bitwise_right_shift": _whole(torch.bitwise_right_shift),
+    "direction": lambda _, x: torch.sgn(x.to(torch.complex128)),
     "gcd": _whole(torch.gcd),
     "lcm": _whole(torch.lcm),
     "isposinf": lambda _, x: torch.isposinf(x).double(),

@@ -26,6 +26,10 @@ add(aten._fft_r2c.default, real(3, 4, 5), [0, 2], 2, False)
 add(aten._fft_c2c.default, complex_numbers(2, 3, 4), [0, 2], 1, False)
 add(aten._fft_c2r.default, complex_numbers(3, 4, 3), [0, 2], 2, 4)
 
+add(aten.sgn.default, complex_numbers(3, 4))
+add(aten._to_copy.default, real(3, 4), dtype=torch.complex128)
+add(aten._to_copy.default, complex_numbers(3, 4), dtype=torch.complex64)
+
 # ------------------------------------------------------------------------------------------------ what meets
 
 for _reduce in ("sum", "prod", "mean", "amax", "amin"):
