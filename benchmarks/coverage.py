@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-MODULES = ("megatron", "torchtitan", "transformers")
+MODULES = ("megatron", "torch_models", "torchtitan", "transformers")
 """Modules of ``benchmarks.real_programs``."""
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -155,6 +155,10 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
+MUTANTS = ("parts not summed", "parts summed twice")
+"""Changes of the first all-reduce on every rank, which must not verify."""
+
+
 def cases(_: str) -> Iterator[Case]:
     """Every layer at two degrees, with and without sequence parallelism."""
     for name, program in PROGRAMS.items():
@@ -163,6 +167,9 @@ def cases(_: str) -> Iterator[Case]:
             yield Case(name, f"tp={degree}", "training", expected)
             if program.sequence_parallel:
                 yield Case(name, f"tp={degree}", "training, sequence parallel", expected)
+    for name in ("RowParallelLinear", "MLP"):
+        for mutant in MUTANTS:
+            yield Case(name, "tp=2", f"training, mutant: {mutant}", "refuted")
 
 
 def check(case: Case) -> verifycompile.Report:
@@ -175,7 +182,29 @@ def check(case: Case) -> verifycompile.Report:
     # Any clean relation will do but for weights of two halves, whose gradients lie as they do.
     strided = {name.replace(".", "_") for name in program.strided}
     outputs = {f"output.{1 + i}": placed for i, (name, placed) in enumerate(layouts.items()) if name in strided}
+    mutant = case.mode.partition("mutant: ")[2]
+    if mutant:
+        for graph in graphs:
+            _mutate(graph, mutant)
+        outputs["output.0"] = (Replicate(),)
     return verifycompile.verify_graphs(spec, graphs, layouts, outputs)
+
+
+def _mutate(graph: torch.fx.GraphModule, mutant: str) -> None:
+    """The first all-reduce is left out, or done once more; it writes to its operand."""
+    first = graph.graph.find_nodes(op="call_function", target=torch.ops.c10d.allreduce_.default)[0]
+    with graph.graph.inserting_after(first):
+        again = graph.graph.node_copy(first)
+    if mutant == "parts not summed":
+        graph.graph.erase_node(again)
+        (tensor,) = first.args[0]
+        for results in list(first.users):
+            for result in list(results.users):
+                result.replace_all_uses_with(tensor)
+                graph.graph.erase_node(result)
+            graph.graph.erase_node(results)
+        graph.graph.erase_node(first)
+    graph.recompile()
 
 
 def _layouts(program: Program, spec: torch.fx.GraphModule, graph: torch.fx.GraphModule) -> dict[str, Any]:
