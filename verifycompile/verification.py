@@ -49,6 +49,9 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
     if findings and not any(blocker.code in _RANK_DEPENDENT for blocker in blockers):
         findings[0] = _with_witness(findings[0], spec, implementation)
         verdict = findings[0].verdict
+    if verdict is Verdict.UNPROVED and findings and result.exhausted:
+        note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
+        findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
     if verdict is Verdict.UNPROVED and options.on_unproved == "warn":
         findings = [dataclasses.replace(finding, severity=Severity.WARNING) for finding in findings]
 

@@ -71,7 +71,9 @@ def _collection_paused() -> Generator[None]:
 def _check(spec: Program, implementation: Program) -> RefinementResult:
     started = time.perf_counter()
     egraph.take_durations()
+    egraph.take_exhausted()
     solver.take_durations()
+    solver.take_unanswered()
     by_parts = _check_by_parts(spec, implementation, started)
     if by_parts is not None:
         return by_parts
@@ -89,6 +91,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
     return RefinementResult(
         relations=checker.relations,
         placements=checker.placements,
+        exhausted=_exhausted() if mismatch is not None else (),
         mismatch=mismatch,
         assumptions=tuple(checker.assumptions()),
         counts=count_nodes(checker.spec, checker.implementation, len(proved)),
@@ -131,6 +134,13 @@ def _result_of_parts(checker: Checker, started: float) -> RefinementResult | Non
         stages=memo.stopwatch.costs(),
         steps=(*memo.definitions.made, *collect_steps(*lowerings), *memo.repetitions),
     )
+
+
+def _exhausted() -> tuple[str, ...]:
+    """The budgets that ran out since the check began, as text."""
+    solved = len(solver.take_unanswered())
+    questions = [f"the solver's time, at {solved} questions"] if solved else []
+    return (*(f"the e-graph's {budget}" for budget in egraph.take_exhausted()), *questions)
 
 
 def new_pool() -> TermPool:

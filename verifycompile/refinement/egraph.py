@@ -46,7 +46,17 @@ class EqualityProof:
     rounds: int
 
 
+_CONSTRUCTORS = frozenset({"One", "Leaf", "Add", "Mul", "Sum", "Scale"})
+
 _durations: list[float] = []
+_exhausted: dict[str, None] = {}
+
+
+def take_exhausted() -> tuple[str, ...]:
+    """The budgets that ended a question without an answer since the last call."""
+    taken = tuple(_exhausted)
+    _exhausted.clear()
+    return taken
 
 
 def take_durations() -> list[float]:
@@ -96,6 +106,7 @@ def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
     deadline = time.thread_time() + _MAX_SECONDS
     step = graph.parse_program("(run 1)")
     goal = graph.parse_program("(check (= $left $right))")
+    count_nodes = graph.parse_program("(print-size)")
     matches: dict[str, int] = {}
     for rounds in range(1, _MAX_ROUNDS + 1):
         (output,) = graph.run_program(*step)
@@ -105,13 +116,20 @@ def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
         try:
             graph.run_program(*goal)
         except bindings.EggSmolError:
-            exhausted = time.thread_time() > deadline or sum(matches.values()) > _MAX_NODES
-            if not report.updated or exhausted:
+            if not report.updated:
+                return None
+            (sizes,) = graph.run_program(*count_nodes)
+            if sum(count for name, count in sizes.sizes if name in _CONSTRUCTORS) > _MAX_NODES:
+                _exhausted[f"{_MAX_NODES} e-nodes"] = None
+                return None
+            if time.thread_time() > deadline:
+                _exhausted[f"{1000 * _MAX_SECONDS:g} milliseconds"] = None
                 return None
             continue
         codes = {f'"{lemma.code}"': lemma for lemma in LINEAR_ALGEBRA}
         used = tuple((lemma.name, matches[key]) for key, lemma in codes.items() if matches.get(key))
         return EqualityProof(used or tuple((lemma.name, 1) for lemma in _named(matches)), rounds)
+    _exhausted[f"{_MAX_ROUNDS} rounds"] = None
     return None
 
 

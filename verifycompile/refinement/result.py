@@ -62,6 +62,8 @@ class RefinementResult:
     stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict[str, StageCost])
     steps: tuple[object, ...] = ()
     """Proof steps: see ``verifycompile.refinement.proof``."""
+    exhausted: tuple[str, ...] = ()
+    """Budgets of the searches that ran out, where there is a mismatch."""
     placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
         default_factory=dict[str, tuple[Placement, ...]]
     )
