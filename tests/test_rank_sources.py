@@ -62,7 +62,7 @@ SOURCES: dict[str, Callable[[Any], int]] = {
 
 def report_on(number: Callable[[Any], int], rank: int, shift: int = 0) -> Report:
     with fake_world(WORLD, rank):
-        options = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
+        options: Any = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
         return verify(Sliced(number, shift), (torch.randn(2, 8),), **options)
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import torch
 import torch.fx
 
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.in_flight import is_mark, landed, taken
+from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, taken
+
+_COPY = torch.ops.aten.copy.default
 
 
 def resolve_marks(graph: torch.fx.GraphModule) -> tuple[Blocker, ...]:
@@ -30,8 +33,22 @@ def resolve_marks(graph: torch.fx.GraphModule) -> tuple[Blocker, ...]:
             continue
         node.replace_all_uses_with(value)
         graph.graph.erase_node(node)
+    marked = any(is_mark(node, in_flight) for node in graph.graph.nodes)
+    for node in graph.graph.nodes if marked else ():
+        if node.target is _COPY and _alike(*node.args[:2]):
+            # Of what it writes over, a copy reads the shape alone.
+            node.args = (node.args[1], *node.args[1:])
     for node in reversed(list(graph.graph.nodes)):
-        if is_mark(node, taken) and not node.users:
+        is_left_over = is_mark(node, taken) or is_mark(node, in_flight) or (marked and node.target is _COPY)
+        if is_left_over and not node.users:
             graph.graph.erase_node(node)
     graph.recompile()
     return tuple(blockers)
+
+
+def _alike(target: object, source: object) -> bool:
+    held = [node.meta.get("val") if isinstance(node, torch.fx.Node) else None for node in (target, source)]
+    if not all(isinstance(value, torch.Tensor) for value in held):
+        return False
+    first, second = cast("tuple[torch.Tensor, torch.Tensor]", tuple(held))
+    return first.shape == second.shape and first.dtype == second.dtype

@@ -37,7 +37,7 @@ _ARITHMETIC: dict[Any, Callable[..., Any]] = {
     aten.neg.default: operator.neg,
 }
 _ZEROS = (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
-_FULL = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2}
+_FULL: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Simplifier:
 
 
 def _has_fixed_shape(value: torch.Tensor) -> bool:
-    return all(isinstance(size, int) for size in value.shape)
+    return all(type(size) is int for size in value.shape)
 
 
 def _size(node: Node, dim: int) -> int:
@@ -202,7 +202,9 @@ def _fill(node: Node) -> float | None:
         return 0
     position = _FULL.get(node.target)
     value = node.args[position] if position is not None and len(node.args) > position else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if float(value) == value else None
 
 
 def _cut(segments: Segments, start: int, stop: int) -> Segments:

@@ -65,7 +65,7 @@ def reads_in_traced_code(context: TracingContext) -> tuple[CodeRead, ...]:
 def guarded_sources(context: TracingContext) -> tuple[str, ...]:
     """Dynamo's expressions for what it read from outside of the traced code, as ``L['self'].rank``."""
     names = (guard.originating_source.name for guard in context.guards_context.dynamo_guards)
-    return tuple(sorted({name for name in names if isinstance(name, str) and "__import_torch" not in name}))
+    return tuple(sorted({name for name in names if "__import_torch" not in name}))
 
 
 def is_rank_reader(value: object) -> bool:
