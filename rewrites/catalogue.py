@@ -98,6 +98,8 @@ CONTRACTION_LEMMAS = (
     exponents.merge_exponentials,
     exponents.merge_powers,
     exponents.distribute_exponential,
+    exponents.distribute_weights,
+    exponents.sum_inside_of_weights,
     one_hot.open_masked_sum,
     one_hot.merge_shifted_one_hot,
     one_hot.drop_implied_mask,

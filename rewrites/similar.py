@@ -15,6 +15,7 @@ from verifycompile.ir import algebra, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
+from verifycompile.ir.similarity import frame, similarity_key
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
@@ -78,7 +79,7 @@ def _stack_all_terms(pool: TermPool, wanted: _Terms) -> bool:
             pending.pop()
             continue
         first = terms[0]
-        if not first.operands or any(_frame(term) != _frame(first) for term in terms):
+        if not first.operands or any(frame(term) != frame(first) for term in terms):
             return False
         columns = list(zip(*(_ordered_operands(pool, term) for term in terms), strict=True))
         missing = [inner for column in columns if _known(pool, inner := tuple(v.term for v in column)) is None]
@@ -132,55 +133,11 @@ def _rebuild_inequality(pool: TermPool, terms: _Terms, operands: Sequence[View])
     return whole_at_most(pool, left, algebra.combine(pool, [right, offset, pieces]))
 
 
-def _frame(term: Term) -> tuple[object, ...]:
-    """What similar terms have in common, operands aside."""
-    return (
-        term.operation,
-        () if term.operation is AT_MOST else term.attributes,  # see `_rebuild_inequality`
-        term.index_sizes,
-        term.free,
-        term.summed,
-        term.cores,
-        term.fresh,
-        len(term.operands),
-    )
-
-
 def _ordered_operands(pool: TermPool, term: Term) -> list[View]:
     """Operands in an order that similar terms share."""
     if not term.operation.commutative:
         return list(term.operands)
     return sorted(term.operands, key=lambda view: (similarity_key(pool, view), _constants(pool, view)))
-
-
-def similarity_key(pool: TermPool, view: View) -> int:
-    """Equal for similar views. Numbers are those of the pool, so they order operands alike in all terms."""
-    axes = tuple(tuple((d, 0 if d == CONSTANT else divisor, size) for d, divisor, size in axis) for axis in view.axes)
-    return _number(pool, (str(view.coefficient), axes, _term_key(pool, view.term)))
-
-
-def _term_key(pool: TermPool, wanted: Term) -> int:
-    keys = pool.similarity
-    pending = [wanted]
-    while pending:
-        term = pending[-1]
-        missing = [view.term for view in term.operands if view.term not in keys]
-        if missing and term not in keys:
-            pending.extend(missing)
-            continue
-        pending.pop()
-        if term in keys:
-            continue
-        if not term.operands:
-            keys[term] = _number(pool, ("leaf", term.id))
-            continue
-        inner = [similarity_key(pool, view) for view in term.operands]
-        keys[term] = _number(pool, (_frame(term), tuple(sorted(inner) if term.operation.commutative else inner)))
-    return keys[wanted]
-
-
-def _number(pool: TermPool, content: Hashable) -> int:
-    return pool.similarity.setdefault(content, len(pool.similarity))
 
 
 def _constants(pool: TermPool, view: View) -> tuple[int, ...]:

@@ -1,0 +1,58 @@
+"""Keys by which terms of one form are recognised: equal for terms that differ only in the piece that they read.
+
+``rewrites/similar.py`` stacks such terms. The keys are numbers of the pool, so that they order operands alike in all of
+them, and so that the operand whose coefficient a combination pulls out is the same one in every piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from verifycompile.ir.term import CONSTANT, Term, TermPool, View
+
+CONSTANT_APART = frozenset({"at_most"})
+"""Operations whose attribute may differ by piece: the constant of an inequality."""
+
+
+def frame(term: Term) -> tuple[object, ...]:
+    """What similar terms have in common, operands aside."""
+    return (
+        term.operation,
+        () if term.operation.name in CONSTANT_APART else term.attributes,
+        term.index_sizes,
+        term.free,
+        term.summed,
+        term.cores,
+        term.fresh,
+        len(term.operands),
+    )
+
+
+def similarity_key(pool: TermPool, view: View) -> int:
+    """Equal for similar views. Numbers are those of the pool, so they order operands alike in all terms."""
+    axes = tuple(tuple((d, 0 if d == CONSTANT else divisor, size) for d, divisor, size in axis) for axis in view.axes)
+    return _number(pool, (str(view.coefficient), axes, _term_key(pool, view.term)))
+
+
+def _term_key(pool: TermPool, wanted: Term) -> int:
+    keys = pool.similarity
+    pending = [wanted]
+    while pending:
+        term = pending[-1]
+        missing = [view.term for view in term.operands if view.term not in keys]
+        if missing and term not in keys:
+            pending.extend(missing)
+            continue
+        pending.pop()
+        if term in keys:
+            continue
+        if not term.operands:
+            keys[term] = _number(pool, ("leaf", term.id))
+            continue
+        inner = [similarity_key(pool, view) for view in term.operands]
+        keys[term] = _number(pool, (frame(term), tuple(sorted(inner) if term.operation.commutative else inner)))
+    return keys[wanted]
+
+
+def _number(pool: TermPool, content: Hashable) -> int:
+    return pool.similarity.setdefault(content, len(pool.similarity))
