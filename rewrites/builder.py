@@ -247,11 +247,13 @@ class Builder:
             return self.mul(*[view] * int(e))  # pyright: ignore[reportArgumentType]
         if view.term is self.pool.unit and view.coefficient == 1:
             return view
-        factors = exponential.positive_factors(view)
+        factors = exponential.product_factors(self.pool, view)
         if factors is not None and (len(factors) > 1 or factors[0].term.operation is exponential.EXPONENTIAL):
             return self.mul(*(self._power_of_positive(f, e) for f in factors))
         if getattr(e, "denominator", 0) == 1 and not view.is_zero:
-            power = algebra.elementwise(self.pool, POWER, (e,), (view.unscaled(),))
+            if view.coefficient == 1:
+                return algebra.elementwise(self.pool, POWER, (e,), (view,))
+            power = self.power(view.unscaled(), e)
             factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
             return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
         return algebra.elementwise(self.pool, POWER, (e,), (view,))
@@ -276,7 +278,9 @@ class Builder:
         if factor.term.operation is exponential.EXPONENTIAL:
             (argument,) = algebra.open_view(factor).operands
             return self.exp(argument.scaled(exponent))
-        return algebra.elementwise(self.pool, POWER, (exponent,), (factor,))
+        # Only one that is not known to be positive can be spelled otherwise: what is positive is a factor already.
+        nested = self._power_of_power(factor, exponent)
+        return algebra.elementwise(self.pool, POWER, (exponent,), (factor,)) if nested is None else nested
 
     def exp(self, view: View) -> View:
         """``e ** view``: a product of exponentials for a sum."""

@@ -19,7 +19,7 @@ from verifycompile.ir.algebra import (
     multiply_views,
     open_view,
 )
-from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
+from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive, may_be_lowest
 from verifycompile.ir.scalar import ONE, Scalar, add
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
@@ -35,6 +35,8 @@ def merge_exponentials(pool: TermPool, factors: Sequence[View], free: int) -> Se
             other = exponents[j]
             if first.term is not other.term or first.axes != other.axes:
                 continue
+            if first.term.operation is COMBINE and may_be_lowest(first):
+                continue  # zero times infinity
             pool.lemma_trace.append(("merge-exponentials", repr(first.term)))
             total = add(first.coefficient, other.coefficient)
             exponent = dataclasses.replace(first, coefficient=total)

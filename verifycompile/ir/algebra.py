@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine, window
 from verifycompile.ir.relabel import compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
-from verifycompile.ir.similarity import similarity_key
+from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.window import has_windows, range_view, shared_window
@@ -449,7 +449,7 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
         rewritten = rule(pool, live, shape)
         if rewritten is not None:
             return combine(pool, [dataclasses.replace(view, shape=shape) for view in rewritten])
-    leading = min(live, key=lambda v: (similarity_key(pool, v.unscaled()), v.term.id, repr(v.axes))).coefficient
+    leading = min(live, key=lambda v: (term_key(pool, v.term), v.term.id, repr(v.axes))).coefficient
     scaled = [dataclasses.replace(v, coefficient=divide(v.coefficient, leading)) for v in live]
     labels = tuple(range(rank))
     result = apply(pool, COMBINE, (), scaled, Signature(tuple(labels for _ in scaled), labels))

@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, combine, elementwise, multiply_views, open_view
 from verifycompile.ir.indicator import is_indicator, negate
-from verifycompile.ir.scalar import ONE, Scalar
+from verifycompile.ir.inequality import AT_MOST, is_attained
+from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
 from verifycompile.ir.term import Operation, TermPool, View
 
 EXPONENTIAL = Operation("exp")
@@ -28,12 +29,71 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
         return masked
     if view.term.operation is COMBINE:
         summands = [v.scaled(view.coefficient) for v in open_view(view).operands]
+        if not _is_number(pool, summands):
+            return elementwise(pool, EXPONENTIAL, (), (view,))
         return multiply_views(pool, *(exponential(pool, v, power) for v in summands))
     if view.term.operation is LOGARITHM:
         (base,) = open_view(view).operands
         if is_positive(base) or _is_masked_sum(base):
             return power(base, view.coefficient)
     return elementwise(pool, EXPONENTIAL, (), (view,))
+
+
+def _is_number(pool: TermPool, summands: list[View]) -> bool:
+    """Whether no maximum of masked values in the sum is minus infinity, which taken from itself is no number.
+
+    ``x - max(x)`` may be taken apart all the same: where all of a row is masked, its softmax is no number either.
+    """
+    lowest = [v for v in summands if v.term.operation.name in _EXTREMES and may_be_lowest(v)]
+    if not lowest:
+        return True
+    rest = [v for v in summands if v is not lowest[0]]
+    if len(lowest) > 1 or lowest[0].coefficient != -1 or lowest[0].term.operation.name != "reduce_max":
+        return False
+    (operand,) = lowest[0].term.operands
+    return combine(pool, rest).term is operand.term
+
+
+_EXTREMES = frozenset({"reduce_max", "maximum", "log"})
+_COPIES = frozenset(
+    {"where", "stack", "concatenate", "slice", "pad", "reshape", "contiguous_part", "minimum", "reduce_min"}
+)
+
+
+def may_be_lowest(view: View) -> bool:
+    """Whether an element may be minus infinity where the inputs are numbers, by a mask of the program."""
+    term = view.term
+    name = term.operation.name
+    if term.operation is INFINITY:
+        return True
+    if name == "maximum":
+        return all(may_be_lowest(operand) for operand in term.operands)
+    if name == "log":
+        return _is_masked_sum(term.operands[0]) and not is_positive(term.operands[0])
+    if name == "reduce_max":
+        return may_be_lowest(term.operands[0]) and not _is_seen(term.operands[0], term.summed_indices)
+    if term.operation in (COMBINE, CONTRACT) or name in _COPIES:
+        return any(may_be_lowest(operand) for operand in term.operands)
+    return False
+
+
+def _is_seen(view: View, bound: range) -> bool:
+    """Whether some index of those in ``bound`` is not masked, whatever the others are."""
+    opened = open_view(view)
+    if view.term.operation.name == "where":
+        condition, then, otherwise = opened.operands
+        if is_minus_infinity(otherwise) and not may_be_lowest(then):
+            return condition.term.operation is AT_MOST and is_attained(condition, bound)
+        if is_minus_infinity(then) and not may_be_lowest(otherwise) and condition.term.operation is AT_MOST:
+            return is_attained(condition, bound, opposite=True)
+        return False
+    if view.term.operation is not COMBINE:
+        return False
+    masked = [v for v in opened.operands if may_be_lowest(v)]
+    if len(masked) != 1 or masked[0].term.operation is not CONTRACT:
+        return False
+    masks = [v for v in open_view(masked[0]).operands if v.term.operation is not INFINITY]
+    return len(masks) == 1 and masks[0].term.operation is AT_MOST and is_attained(masks[0], bound, opposite=True)
 
 
 def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View | None:
@@ -73,8 +133,8 @@ def is_minus_infinity(view: View) -> bool:
 
 
 def logarithm(pool: TermPool, view: View) -> View:
-    """``log(view)``; split over the factors where all are known to be positive."""
-    factors = positive_factors(view)
+    """``log(view)``; split over the factors where all but one are known to be positive."""
+    factors = product_factors(pool, view)
     if factors is None or (len(factors) == 1 and factors[0].term.operation not in (EXPONENTIAL, POWER)):
         return elementwise(pool, LOGARITHM, (), (view,))
     return combine(pool, [_logarithm_of_factor(pool, f) for f in factors])
@@ -86,26 +146,102 @@ def _logarithm_of_factor(pool: TermPool, factor: View) -> View:
     if factor.term.operation is POWER:
         (base,) = open_view(factor).operands
         (exponent,) = factor.term.attributes
-        return logarithm(pool, base).scaled(exponent)  # pyright: ignore[reportArgumentType] - a scalar by construction
+        if is_positive(base):
+            return logarithm(pool, base).scaled(exponent)  # pyright: ignore[reportArgumentType] - a scalar by construction
     return elementwise(pool, LOGARITHM, (), (factor,))
 
 
-def positive_factors(view: View) -> list[View] | None:
-    """The factors of a product of positive values, or None where one is not known to be positive."""
+def product_factors(pool: TermPool, view: View) -> list[View] | None:
+    """The factors of a product, at most one of which is not known to be positive; None where more are not.
+
+    ``(a b) ** p`` is ``a ** p * b ** p`` for a positive b, whatever a is. What the summands of a sum have in common is
+    a factor, their denominators included.
+    """
     if view.coefficient != 1:
         return None
-    if view.term.operation is CONTRACT and not view.term.summed:
-        factors = list(open_view(view).operands)
-    else:
-        factors = [view]
-    return factors if all(is_positive(f) for f in factors) else None
+    common = _common_factors(pool, view)
+    if common is not None:
+        return common
+    plain = view.term.operation is CONTRACT and not view.term.summed
+    factors = list(open_view(view).operands) if plain else [view]
+    positive = [f for f in factors if is_positive(f)]
+    rest = [f for f in factors if not is_positive(f)]
+    if len(rest) > 1 and positive:
+        rest = [multiply_views(pool, *rest)]
+    return [*rest, *positive] if len(rest) <= 1 else None
+
+
+def _common_factors(pool: TermPool, view: View) -> list[View] | None:
+    """``exp(c) a + exp(c) b`` as ``exp(c)`` and ``a + b``, ``1 + a / b`` as ``1 / b`` and ``b + a``; else None."""
+    if view.term.operation is not COMBINE:
+        return None
+    parts = open_view(view).operands
+    powers = [_powers(part) for part in parts]
+    lowest: dict[tuple[bool, View], Scalar] = {}
+    for key in {key: None for found in powers for key in found}:
+        least = min((found.get(key, ZERO) for found in powers), key=lambda e: e)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        if least != 0:
+            lowest[key] = least
+    if not lowest:
+        return None
+    outside = [_power_of(pool, key, exponent) for key, exponent in lowest.items()]
+    inverse = [_power_of(pool, key, multiply(exponent, -ONE)) for key, exponent in lowest.items()]
+    inner = combine(pool, [multiply_views(pool, part, *inverse) for part in parts])
+    if inner.term.operation is COMBINE and _common_factors(pool, inner) is not None:
+        return None  # nothing is gained where the summands still have something in common
+    found = product_factors(pool, inner)
+    return None if found is None else [*found, *outside]
+
+
+def _powers(view: View) -> dict[tuple[bool, View], Scalar]:
+    """Factors that are powers of positive values, as base and exponent; ``True`` stands before an exponential's."""
+    plain = view.term.operation is CONTRACT and not view.term.summed
+    found: dict[tuple[bool, View], Scalar] = {}
+    for factor in open_view(view).operands if plain else (view.unscaled(),):
+        if factor.term.operation is EXPONENTIAL:
+            (argument,) = open_view(factor).operands
+            key, exponent = (True, argument.unscaled()), argument.coefficient
+        elif factor.term.operation is POWER:
+            (base,) = open_view(factor).operands
+            if not is_positive(base):
+                continue
+            key, exponent = (False, base), factor.term.attributes[0]
+        elif factor.term.operation is CONTRACT and factor.term.summed and is_positive(factor):
+            key, exponent = (False, factor), ONE
+        else:
+            continue
+        if isinstance(exponent, Fraction):
+            found[key] = exponent
+    return found
+
+
+def _power_of(pool: TermPool, key: tuple[bool, View], exponent: Scalar) -> View:
+    is_exponential, base = key
+    if is_exponential:
+        return elementwise(pool, EXPONENTIAL, (), (base.scaled(exponent),))
+    return base if exponent == 1 else elementwise(pool, POWER, (exponent,), (base,))
 
 
 def is_positive(view: View) -> bool:
-    """Whether every element is greater than zero by construction: exponentials, their powers, sums of products."""
+    """Whether every element is greater than zero by construction: exponentials, their powers, sums of products.
+
+    A sum of products under an inequality is, if it takes some element everywhere: no row of a causal mask is empty.
+    """
     if view.coefficient != 1:
         return False
     term = view.term
-    if term.operation in (CONTRACT, POWER):
-        return all(is_positive(v) for v in term.operands)
-    return term.operation is EXPONENTIAL
+    if term.operation is EXPONENTIAL:
+        return True
+    if term.operation is COMBINE:
+        return all(_is_positive_number(v.coefficient) and is_positive(v.unscaled()) for v in term.operands)
+    if term.operation not in (CONTRACT, POWER):
+        return False
+    masks = [v for v in term.operands if not is_positive(v)]
+    if not masks:
+        return True
+    (mask,) = masks if len(masks) == 1 else (None,)
+    return mask is not None and mask.term.operation is AT_MOST and is_attained(mask, term.summed_indices)
+
+
+def _is_positive_number(value: Scalar) -> bool:
+    return isinstance(value, Fraction) and value > 0

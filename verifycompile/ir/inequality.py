@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, max_size, open_view
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply, to_sympy
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Digit, Operation, TermPool, View
+from verifycompile.ir.term import CONSTANT, UNIT, Digit, Operation, TermPool, View
 
 AT_MOST = Operation("at_most", indicator=True)
 """``left <= right + c`` of whole numbers; the attribute is c. What is subtracted on one side stands on the other."""
@@ -51,12 +51,37 @@ def whole_at_most(pool: TermPool, left: View, right: View, strict: bool = False)
     return difference.indicator(strict)
 
 
+def is_attained(view: View, bound: Collection[int], opposite: bool = False) -> bool:
+    """Whether for all other indices some value of the indices ``bound`` fulfils the inequality ``view``.
+
+    ``opposite``: its negation.
+    """
+    left, right = open_view(view).operands
+    (constant,) = view.term.attributes
+    assert isinstance(constant, int)
+    if opposite:
+        left, right, constant = right, left, -constant - 1
+    difference = _Difference(_NO_POOL, view.shape)
+    if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
+        return False
+    least = difference.constant + constant
+    for (dim, _, size), weight in _split(difference.digits).items():
+        if not isinstance(size, int) or not isinstance(weight, Fraction):
+            return False
+        reach = weight * (size - 1)
+        least += max(reach, 0) if dim in bound else min(reach, 0)
+    return least >= 0
+
+
 def turned_round(pool: TermPool, view: View) -> View:
     """The negation of an inequality."""
     left, right = open_view(view).operands
     (constant,) = view.term.attributes
     assert isinstance(constant, int)
     return elementwise(pool, AT_MOST, (-constant - 1,), (right, left))
+
+
+_NO_POOL = TermPool()
 
 
 class _Difference:
@@ -72,7 +97,7 @@ class _Difference:
         factor = multiply(factor, view.coefficient)
         if factor == 0:
             return True
-        if view.term is self.pool.unit:
+        if view.term.operation is UNIT:
             if not isinstance(factor, Fraction):
                 return False
             self.constant += factor

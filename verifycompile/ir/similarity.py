@@ -31,10 +31,10 @@ def frame(term: Term) -> tuple[object, ...]:
 def similarity_key(pool: TermPool, view: View) -> int:
     """Equal for similar views. Numbers are those of the pool, so they order operands alike in all terms."""
     axes = tuple(tuple((d, 0 if d == CONSTANT else divisor, size) for d, divisor, size in axis) for axis in view.axes)
-    return _number(pool, (str(view.coefficient), axes, _term_key(pool, view.term)))
+    return _number(pool, (str(view.coefficient), axes, term_key(pool, view.term)))
 
 
-def _term_key(pool: TermPool, wanted: Term) -> int:
+def term_key(pool: TermPool, wanted: Term) -> int:
     keys = pool.similarity
     pending = [wanted]
     while pending:

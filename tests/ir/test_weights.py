@@ -1,0 +1,107 @@
+"""Products, powers and logarithms of sums of exponentials: laws on numbers, and where they must not be applied."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.ir.evaluate import Evaluator
+from verifycompile.ir.exponential import EXPONENTIAL, is_positive, may_be_lowest
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.elementwise import MAXIMUM, choose
+from verifycompile.rewrites.reduction import extreme
+
+ROWS, KEYS, WIDTH = 3, 4, 2
+
+
+def leaves() -> tuple[Builder, dict[str, View], Evaluator]:
+    pool = TermPool()
+    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    shapes = {"s": (ROWS, KEYS), "v": (KEYS, WIDTH), "g": (ROWS, WIDTH), "c": (ROWS,), "x": (ROWS,), "y": (ROWS,)}
+    views = {name: pool.leaf(name, shape) for name, shape in shapes.items()}
+    random = torch.Generator().manual_seed(0)
+    values = {name: torch.randn(shape, generator=random, dtype=torch.float64) for name, shape in shapes.items()}
+    return Builder(pool), views, Evaluator(values)
+
+
+def check(evaluator: Evaluator, view: View, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(evaluator.view(view), expected)
+
+
+def test_weights_times_sum_is_one_sum() -> None:
+    b, v, evaluator = leaves()
+    weights, total = b.exp(v["s"]), b.sum(b.exp(v["s"]), [1], keepdim=True)
+    inverse = b.power(total, -1)
+    other = b.unsqueeze(v["c"], 1)
+    together = b.mul(weights, b.sub(b.mul(inverse, v["s"]), b.mul(inverse, other)))
+    apart = b.sub(b.mul(weights, inverse, v["s"]), b.mul(weights, inverse, other))
+    assert together == apart
+    s, c = evaluator.leaves["s"], evaluator.leaves["c"]
+    check(evaluator, together, s.softmax(1) * (s - c[:, None]))
+    assert b.mul(v["x"], b.add(v["c"], v["y"])) != b.add(b.mul(v["x"], v["c"]), b.mul(v["x"], v["y"]))
+
+
+def test_sum_inside_of_weights() -> None:
+    b, v, evaluator = leaves()
+    weights = b.exp(v["s"])
+    inside = b.contraction("k l, k l -> k", weights, b.contraction("l j, k j -> k l", v["v"], v["g"]))
+    outside = b.contraction("k j, k j -> k", b.contraction("k l, l j -> k j", weights, v["v"]), v["g"])
+    assert inside == outside
+    expected = torch.einsum("kl,lj,kj->k", evaluator.leaves["s"].exp(), evaluator.leaves["v"], evaluator.leaves["g"])
+    check(evaluator, outside, expected)
+
+
+def test_power_and_logarithm_of_sum_with_common_factor() -> None:
+    b, v, evaluator = leaves()
+    shift = b.exp(b.scale(v["c"], -1))
+    total = b.add(b.mul(shift, b.exp(v["x"])), b.mul(shift, b.exp(v["y"])))
+    plain = b.add(b.exp(v["x"]), b.exp(v["y"]))
+    assert b.power(total, -1) == b.mul(b.exp(v["c"]), b.power(plain, -1))
+    assert b.log(total) == b.sub(b.log(plain), v["c"])
+    x, y, c = (evaluator.leaves[name] for name in "xyc")
+    check(evaluator, b.power(total, -1), 1 / (torch.exp(x - c) + torch.exp(y - c)))
+    check(evaluator, b.log(total), torch.log(torch.exp(x - c) + torch.exp(y - c)))
+
+
+def test_denominators_are_common_factors() -> None:
+    b, v, evaluator = leaves()
+    one_more = b.add(1, b.exp(b.sub(v["x"], v["y"])))
+    assert b.log(one_more) == b.sub(b.log(b.add(b.exp(v["x"]), b.exp(v["y"]))), v["y"])
+    check(evaluator, b.log(one_more), torch.log1p(torch.exp(evaluator.leaves["x"] - evaluator.leaves["y"])))
+    difference = b.sub(b.exp(v["x"]), b.exp(v["y"]))
+    check(evaluator, b.power(difference, -1), 1 / (evaluator.leaves["x"].exp() - evaluator.leaves["y"].exp()))
+
+
+@pytest.mark.parametrize(("offset", "positive"), [(0, True), (2, True), (-1, False)])
+def test_row_of_a_mask_that_may_be_empty(offset: int, positive: bool) -> None:
+    """Row 0 of a mask strictly below the diagonal holds nothing."""
+    b, v, evaluator = leaves()
+    mask = b.less_equal(b.iota(KEYS), b.unsqueeze(b.iota(ROWS, offset), 1))
+    masked = choose(b, mask, v["s"], -math.inf)
+    total = b.sum(b.exp(masked), [1])
+    assert is_positive(total) is positive
+    assert bool((evaluator.view(total) > 0).all()) is positive
+    largest = extreme(b, masked, [1], False, "max")
+    assert may_be_lowest(largest) is not positive
+    assert bool(evaluator.view(largest).isfinite().all()) is positive
+    added = b.add(v["s"], choose(b, mask, 0, -math.inf))
+    assert may_be_lowest(extreme(b, added, [1], False, "max")) is not positive
+
+
+def test_maximum_that_may_be_lowest_is_not_taken_apart() -> None:
+    """Where it is minus infinity, the exponential of a difference is no number, and nothing that cancels."""
+    b, v, _ = leaves()
+    mask = b.less_equal(b.iota(KEYS), b.unsqueeze(b.iota(ROWS, -1), 1))
+    masked = choose(b, mask, v["s"], -math.inf)
+    largest = extreme(b, masked, [1], False, "max")
+    new = b.pointwise(MAXIMUM, largest, v["x"])
+    kept = b.exp(b.sub(largest, new))
+    assert kept.term.operation is EXPONENTIAL
+    assert b.mul(b.exp(b.sub(new, largest)), kept) != b.full(1, (ROWS,))
+    assert not may_be_lowest(new)
+    rescaled = b.exp(b.sub(v["c"], new))
+    assert b.mul(rescaled, b.exp(b.sub(new, v["c"]))) == b.full(1, (ROWS,))

@@ -1,0 +1,65 @@
+"""Online softmax and flash decoding verify; what goes wrong in them is refuted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributed.tensor import Replicate, Shard
+
+import verifycompile
+from tests.programs.online_softmax import BLOCKWISE, DECODING, whole
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+
+SEQUENCE, SAME = (Shard(2),), (Replicate(),)
+
+
+def blockwise(name: str, mistake: str = "", ranks: int = 2) -> Report:
+    spec, program, _ = BLOCKWISE[name]
+    with fake_mesh_world((ranks,), ("x",), rank=1) as mesh:
+        return verifycompile.verify(
+            program(mesh, mistake),
+            tuple(torch.randn(1, 2, 4, 6, requires_grad=True) for _ in range(3)),
+            spec=spec,
+            mesh=mesh,
+            in_placements={"query": SEQUENCE, "key": SEQUENCE, "value": SEQUENCE},
+            out_placements={"output.0": SEQUENCE},
+        )
+
+
+def decoding(name: str, mistake: str = "") -> Report:
+    program, _ = DECODING[name]
+    with fake_mesh_world((2,), ("x",), rank=1) as mesh:
+        return verifycompile.verify(
+            program(mesh, mistake),
+            tuple(torch.randn(1, 2, rows, 6) for rows in (3, 4, 4)),
+            spec=whole,
+            mesh=mesh,
+            in_placements={"query": SAME, "key": SEQUENCE, "value": SEQUENCE},
+            out_placements={"output.0": SAME},
+        )
+
+
+@pytest.mark.parametrize("name", BLOCKWISE)
+def test_blocks_are_the_whole(name: str) -> None:
+    report = blockwise(name)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert set(report.relations) == {"output.0", "grad.query", "grad.key", "grad.value"}
+
+
+@pytest.mark.parametrize(("name", "mistake"), [(name, m) for name, case in BLOCKWISE.items() for m in case[2]])
+def test_mistake_in_blocks_is_refuted(name: str, mistake: str) -> None:
+    report = blockwise(name, mistake)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.parametrize("name", DECODING)
+def test_decoding(name: str) -> None:
+    report = decoding(name)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+@pytest.mark.parametrize(("name", "mistake"), [(name, m) for name, case in DECODING.items() for m in case[1]])
+def test_mistake_in_decoding_is_refuted(name: str, mistake: str) -> None:
+    report = decoding(name, mistake)
+    assert report.verdict is Verdict.REFUTED, str(report)
