@@ -159,7 +159,13 @@ class _Comparison:
         self._reference, self._disturbed, self._ranks = reference, disturbed, ranks
         self._scale = 0.0
         tangents = {entry.node for entry in tangent_inputs(implementation).values()}
-        common = [name for name in self._spec if name in self._implementation]
+        # How a blocked output lies on the ranks is not known, so its numbers say nothing.
+        blocked = {blocker.node for blocker in implementation.blockers if blocker.node is not None}
+        common = [
+            name
+            for name in self._spec
+            if name in self._implementation and self._implementation[name].node not in blocked
+        ]
         late = {name for name in common if ancestors([self._implementation[name].node]) & tangents}
         self.forward_names = sorted((name for name in common if name not in late), key=self._order)
         self.backward_names = sorted(late, key=self._order)
