@@ -212,9 +212,19 @@ def nanmedian_of_all(b: Builder, self: View) -> View:
 # ------------------------------------------------------------------------------------------------ extremes and places
 
 
+def _place(b: Builder, operation: Operation, view: View, dim: int, keepdim: bool) -> View:
+    """Where along ``dim`` the element that ``operation`` picks is: at 0 where there is only one."""
+    shape = list(b.shape(view))
+    if shape and shape[dim] != 1:
+        return _reduced(b, operation, (), view, dim, keepdim)
+    if shape and not keepdim:
+        del shape[dim]
+    return b.full(0, shape)
+
+
 def _extreme_with_index(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
-        index = _reduced(b, INDEX_OF_EXTREME[kind], (), self, dim, keepdim)
+        index = _place(b, INDEX_OF_EXTREME[kind], self, dim, keepdim)
         return (extreme(b, self, [dim], keepdim, kind) if b.rank(self) else self), index
 
     return handler
@@ -223,9 +233,9 @@ def _extreme_with_index(kind: str) -> Handler:
 def _place_of_extreme(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int | None, keepdim: bool) -> View:
         if dim is not None:
-            return _reduced(b, ARG_EXTREME[kind], (), self, dim, keepdim)
+            return _place(b, ARG_EXTREME[kind], self, dim, keepdim)
         shape = b.shape(self)
-        place = _reduced(b, ARG_EXTREME[kind], (), b.reshape(self, [product(shape)]), 0, False)
+        place = _place(b, ARG_EXTREME[kind], b.reshape(self, [product(shape)]), 0, False)
         return b.reshape(place, [1] * len(shape)) if keepdim else place
 
     return handler

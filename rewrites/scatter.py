@@ -6,6 +6,8 @@ Where no two indices are equal there is nothing to overwrite, and writing into z
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from verifycompile.ir.size import Size
@@ -55,17 +57,48 @@ def dim_back(b: Builder, view: View, dim: int) -> View:
 
 def _position(b: Builder, view: View, dim: int) -> int:
     if b.rank(view) == 0:
-        raise UnsupportedError(UNREPRESENTABLE, "a scatter into a tensor without dimensions")
+        raise UnsupportedError(UNREPRESENTABLE, "a write to a part of a tensor without dimensions")
     return dim % b.rank(view)
+
+
+Write = Callable[[View, View, View | None, int], View]
+"""``(self, index, src, position)`` -> the result, where all dimensions but ``position`` have one size."""
+
+
+def _scattered(b: Builder, self: View, dim: int, index: View, src: View | None, write: Write) -> View:
+    """``write`` on rows where there are no dimensions, and on the leading part that the index reaches."""
+    if b.rank(self) == 0:
+        row = b.unsqueeze(src, 0) if src is not None and b.rank(src) == 0 else src
+        places = b.unsqueeze(index, 0) if b.rank(index) == 0 else index
+        return b.select(write(b.unsqueeze(self, 0), places, row, 0), 0, 0)
+    position = dim % b.rank(self)
+    if b.rank(index) != b.rank(self):
+        raise UnsupportedError(UNSUPPORTED, "a scatter by an index of another rank")
+    if src is not None:
+        src = written(b, src, index, position)
+    shape, reached = b.shape(self), b.shape(index)
+    shorter = [d for d in range(b.rank(self)) if d != position and shape[d] != reached[d]]
+    parts = [self]
+    for d in shorter:
+        parts.append(b.narrow(parts[-1], d, 0, reached[d]))
+    result = write(parts[-1], index, src, position)
+    for d, whole in zip(reversed(shorter), reversed(parts[:-1]), strict=True):
+        size, length = shape[d], reached[d]
+        if not isinstance(size, int) or not isinstance(length, int):
+            raise UnsupportedError(UNSUPPORTED, f"a scatter to {length} of {size} rows")
+        result = _replaced(b, whole, d, 0, length, result)
+    return result
 
 
 @operator(aten.scatter_add.default)
 def scatter_add(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     """``self[..., index[..., i], ...] += src[..., i, ...]``."""
-    position = _position(b, self, dim)
-    require_equal_batch(b, position, self, index)
-    src = written(b, src, index, position)
-    return b.add(self, _spread(b, index, src, position, b.shape(self)[position]))
+
+    def write(self: View, index: View, src: View | None, position: int) -> View:
+        assert src is not None
+        return b.add(self, _spread(b, index, src, position, b.shape(self)[position]))
+
+    return _scattered(b, self, dim, index, src, write)
 
 
 def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> View:
@@ -78,9 +111,15 @@ def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> Vi
 
 @operator(aten.scatter.src)
 def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
-    position = _position(b, self, dim)
-    require_equal_batch(b, position, self, index)
-    src = written(b, src, index, position)
+    def write(self: View, index: View, src: View | None, position: int) -> View:
+        assert src is not None
+        return overwritten(b, self, index, src, position)
+
+    return _scattered(b, self, dim, index, src, write)
+
+
+def overwritten(b: Builder, self: View, index: View, src: View, position: int) -> View:
+    """``self[..., index[..., i], ...] = src[..., i, ...]``, all other dimensions of one size."""
     if self.is_zero and is_distinct(b, index, position):
         return _spread(b, index, src, position, b.shape(self)[position])
     operands = [dim_last(b, v, position) for v in (self, index, src)]
@@ -92,14 +131,15 @@ def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
 
 @operator(aten.scatter.value)
 def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
-    position = _position(b, self, dim)
-    require_equal_batch(b, position, self, index)
-    size = b.shape(self)[position]
-    if self.is_zero and is_distinct(b, index, position) and b.call.dtype is not torch.bool:
-        require_exact(b, value=value)
-        return _spread(b, index, b.full(value, b.shape(index)), position, size)
-    mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", dim_last(b, index, position), cores="i", fresh={"w": size})
-    return filled(b, dim_back(b, mask, position), value, self)
+    def write(self: View, index: View, src: View | None, position: int) -> View:
+        size = b.shape(self)[position]
+        if self.is_zero and is_distinct(b, index, position) and b.call.dtype is not torch.bool:
+            require_exact(b, value=value)
+            return _spread(b, index, b.full(value, b.shape(index)), position, size)
+        mask = b.core(SCATTER_MASK, (size,), "*b i -> *b w", dim_last(b, index, position), cores="i", fresh={"w": size})
+        return filled(b, dim_back(b, mask, position), value, self)
+
+    return _scattered(b, self, dim, index, None, write)
 
 
 @operator(aten.index_add.default)

@@ -73,3 +73,12 @@ for _name in (*FUNCTIONS, *DERIVATIVES):
     _packet, _, _overload = _name.partition(".")
     _target = getattr(getattr(aten, _packet), _overload or "default")
     operator(_target)(_element_by_element(_target, _name in DERIVATIVES))
+
+FREXP = Operation("frexp_mantissa"), Operation("frexp_exponent")
+
+
+@operator(aten.frexp.Tensor)
+def frexp(b: Builder, self: View) -> tuple[View, View]:
+    require_real(b, "self")
+    mantissa, exponent = (b.pointwise(operation, self) for operation in FREXP)
+    return mantissa, exponent

@@ -18,7 +18,7 @@ from verifycompile.rewrites.arithmetic import QUESTIONS, truth
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real
 from verifycompile.rewrites.reduction import extreme
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -82,7 +82,7 @@ def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, d
 
 
 def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> View:
-    """``(sum |x| ** ord) ** (1 / ord)`` for positive orders; the largest ``|x|`` for infinity."""
+    """``(sum |x| ** ord) ** (1 / ord)``; for infinities the largest or smallest ``|x|``, for 0 how many are not 0."""
     if ord == 2:
         return _root(b, b.sum(b.power(value, 2), dim, keepdim))
     absolute = value if is_nonnegative(value) else b.pointwise(FUNCTIONS["abs"], value)
@@ -90,9 +90,11 @@ def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> V
         return b.sum(absolute, dim, keepdim)
     if ord == math.inf:
         return extreme(b, absolute, dim, keepdim, "max")
-    if ord > 0:
-        return b.power(b.sum(b.power(absolute, ord), dim, keepdim), 1 / as_scalar(ord))
-    raise UnsupportedError(UNSUPPORTED, f"a vector norm with ord={ord}")
+    if ord == -math.inf:
+        return extreme(b, absolute, dim, keepdim, "min")
+    if ord == 0:
+        return b.sum(b.negate(b.equal(value, 0)), dim, keepdim)
+    return b.power(b.sum(b.power(absolute, ord), dim, keepdim), 1 / as_scalar(ord))
 
 
 @operator(aten.norm.ScalarOpt_dim)

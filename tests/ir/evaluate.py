@@ -190,6 +190,8 @@ _POINTWISE: dict[str, Callable[..., Tensor]] = evaluate_special.ElementByElement
         "polar": lambda _, length, angle: torch.polar(*torch.broadcast_tensors(length, angle)),
         "complex": lambda _, a, b: torch.complex(*torch.broadcast_tensors(a, b)),
         "lgamma": lambda _, x: torch.lgamma(x),
+        "frexp_mantissa": lambda _, x: torch.frexp(x).mantissa,
+        "frexp_exponent": lambda _, x: torch.frexp(x).exponent.double(),
     }
 )
 for _name in (

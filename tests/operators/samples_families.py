@@ -117,8 +117,9 @@ for _order in (1, 2, math.inf):
 add(aten.norm.ScalarOpt_dim, real(3, 4), None, [0])
 for _order in (3, 0.5, 4.0):
     add(aten.linalg_vector_norm.default, real(3, 4), _order)
-refuse("VC202 a vector norm with ord=0", aten.linalg_vector_norm.default, real(3, 4), 0)
-refuse("VC202 a vector norm with ord=-1", aten.linalg_vector_norm.default, real(3, 4), -1)
+for _order in (0, -1, -2.5, -math.inf):
+    add(aten.linalg_vector_norm.default, real(3, 4), _order)
+    add(aten.linalg_vector_norm.default, real(3, 4), _order, [-1], True)
 add(aten.logsumexp.default, real(3, 4), [1])
 add(aten.logsumexp.default, real(3, 4), [0, -1], True)
 
@@ -166,11 +167,12 @@ add(aten.scatter.value, whole(3, 3, 4), -1, whole(4, 3, 2), 0)
 add(aten.scatter.value, truth(3, 4), -1, whole(4, 3, 2), False)
 add(aten.scatter.value, truth(3, 4), 1, whole(4, 3, 2), True)
 add(aten.scatter.value, truth(3, 4), 1, whole(4, 3, 2), 0.5)
-refuse(
-    "VC202 a scatter whose index is smaller than its operand in other dimensions",
-    aten.scatter.value, real(3, 4), 1, whole(4, 2, 2), 1.0,
-)  # fmt: skip
-add(aten.index_add.default, real(3, 4), 1, whole(4, 6), real(3, 6))
+add(aten.scatter.value, real(3, 4), 1, whole(4, 2, 2), 1.0)
+add(aten.scatter.src, real(3, 4, 5), 1, torch.tensor([2, 0, 3]).view(1, 3, 1).expand(2, 3, 2), real(2, 3, 4))
+add(aten.scatter_add.default, real(3, 4, 5), -1, whole(5, 2, 3, 2), real(3, 4, 2))
+add(aten.scatter_add.default, real(), 0, torch.tensor(0), real())
+add(aten.scatter.src, real(), 0, torch.tensor(0), real())
+add(aten.scatter.value, real(), 0, torch.tensor(0), 2.0)
 add(aten.index_add.default, real(3, 4), -2, whole(3, 2), real(2, 4), alpha=2)
 add(aten.index_copy.default, real(3, 4), 1, torch.tensor([2, 0]), real(3, 2))
 add(aten.index_copy.default, real(3, 4), -2, torch.tensor([2, 0]), real(2, 4))

@@ -43,6 +43,7 @@ for _name in (
     "laguerre_polynomial_l", "legendre_polynomial_p",
 ):  # fmt: skip
     add(getattr(aten, f"special_{_name}").default, unit(3, 4), whole(4, 3, 4).double())
+add(aten.frexp.Tensor, real(3, 4))
 for _name in ("cummax", "cummin"):
     add(getattr(aten, _name).default, real(3, 4), 1)
     add(getattr(aten, _name).default, real(3, 4), 0)

@@ -301,6 +301,8 @@ class Lowering:
             value = self.values[argument]
             if isinstance(value, Piece) and not keep_pieces:
                 value = self.values[argument] = self._piece(argument, value)
+            if isinstance(value, View) and 0 in value.shape:
+                return self.builder.full(0, self.builder.shape(value))
             return value
         if isinstance(argument, (list, tuple)):
             return [self._argument(a, keep_pieces) for a in argument]

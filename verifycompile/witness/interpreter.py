@@ -31,6 +31,8 @@ RankValues = Sequence[object]
 _COORDINATE = "device_mesh._runtime_compute_coordinate_on_dim.default"
 _GROUP = "_dtensor.mesh_get_process_group.default"
 _OPAQUE = object()
+_OVERWRITING = ("aten.fill.", "aten.copy.", "aten.zero.")
+"""Operators that take their first operand's shape and dtype, never its content."""
 
 
 class Interpreter:
@@ -125,7 +127,7 @@ class Interpreter:
     def _call(self, node: torch.fx.Node, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         result = operators.evaluate(node.target, args, kwargs)
         if name and operators.is_uninitialised(name):
-            self.uninitialised = True
+            self.uninitialised = self.uninitialised or not _is_overwritten(node)
             return operators.poison(result)
         return result
 
@@ -207,6 +209,14 @@ def _overwrites_its_own(node: torch.fx.Node) -> bool:
     return collectives.is_collective(name) and all(
         source.op == "call_function" and len(source.users) == 1 and returns_fresh_memory(source.target)
         for source in sources
+    )
+
+
+def _is_overwritten(node: torch.fx.Node) -> bool:
+    """Whether all that reads a value writes over all of it."""
+    return all(
+        (operator_name(user.target) or "").startswith(_OVERWRITING) and user.all_input_nodes.index(node) == 0
+        for user in node.users
     )
 
 
