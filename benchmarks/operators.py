@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 DEGREE = 2
 LONGEST_REASON = 110
-AT_A_TIME = 16
+AT_A_TIME = 8
 """Operators that one process checks before it ends: torch's caches grow."""
 
 OUTCOMES = {

@@ -124,9 +124,9 @@ def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ..
     coefficient, plain = _flatten_products(factors)
     if free == len(shape):
         return _product(pool, plain, shape).scaled(coefficient)
-    plain, shape = _split_summed(plain, shape, free)
     if not plain:
         return pool.constant(multiply(coefficient, as_scalar(product(shape[free:]))), shape[:free])
+    plain, shape = _split_summed(plain, shape, free)
     users = {d: [i for i, f in enumerate(plain) if f.uses(d)] for d in range(free, len(shape))}
     unused = [d for d, who in users.items() if not who]
     for d in unused:
