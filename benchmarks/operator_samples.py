@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -78,7 +79,9 @@ class Pair:
 
 def database() -> dict[str, Any]:
     """Operators by name, variants apart."""
-    from torch.testing._internal import common_methods_invocations as invocations
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal import common_methods_invocations as invocations
 
     for name, size in SIZES.items():
         setattr(invocations, name, size)
