@@ -50,7 +50,9 @@ def for_all_ranks(
     """
     mesh = root.refined.mesh
     attributes = rank_attributes(traced, mesh)
-    reads = (*reads_in_traced_code(traced.context), *stored_reads(traced))
+    named = reads_in_traced_code(traced.context)
+    by_name = {read.name for read in named}
+    reads = (*named, *(read for read in stored_reads(traced) if read.name.rpartition(".")[2] not in by_name))
     export_reads = exported.joint.rank_reads
     if not reads and not export_reads and not attributes:
         return ForAllRanks(root)
