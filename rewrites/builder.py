@@ -46,16 +46,26 @@ UNKNOWN_NAME = "unknown"
 
 
 @dataclasses.dataclass(frozen=True)
+class Memory:
+    """Where a tensor's elements lie, in elements: strides of its dimensions, and the place of the first."""
+
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Call:
     """Facts about the call being lowered that values do not carry: dtypes, and the shape that torch recorded.
 
     ``elements``: the same for each element where the operator gives a list of tensors.
+    ``memory``: of the first operand, for operators that read through it.
     """
 
     dtypes: Mapping[str, torch.dtype] = dataclasses.field(default_factory=dict[str, torch.dtype])
     shape: tuple[Size, ...] | None = None
     dtype: torch.dtype | None = None
     elements: tuple[Call, ...] | None = None
+    memory: Memory | None = None
 
 
 class Builder:

@@ -48,6 +48,7 @@ from verifycompile.rewrites import (
     similar,
     special_functions,
     statistics,
+    strided,
     writing,
 )
 from verifycompile.rewrites.laws import LAWS
@@ -89,6 +90,7 @@ FAMILIES = (
     searching,
     special_functions,
     statistics,
+    strided,
     writing,
 )
 

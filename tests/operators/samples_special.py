@@ -102,3 +102,13 @@ add(aten.split_with_sizes_copy.default, real(6, 4), [1, 3, 2])
 add(aten.unsafe_split_with_sizes.default, real(6, 4), [1, 3, 2])
 add(aten.unbind_copy.int, real(3, 4), 1)
 add(aten.unfold_copy.default, real(2, 7, 3), 1, 3, 2)
+
+# ------------------------------------------------------------------------------------------------ through memory
+
+add(aten.as_strided.default, real(2, 3, 4), [3, 8], [8, 1])
+add(aten.as_strided.default, real(2, 3, 4), [8, 3], [1, 8])
+add(aten.as_strided.default, real(2, 3, 4), [2, 1, 3, 1], [3, 24, 1, 1], 6)
+add(aten.as_strided.default, real(2, 3, 4), [2, 3, 5, 4], [12, 4, 0, 1])
+add(aten.as_strided_copy.default, real(6, 2), [3, 4], [4, 1], 0)
+add(aten.as_strided_scatter.default, real(3, 4), real(4, 3), [4, 3], [1, 4])
+add(aten.as_strided_scatter.default, real(4, 3), real(2, 6), [2, 6], [6, 1], 0)

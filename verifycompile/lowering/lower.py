@@ -23,7 +23,7 @@ from verifycompile.ir.size import Size, normalize_size
 from verifycompile.ir.term import Operation, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
-from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call
+from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call, Memory
 from verifycompile.rewrites.creation import LARGEST_CONSTANT, stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
@@ -64,6 +64,14 @@ _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
 }
 
 _TAKES_PIECES = frozenset({torch.ops.aten.cat.default})
+
+_READS_MEMORY = frozenset(
+    {
+        torch.ops.aten.as_strided.default,
+        torch.ops.aten.as_strided_copy.default,
+        torch.ops.aten.as_strided_scatter.default,
+    }
+)
 
 
 class Lowering:
@@ -235,7 +243,9 @@ class Lowering:
                     self._lower_node(piece)
             args = [self._argument(a, keep_pieces) for a in node.args]
         kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
-        self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node), self._elements(node))
+        self.builder.call = Call(
+            self._dtypes(node), self.shape_of(node), _dtype(node), self._elements(node), _memory_read(node)
+        )
         self._check_type(node)
         value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
         self._check_result(node, value)
@@ -527,3 +537,15 @@ def is_size(node: torch.fx.Node) -> bool:
 def _dtype(node: Any) -> torch.dtype | None:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _memory_read(node: torch.fx.Node) -> Memory | None:
+    """How the operand of an operator that reads through its memory lies there, where that is a matter of numbers."""
+    source = node.args[0] if node.target in _READS_MEMORY else None
+    recorded = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    if not isinstance(recorded, torch.Tensor) or recorded.layout is not torch.strided:
+        return None
+    strides, offset = recorded.stride(), recorded.storage_offset()
+    if any(isinstance(number, torch.SymInt) for number in (*strides, offset)):
+        return None
+    return Memory(tuple(strides), int(offset))
