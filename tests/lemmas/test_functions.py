@@ -247,6 +247,15 @@ CLAIMS: dict[str, list[Claim]] = {
     "VL67": [
         Claim("part of the sum", left + table(i, n) == right + table(j, n), {"same part": i == j}, (left == right,)),
     ],
+    "VL86": [Claim("weights distribute", f * (a + b) == f * a + f * b)],
+    "VL87": [
+        Claim("no element", linear(0) == 0, given=LINEAR),
+        Claim(
+            "sum inside of the weights", left + linear(y) * f == linear(right + y * f),
+            {"the factor does not vary inside": linear(y * f) == linear(y) * f},
+            (left == linear(right), linear(right + y * f) == linear(right) + linear(y * f)),
+        ),
+    ],
     "VL70": [
         Claim("mask again", m * (m * a + m * b) == m * a + m * b, {"mask": is_mask(m)}),
     ],
