@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
@@ -14,8 +17,6 @@ aten = torch.ops.aten
 
 GELU = Operation("gelu")
 GELU_DERIVATIVE = Operation("gelu_derivative")
-SILU = Operation("silu")
-SILU_DERIVATIVE = Operation("silu_derivative")
 SOFTPLUS = Operation("softplus")
 SOFTPLUS_DERIVATIVE = Operation("softplus_derivative")
 ELU = Operation("elu")
@@ -29,6 +30,9 @@ MISH_DERIVATIVE = Operation("mish_derivative")
 LOG_SIGMOID = Operation("log_sigmoid")
 LOG_SIGMOID_BUFFER = Operation("log_sigmoid_buffer")
 LOG_SIGMOID_DERIVATIVE = Operation("log_sigmoid_derivative")
+
+_GELU_FACTOR = math.sqrt(2 / math.pi)
+_GELU_CUBE = 0.044715
 
 
 @operator(aten.relu.default)
@@ -44,24 +48,39 @@ def threshold_backward(b: Builder, grad_output: View, self: View, threshold: Num
 
 @operator(aten.gelu.default)
 def gelu(b: Builder, self: View, approximate: str) -> View:
+    """``0.5 x (1 + tanh(inner))`` where it is approximated, as programs write it that do so by hand."""
+    if approximate == "tanh":
+        return b.scale(b.mul(self, b.add(1, _gelu_tanh(b, self))), 0.5)
     return b.pointwise(GELU, self, attributes=(approximate,))
 
 
 @operator(aten.gelu_backward.default)
 def gelu_backward(b: Builder, grad_output: View, self: View, approximate: str) -> View:
     require_real(b, "grad_output")
-    return b.mul(grad_output, b.pointwise(GELU_DERIVATIVE, self, attributes=(approximate,)))
+    if approximate != "tanh":
+        return b.mul(grad_output, b.pointwise(GELU_DERIVATIVE, self, attributes=(approximate,)))
+    tanh = _gelu_tanh(b, self)
+    slope = b.scale(b.add(1, b.scale(b.power(self, 2), 3 * as_scalar(_GELU_CUBE))), _GELU_FACTOR)
+    half = b.scale(b.add(1, tanh), 0.5)
+    return b.mul(grad_output, b.add(half, b.scale(b.mul(self, b.sub(1, b.power(tanh, 2)), slope), 0.5)))
+
+
+def _gelu_tanh(b: Builder, x: View) -> View:
+    inner = b.add(x, b.scale(b.power(x, 3), _GELU_CUBE))
+    return b.pointwise(FUNCTIONS["tanh"], b.scale(inner, _GELU_FACTOR))
 
 
 @operator(aten.silu.default)
 def silu(b: Builder, self: View) -> View:
-    return b.pointwise(SILU, self)
+    return b.mul(self, b.pointwise(FUNCTIONS["sigmoid"], self))
 
 
 @operator(aten.silu_backward.default)
 def silu_backward(b: Builder, grad_output: View, self: View) -> View:
+    """With s the sigmoid of x: ``s (1 + x (1 - s))``."""
     require_real(b, "grad_output", "self")
-    return b.mul(grad_output, b.pointwise(SILU_DERIVATIVE, self))
+    opened = b.pointwise(FUNCTIONS["sigmoid"], self)
+    return b.mul(grad_output, opened, b.add(1, b.mul(self, b.sub(1, opened))))
 
 
 @operator(aten.sigmoid_backward.default)

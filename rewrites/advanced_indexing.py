@@ -21,7 +21,7 @@ INDEX_MATCHES = Operation("index_matches", indicator=True)
 
 def matches(b: Builder, index: View, size: Size) -> View:
     """Whether an index is a position; one that never counts from the end is what a gather takes."""
-    if within(index, size):
+    if within(b.pool, index, size):
         return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
     return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
 

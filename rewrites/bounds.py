@@ -6,30 +6,48 @@ an index that is shifted to a shard of the table must be shown to be masked, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import UNIT, View
+from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
-from verifycompile.rewrites.formula import both
+from verifycompile.rewrites.formula import both, implies
 from verifycompile.rewrites.one_hot import Translator, UntranslatableError
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
 
 _ARITHMETIC = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM)
-_COMPUTED = (*_ARITHMETIC, IOTA, UNIT)
+_COMPUTED = (*_ARITHMETIC, IOTA, UNIT, INTEGER_LEAF)
 
 
-def within(index: View, size: Size) -> bool:
-    """Whether z3 proves ``0 <= index < size`` for every value of what the index is computed from."""
+def within(pool: TermPool, index: View, size: Size) -> bool:
+    """Whether z3 proves ``0 <= index < size`` for every value of what the index is computed from.
+
+    If need be, for every value that an operator of the spec takes without error; that is listed as an assumption.
+    """
+    return _within({}, index, size) is not None or _within_by_facts(pool, index, size)
+
+
+def _within_by_facts(pool: TermPool, index: View, size: Size) -> bool:
+    used = _within(pool.facts, index, size) if pool.facts else None
+    pool.assumptions.update(dict.fromkeys(used or ()))
+    return used is not None
+
+
+def _within(facts: Mapping[Term, Sequence[IndexFact]], index: View, size: Size) -> Sequence[str] | None:
+    """Who says what the proof rests on; None where there is no proof."""
     if not isinstance(size, int) or not (index.is_zero or index.term.operation in _COMPUTED):
-        return False
-    translator = Translator()
+        return None
+    translator = Translator(facts)
     try:
         value = translator.integer(index)
     except UntranslatableError:
-        return False
-    return holds(both(value >= 0, value < size), translator.indices, index.shape)
+        return None
+    claim = both(value >= 0, value < size)
+    claim = implies(both(*translator.given.values()), claim) if translator.given else claim
+    return translator.sources if holds(claim, translator.indices, index.shape) else None
 
 
 def require_within(b: Builder, index: View, size: Size) -> None:
@@ -38,5 +56,5 @@ def require_within(b: Builder, index: View, size: Size) -> None:
     An index that every rank takes as it is given is the spec's too, where it is right by assumption.
     """
     computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
-    if computed and any(index.uses(axis) for axis in range(b.lead)) and not within(index, size):
+    if computed and any(index.uses(axis) for axis in range(b.lead)) and not within(b.pool, index, size):
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")

@@ -105,6 +105,7 @@ CONTRACTION_LEMMAS = (
     one_hot.open_masked_sum,
     one_hot.merge_shifted_one_hot,
     one_hot.drop_implied_mask,
+    one_hot.drop_known_mask,
     one_hot_gradient.sum_one_hot_row,
     one_hot_gradient.distribute_mask,
     lookup.lookup_under_its_indicator,

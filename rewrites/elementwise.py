@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from verifycompile.ir.algebra import CONTRACT, INFINITY
-from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
@@ -315,7 +315,7 @@ def _boolean(view: View) -> View:
 
 
 def choose(b: Builder, condition: View, then: View | Number, otherwise: View | Number) -> View:
-    """``where``. With zero on one side it is a product with an indicator, so that sums pass through."""
+    """``where``. With zero on one side, or two numbers, it is a product with an indicator: sums pass through."""
     left, right = b.view(then), b.view(otherwise)
     if not is_indicator(condition):
         raise UnsupportedError(UNSUPPORTED, "`where` on a condition that is not known to be boolean")
@@ -323,6 +323,10 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
         return _spread(b, b.mul(condition, left), right)
     if left.is_zero:
         return _spread(b, b.mul(b.negate(condition), right), left)
+    if left.term is b.pool.unit and right.term is b.pool.unit:
+        if condition.term.operation is NOT:
+            return choose(b, b.negate(condition), right, left)
+        return b.add(b.mul(condition, b.sub(left, right)), right)
     return b.pointwise(WHERE, condition, left, right)
 
 

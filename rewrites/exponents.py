@@ -21,6 +21,7 @@ from verifycompile.ir.algebra import (
 )
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive, may_be_lowest
 from verifycompile.ir.scalar import ONE, Scalar, add
+from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
 
@@ -73,7 +74,7 @@ def _base(view: View) -> tuple[View, Scalar] | None:
         (exponent,) = view.term.attributes  # pyright: ignore[reportAssignmentType] - a scalar by construction
         (view,) = open_view(view).operands
     summed = view.term.operation is CONTRACT and view.term.summed
-    return (view, exponent) if summed and is_positive(view) else None
+    return (view, exponent) if (summed and is_positive(view)) or is_positive_sum(view) else None
 
 
 @matching_lemma("VL43", "exponential-meets-its-like")

@@ -150,7 +150,7 @@ def _put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, 
         other = indices[1 - dim]
         if not _counts(b, rows, b.shape(view)[dim]) or b.rank(other) != 1 or b.rank(values) > 1:
             continue
-        if not within(other, b.shape(view)[1 - dim]):
+        if not within(b.pool, other, b.shape(view)[1 - dim]):
             # A negative index counts from the end.
             raise UnsupportedError(UNSUPPORTED, "index_put with an index that is not known to be within its dimension")
         # Each row occurs once, so no two values meet in one element and their order does not matter.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.activation import LOG_SIGMOID
 from verifycompile.rewrites.builder import Builder, Number
@@ -202,4 +203,6 @@ def soft_margin_loss_backward(b: Builder, grad_output: View, self: View, target:
 def xlogy(b: Builder, self: View | Number, other: View | Number) -> View:
     """``x log(y)``, zero where x is zero."""
     require_real(b, "self", "other")
+    if isinstance(other, View) and is_positive(other):
+        return b.mul(self, b.log(other))
     return b.pointwise(XLOGY, self, other)

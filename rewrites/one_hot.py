@@ -5,7 +5,7 @@ Every match is proved for its own sizes by z3 before it is used; a match that z3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, iota, open_view
@@ -13,8 +13,9 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
+from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.ir.term import IndexFact, Term, TermPool, View
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
@@ -143,13 +144,31 @@ def drop_implied_mask(pool: TermPool, factors: Sequence[View], free: int) -> Seq
     for lookup in indicators if len(indicators) > 1 else ():
         if lookup.term.operation is not EQUAL:
             continue
-        operands = open_view(lookup).operands
-        if all(whole_dim(operand, shape) is None for operand in operands):
+        if not any(v.term.operation is IOTA for v in open_view(lookup).operands):
             continue
         for mask in indicators:
             if mask is not lookup and implied(mask, [lookup], shape):
                 pool.lemma_trace.append(("drop-implied-mask", repr(mask.term)))
                 return [f for f in factors if f is not mask]
+    return None
+
+
+@matching_lemma("VL45", "drop-known-mask")
+def drop_known_mask(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """A mask on indices is one where z3 proves it for all indices that an operator of the spec takes without error."""
+    for mask in factors if pool.facts else ():
+        if not mask.term.operation.indicator or not any(v.term in pool.facts for v in integer_leaves(mask)):
+            continue
+        translator = Translator(pool.facts)
+        try:
+            truth = translator.truth(mask.unscaled())
+        except UntranslatableError:
+            continue
+        claim = formula.implies(formula.both(*translator.given.values()), truth)
+        if translator.given and holds(claim, translator.indices, mask.shape):
+            pool.lemma_trace.append(("drop-known-mask", repr(mask.term)))
+            pool.assumptions.update(dict.fromkeys(translator.sources))
+            return [f for f in factors if f is not mask] or [pool.constant(ONE, mask.shape)]
     return None
 
 
@@ -192,10 +211,15 @@ class UntranslatableError(Exception):
 
 
 class Translator:
-    """Views over one index space as numbers and truths of formulas; equal views become equal variables."""
+    """Views over one index space as numbers and truths of formulas; equal views become equal variables.
 
-    def __init__(self) -> None:
+    ``facts``: of terms. ``given``: what they say of the variables that occurred, by who says so and the variable.
+    """
+
+    def __init__(self, facts: Mapping[Term, Sequence[IndexFact]] | None = None) -> None:
         self.indices: dict[int, Formula] = {}
+        self.given: dict[tuple[str, str], Formula] = {}
+        self._facts = facts or {}
         self._opaque: dict[tuple[object, ...], Formula] = {}
 
     def index(self, dim: int) -> Formula:
@@ -277,4 +301,18 @@ class Translator:
         key = (view.term.id, view.axes)
         name = f"x{len(self._opaque)}"
         # What is not known to be whole may be: what holds for all reals holds for the integers among them.
-        return self._opaque.setdefault(key, formula.integer(name) if is_whole(view.term) else formula.real(name))
+        known = self._opaque.get(key)
+        if known is not None:
+            return known
+        variable = formula.integer(name) if is_whole(view.term) else formula.real(name)
+        for fact in self._facts.get(view.term, ()):
+            said = formula.both(variable >= 0, variable < fact.size)
+            if fact.exception is not None:
+                said = formula.either(said, variable == fact.exception)
+            self.given[fact.source, name] = said
+        return self._opaque.setdefault(key, variable)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Who says what is given."""
+        return tuple(dict.fromkeys(source for source, _ in self.given))

@@ -6,6 +6,7 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.bounds import within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 
@@ -53,3 +54,31 @@ def test_other_products_stay() -> None:
     assert b.mul(x, b.add(b.mul(x, y), b.mul(x, 2))) != b.add(b.mul(x, y), b.mul(x, 2))
     summed = b.contraction("m k, m -> k", x, rows)
     assert b.mul(summed, summed) != summed
+
+
+def test_a_mask_that_an_index_meets() -> None:
+    """A negative log likelihood takes classes within its table, or the ignored one: masks that say so are one."""
+    b, _, x, _, _ = setting()
+    index = b.pool.leaf("index", (3,), whole=True)
+    column = b.unsqueeze(index, 1)
+    refused = [b.negate(b.equal(column, 1)), b.negate(b.equal(column, -100)), b.less(column, 3)]
+    unused = [b.mul(mask, x) for mask in [b.negate(b.equal(column, 7)), b.less(column, 4), b.less_equal(-100, column)]]
+    assert x not in unused
+    b.assume_index(index, 4, -100, "the loss")
+    assert b.mul(b.negate(b.equal(column, 7)), x) == x
+    assert b.mul(b.less(column, 4), x) == x
+    assert b.mul(b.less_equal(-100, column), x) == x
+    assert list(b.pool.assumptions) == ["the loss"]
+    assert all(b.mul(mask, x) != x for mask in refused)
+
+
+def test_an_index_that_is_masked_is_within_its_table() -> None:
+    b, *_ = setting()
+    index = b.pool.leaf("index", (3,), whole=True)
+    kept = b.mul(index, b.negate(b.equal(index, -100)))
+    assert not within(b.pool, kept, 4)
+    b.assume_index(index, 4, -100, "the loss")
+    assert within(b.pool, kept, 4)
+    assert not within(b.pool, kept, 3)
+    assert not within(b.pool, index, 4)
+    assert not within(b.pool, b.sub(index, 1), 4)

@@ -236,6 +236,8 @@ for _dtype in (torch.float64, torch.int64, torch.bool):
     add(aten.new_zeros.default, real(2, 3), [4], dtype=_dtype)
     add(aten.new_ones.default, real(2, 3), [4], dtype=_dtype)
     add(aten.scalar_tensor.default, 2, dtype=_dtype)
+    add(aten.eye.default, 3, dtype=_dtype)
+    add(aten.eye.m, 3, 2, dtype=_dtype)
 add(aten.full.default, [2, 3], 2.5, dtype=torch.float64)
 refuse("VC202 the value 2.5 in a tensor of torch.int64", aten.full.default, [2, 3], 2.5, dtype=torch.int64)
 add(aten.full.default, [2, 3], -math.inf)

@@ -56,6 +56,7 @@ for _reduction in (NONE, MEAN, SUM):
         for _pos in (None, positive(4)):
             add(aten.binary_cross_entropy_with_logits.default, real(3, 4), _t, _weight, _pos, _reduction)
 add(aten.xlogy.Tensor, whole(3, 3, 4).double(), positive(3, 4))
+add(aten.xlogy.Tensor, real(3, 4), positive(3, 4).exp())
 add(aten.xlogy.Scalar_Self, 0.5, positive(3, 4))
 add(aten.xlogy.Scalar_Other, real(3, 4), 2.5)
 

@@ -21,6 +21,7 @@ from verifycompile.refinement.check import Checker, ClaimError, new_pool
 from verifycompile.refinement.expansion import equal_when_expanded
 from verifycompile.refinement.lemma_stage import alias_of, oriented
 from verifycompile.refinement.placement import Placements
+from verifycompile.refinement.products import same_products
 from verifycompile.rewrites.catalogue import code_of
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Group, Piece, Pieces
@@ -60,6 +61,9 @@ def replay(
 ) -> Replay:
     """Prove that the implementation refines the spec. Raises ClaimError where a claim does not hold."""
     pool = new_pool()
+    if equalities:  # they were proved with all facts about indices known
+        Checker(spec, implementation, pool, placements).run()
+        pool.memo.clear()
     for equality in equalities:
         checker = Checker(spec, implementation, pool, placements)
         nodes = _named(spec, equality.spec_node), _named(implementation, equality.impl_node)
@@ -71,12 +75,17 @@ def replay(
         except (UnsupportedError, UnalignedError) as error:
             raise ClaimError(f"the equality of `{equality.impl_node}`: {error}") from error
         alias = alias_of(expected, found)
-        if alias is None or found.term in pool.aliases or not equal_when_expanded(expected, found):
+        equal = equal_when_expanded(expected, found) or same_products(pool, expected, found)
+        if alias is None or found.term in pool.aliases or not equal:
             raise ClaimError(f"`{equality.impl_node}` is not shown to be `{equality.spec_node}`")
         pool.aliases[found.term] = alias
         pool.memo.clear()
     checker = Checker(spec, implementation, pool, placements)
     mismatch = checker.run()
+    if mismatch is not None and pool.facts:  # what was lowered before a fact was found is lowered again with it
+        pool.memo.clear()
+        checker = Checker(spec, implementation, pool, placements)
+        mismatch = checker.run()
     if mismatch is not None:
         raise ClaimError(mismatch.message)
     digests: dict[Term, str] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sympy
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT
-from verifycompile.ir.exponential import EXPONENTIAL
+from verifycompile.ir.exponential import EXPONENTIAL, is_positive
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import Scalar
-from verifycompile.ir.term import View
+from verifycompile.ir.term import UNIT, View
 
 _NONNEGATIVE = frozenset({"abs", "one", EXPONENTIAL.name})
 _EXTREMES = frozenset({"maximum", "minimum", "reduce_max", "reduce_min"})
@@ -17,6 +17,16 @@ _EXTREMES = frozenset({"maximum", "minimum", "reduce_max", "reduce_min"})
 def is_nonnegative(view: View) -> bool:
     """Whether no element is negative, for all values of the inputs."""
     return view.is_zero or (_is_nonnegative_number(view.coefficient) and _is_nonnegative_term(view))
+
+
+def is_positive_sum(view: View) -> bool:
+    """Whether the view is a sum that is greater than zero: a positive number, for one, and what is not negative."""
+    if view.term.operation is not COMBINE or view.is_zero or not is_nonnegative(view):
+        return False
+    return any(
+        not operand.is_zero and (operand.term.operation is UNIT or is_positive(operand.unscaled()))
+        for operand in view.term.operands
+    )
 
 
 def _is_nonnegative_number(value: Scalar) -> bool:

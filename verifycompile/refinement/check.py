@@ -79,11 +79,16 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         return by_parts
     pool, stopwatch = new_pool(), Stopwatch()
     proved: list[ProvedEquality] = []
+    facts = 0
     while True:
         checker = Checker(spec, implementation, pool)
         mismatch = checker.run()
         checker.note_seconds(stopwatch)
         open_question = mismatch is not None and mismatch.code in _OPEN_QUESTIONS
+        if mismatch is not None and sum(map(len, pool.facts.values())) > facts:
+            facts = sum(map(len, pool.facts.values()))
+            pool.memo.clear()  # what was lowered before a fact was found is lowered again with it
+            continue
         equality = checker.prove_one_more() if open_question and len(proved) < _MAX_EQUALITIES else None
         if equality is None:
             break

@@ -1,0 +1,59 @@
+"""Forms of training code as engineers write them: the right programs verify, and no mistake does.
+
+Every run verifies all right programs and refutes one mistake of every fifth; the rest is for the sweep.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.programs.forms import attention, backwards, losses, vocabulary
+from tests.programs.forms.form import Form
+from tests.support import fake_mesh_world
+from verifycompile import Verdict
+from verifycompile.capture import capture_model
+from verifycompile.diagnostics.report import Report
+from verifycompile.options import Options
+from verifycompile.rank_verification import verify_captured
+from verifycompile.witness import find_witness
+
+FORMS: tuple[Form, ...] = (*vocabulary.FORMS, *losses.FORMS, *backwards.FORMS, *attention.FORMS)
+MISTAKES = [
+    pytest.param(
+        form,
+        mistake,
+        id=f"{form.name}: {mistake}",
+        marks=() if number % 5 == 0 and mistake == form.mistakes[0] else (pytest.mark.sweep,),
+    )
+    for number, form in enumerate(FORMS)
+    for mistake in form.mistakes
+]
+
+
+def judged(form: Form, mistake: str) -> tuple[Report, bool]:
+    """The report, and whether the programs differ in numbers."""
+    with fake_mesh_world(tuple(form.mesh.values()), tuple(form.mesh), rank=form.world_size - 1) as mesh:
+        options = Options.from_mapping({**form.options, "mesh": mesh, "spec": form.spec()})
+        spec, implementation = capture_model(form.program(mesh, mistake), form.args(), {}, options)
+        report = verify_captured(spec, implementation, options)
+        if report.verdict is not Verdict.UNPROVED or implementation.ranks:
+            return report, report.verdict is Verdict.REFUTED
+        return report, find_witness(spec, implementation) is not None
+
+
+def test_names_are_distinct() -> None:
+    assert len({form.name for form in FORMS}) == len(FORMS)
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, id=form.name) for form in FORMS])
+def test_verifies(form: Form) -> None:
+    report, _ = judged(form, "")
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert len(form.mistakes) >= 3
+
+
+@pytest.mark.parametrize(("form", "mistake"), MISTAKES)
+def test_mistake_is_not_verified(form: Form, mistake: str) -> None:
+    report, differs = judged(form, mistake)
+    assert report.verdict is not Verdict.VERIFIED, str(report)
+    assert differs, str(report)
