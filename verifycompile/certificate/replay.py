@@ -1,11 +1,12 @@
 """Proves two programs again from claims alone: no parts, no search for relations or equalities, no solver of its own.
 
 What is recomputed is every value, by the declarations and the normal form with its lemmas. What is checked is every
-claim: the relation of each output, and each equality that the e-graph found (``refinement/expansion.py``).
+claim: the relation of each output, and each equality that was found (``refinement/expansion.py``, ``products.py``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.ir.relabel import UnalignedError
-from verifycompile.ir.term import Term, View
+from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program
 from verifycompile.refinement.check import Checker, ClaimError, new_pool
@@ -62,8 +63,7 @@ def replay(
     """Prove that the implementation refines the spec. Raises ClaimError where a claim does not hold."""
     pool = new_pool()
     if equalities:  # they were proved with all facts about indices known
-        Checker(spec, implementation, pool, placements).run()
-        pool.memo.clear()
+        _learn_facts(spec, implementation, pool, placements)
     for equality in equalities:
         checker = Checker(spec, implementation, pool, placements)
         nodes = _named(spec, equality.spec_node), _named(implementation, equality.impl_node)
@@ -81,9 +81,12 @@ def replay(
         pool.aliases[found.term] = alias
         pool.memo.clear()
     checker = Checker(spec, implementation, pool, placements)
-    mismatch = checker.run()
-    if mismatch is not None and pool.facts:  # what was lowered before a fact was found is lowered again with it
-        pool.memo.clear()
+    try:
+        mismatch = checker.run()
+    except ClaimError:
+        if not pool.facts:
+            raise
+        pool.memo.clear()  # what was lowered before a fact was found is lowered again with it
         checker = Checker(spec, implementation, pool, placements)
         mismatch = checker.run()
     if mismatch is not None:
@@ -94,6 +97,13 @@ def replay(
         tuple(checker.assumptions()),
         (*_steps("spec", checker.spec, digests), *_steps("implementation", checker.implementation, digests)),
     )
+
+
+def _learn_facts(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> None:
+    """Lower both programs once, so that every fact about an index is known; what that proves is left to others."""
+    with contextlib.suppress(ClaimError):
+        Checker(spec, implementation, pool, placements).run()
+    pool.memo.clear()
 
 
 def _named(program: Program, name: str) -> torch.fx.Node:
