@@ -12,6 +12,8 @@ from tests.ir.evaluate import Evaluator
 from tests.operators.call import RefusedError, Sample, leaf_name, lower_call
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.custom_operators import KNOWN, recognise
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.operators import evaluate
 
 TEST = "verifycompile_test"
 
@@ -85,6 +87,17 @@ def overload(name: str) -> Any:
 def test_an_operator_is_what_it_computes(name: str) -> None:
     found = recognise(overload(name))
     assert (None if found is None else found.function.name) == OPERATORS[name][2]
+
+
+@pytest.mark.usefixtures("library")
+def test_the_witness_runs_what_is_recognised_alone() -> None:
+    tensors = KNOWN[0].sample(torch.Generator().manual_seed(0), 1)
+    narrow = [tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors]
+    found = evaluate(overload("product"), narrow, {})
+    assert isinstance(found, torch.Tensor)
+    assert found.dtype == torch.float64
+    with pytest.raises(EvaluationError, match="no interpretation of the operator"):
+        evaluate(overload("shifted"), tensors, {})
 
 
 def test_operators_of_torch_are_not_guessed() -> None:

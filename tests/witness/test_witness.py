@@ -223,6 +223,35 @@ def test_nothing_is_claimed_of_random_programs():
     assert find_witness(trace(lambda x: x, inputs), without) is not None
 
 
+def inverse(order):
+    return torch.empty_like(order).index_put((order,), torch.arange(order.shape[0]))
+
+
+def test_unset_memory_that_is_written_before_it_is_read():
+    inputs = {"x": torch.zeros(6)}
+    spec = trace(lambda x: x.sort()[0][inverse(x.argsort())], inputs)
+    right = trace(lambda x: x * 1, inputs, on=TP, layouts={"output.0": [R]})
+    wrong = trace(lambda x: x.sort()[0][x.argsort()], inputs, on=TP, layouts={"output.0": [R]})
+    assert compare_outputs(spec, right)["output.0"].agreement is Agreement.EQUAL
+    assert find_witness(spec, wrong) is not None
+
+
+@pytest.mark.parametrize(
+    "unset",
+    [
+        lambda x: x + torch.empty(6),
+        lambda x: x + torch.empty(6, dtype=torch.int64),
+        lambda x: x[torch.empty(6, dtype=torch.int64)],
+        lambda x: torch.where(torch.empty(6) > 0, x, -x),
+        lambda x: torch.where(torch.empty(6, dtype=torch.bool), x, -x),
+    ],
+)
+def test_nothing_is_claimed_where_the_spec_reads_unset_memory(unset):
+    inputs = {"x": torch.zeros(6)}
+    wrong = trace(lambda x: x * 5, inputs, on=TP, layouts={"output.0": [R]})
+    assert find_witness(trace(unset, inputs), wrong) is None
+
+
 def test_nothing_is_claimed_where_the_spec_is_not_finite():
     inputs = {"x": torch.zeros(2, 4)}
     spec = trace(lambda x: torch.log(-x.abs()), inputs)

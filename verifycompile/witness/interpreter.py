@@ -39,15 +39,19 @@ class Interpreter:
     """Values of one program's nodes, computed on demand and kept.
 
     ``inputs`` gives one value a rank for placeholders; a placeholder without a value fails what depends on it.
+    ``filling``: what uninitialised memory is filled with, see ``operators.unset``.
     """
 
-    def __init__(self, program: Program, inputs: Mapping[torch.fx.Node, RankValues]) -> None:
+    def __init__(
+        self, program: Program, inputs: Mapping[torch.fx.Node, RankValues], filling: int | None = None
+    ) -> None:
         self._program = program
+        self._filling = filling
         self._mesh_shape = program.mesh.shape if program.mesh is not None else ()
         self._coordinates = coordinates(self._mesh_shape)
         self._values: dict[torch.fx.Node, RankValues] = dict(inputs)
         self.uninitialised = False
-        """Whether an evaluated operator returned uninitialised memory (set to NaN here)."""
+        """Whether an evaluated operator returned uninitialised memory (filled here)."""
 
     @property
     def ranks(self) -> int:
@@ -128,7 +132,7 @@ class Interpreter:
         result = operators.evaluate(node.target, args, kwargs)
         if name and operators.is_uninitialised(name):
             self.uninitialised = self.uninitialised or not _is_overwritten(node)
-            return operators.poison(result)
+            return operators.unset(result, self._filling)
         return result
 
     def _collective(

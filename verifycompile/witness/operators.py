@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from verifycompile.rewrites.custom_operators import recognise
 from verifycompile.torch_interface.evaluation import argument_names, decomposition, is_random, operator_name
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
@@ -46,7 +47,8 @@ def evaluate(target: object, args: Sequence[object], kwargs: Mapping[str, object
     name = operator_name(target)
     if name is None:
         return _python_call(target, args, kwargs)
-    if not name.startswith(_NAMESPACES):
+    if not name.startswith(_NAMESPACES) and recognise(target) is None:
+        # What another library's operator does besides its result is not known, unless it is a known function.
         raise EvaluationError(f"no interpretation of the operator {name}")
     arguments = dict(zip(argument_names(target), args, strict=False)) | dict(kwargs)
     if attention.is_attention(name):
@@ -133,13 +135,17 @@ _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
 }
 
 
-def poison(value: object) -> object:
-    """An uninitialised tensor with every floating element set to NaN, so that no result can depend on it unseen."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return torch.full_like(value, float("nan"))
-    if isinstance(value, torch.Tensor):
-        return torch.zeros_like(value)
-    return value
+def unset(value: object, filling: int | None) -> object:
+    """An uninitialised tensor, filled so that what reads it is found out.
+
+    With None every floating element is NaN, and whole numbers are 0. With a number all elements are that number: what
+    comes out the same under both has read none of them.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    if filling is not None:
+        return torch.full_like(value, filling)
+    return torch.full_like(value, float("nan")) if value.is_floating_point() else torch.zeros_like(value)
 
 
 def is_uninitialised(name: str) -> bool:
