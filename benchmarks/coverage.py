@@ -162,7 +162,8 @@ _HEAD = """# Programs of public packages
 
 Made by `python -m benchmarks coverage`; `docs/coverage.json` holds the same. Every program is the package's own, built
 with tiny sizes on one CPU under a fake process group and checked by `verifycompile.verify`; a seconds figure is a
-whole process, imports included. *verified*, *refuted* and *unproved* are the report's verdicts; *refused* is a
+whole process, or where many ran one after the other the program alone, some of them on a machine that was busy with
+other work. *verified*, *refuted* and *unproved* are the report's verdicts; *refused* is a
 `UsageError` (the question was incomplete or the program does not capture), *failed* anything else. A program that is
 known to be wrong has *refuted* as its expected verdict.
 """
