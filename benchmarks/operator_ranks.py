@@ -16,15 +16,17 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from benchmarks.operator_samples import (
+    Pair,
     database,
     different,
     first_line,
@@ -74,15 +76,20 @@ def _work(rank: int, port: int, name: str, indices: Sequence[int], counts: tuple
     for index, pair in enumerate(pairs(operator, degree, samples, placements)):
         if index not in indices:
             continue
-        expected = run(operator.op, *pair.whole(), whole_cotangents)
         try:
-            found = run(operator.op, *pair.placed(mesh, gradients=True), placed_cotangents(expected, mesh))
-            result = OnRanks(index, differs=different(whole_values(found), expected))
+            differs = _differs(operator.op, pair, mesh) or _differs(operator.op, pair.backwards(), mesh)
+            result = OnRanks(index, differs=differs)
         except Exception as error:  # noqa: BLE001 - whatever DTensor raises for what it does not do
             result = OnRanks(index, error=first_line(error))
         # One write, since the ranks share the standard output.
         os.write(1, (json.dumps(dataclasses.asdict(result)) + "\n").encode())
     dist.destroy_process_group()
+
+
+def _differs(operator: Callable[..., Any], pair: Pair, mesh: DeviceMesh) -> str:
+    expected = run(operator, *pair.whole(), whole_cotangents)
+    found = run(operator, *pair.placed(mesh, gradients=True), placed_cotangents(expected, mesh))
+    return different(whole_values(found), expected)
 
 
 def main() -> None:

@@ -65,6 +65,17 @@ class Pair:
         args, kwargs = tree_map(show, (self.args, self.kwargs))
         return f"{args} {kwargs}".replace("'", "").replace('"', "")[:300]
 
+    def backwards(self) -> Pair:
+        """The same with real numbers in reverse order: an error may show only where, say, the largest comes last."""
+
+        def reverse(value: Any) -> Any:
+            if not _is_tensor(value) or not value.is_floating_point():
+                return value
+            return value.detach().flip(tuple(range(value.dim()))).requires_grad_(value.requires_grad)
+
+        args, kwargs = tree_map(reverse, (self.args, self.kwargs))
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
+
     def whole(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as they are."""
 

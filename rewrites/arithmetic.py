@@ -123,7 +123,7 @@ def any_over(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: 
     rank = b.rank(value)
     chosen = (
         sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)})
-        if dims is not None
+        if dims is not None and rank
         else list(range(rank))
     )
     if not rank or not chosen:

@@ -111,7 +111,8 @@ class Builder:
 
     def dims(self, view: View, dims: Sequence[int] | int | None) -> list[int]:
         """Positions of several tensor dimensions; all of them for None or an empty list."""
-        if dims is None or dims == []:
+        if dims is None or dims == [] or view.rank == self.lead:
+            # torch lets a tensor without dimensions be reduced over dimension 0, to itself.
             return list(range(self.lead, view.rank))
         return [self.dim(view, d) for d in ([dims] if isinstance(dims, int) else dims)]
 
