@@ -61,7 +61,9 @@ def merged(query: Tensor, blocks: Sequence[Block], mistake: str) -> Tensor:
             continue
         new = torch.maximum(total, here) if mistake == "largest in place of the sum" else torch.logaddexp(total, here)
         earlier = torch.exp(total - new).unsqueeze(-1)
-        output = output * (1 if mistake == "output not rescaled" else earlier) + torch.exp(here - new).unsqueeze(-1) * part
+        output = (
+            output * (1 if mistake == "output not rescaled" else earlier) + torch.exp(here - new).unsqueeze(-1) * part
+        )
         total = new
     assert output is not None
     return output

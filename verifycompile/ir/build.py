@@ -207,7 +207,8 @@ def _operand_orders(operation: Operation, operands: list[View]) -> list[tuple[in
     groups = [list(g) for _, g in itertools.groupby(ranked, key=lambda i: operands[i].term.id)]
     if all(len(group) == 1 for group in groups):
         return [tuple(ranked)]
-    orders = itertools.product(*(itertools.permutations(group) for group in groups))
+    # A product of iterators holds all that they give; no more of each is needed than of the whole.
+    orders = itertools.product(*(itertools.islice(itertools.permutations(g), _MAX_TIED_ORDERS) for g in groups))
     return [tuple(itertools.chain.from_iterable(o)) for o in itertools.islice(orders, _MAX_TIED_ORDERS)]
 
 

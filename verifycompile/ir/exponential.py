@@ -6,7 +6,7 @@ With these, the shift by a maximum that every stable softmax carries cancels: ``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, combine, elementwise, multiply_views, open_view
@@ -176,21 +176,27 @@ def _common_factors(pool: TermPool, view: View) -> list[View] | None:
     if view.term.operation is not COMBINE:
         return None
     parts = open_view(view).operands
+    lowest = _lowest_powers(parts)
+    if not lowest:
+        return None
+    outside = [_power_of(pool, key, exponent) for key, exponent in lowest.items()]
+    inverse = [_power_of(pool, key, multiply(exponent, -ONE)) for key, exponent in lowest.items()]
+    inner = combine(pool, [multiply_views(pool, part, *inverse) for part in parts])
+    if inner.term.operation is COMBINE and _lowest_powers(open_view(inner).operands):
+        return None  # nothing is gained where the summands still have something in common
+    found = product_factors(pool, inner)
+    return None if found is None else [*found, *outside]
+
+
+def _lowest_powers(parts: Sequence[View]) -> dict[tuple[bool, View], Scalar]:
+    """What all summands have in common: bases with the lowest of their exponents, unless that is zero."""
     powers = [_powers(part) for part in parts]
     lowest: dict[tuple[bool, View], Scalar] = {}
     for key in {key: None for found in powers for key in found}:
         least = min((found.get(key, ZERO) for found in powers), key=lambda e: e)  # pyright: ignore[reportCallIssue, reportArgumentType]
         if least != 0:
             lowest[key] = least
-    if not lowest:
-        return None
-    outside = [_power_of(pool, key, exponent) for key, exponent in lowest.items()]
-    inverse = [_power_of(pool, key, multiply(exponent, -ONE)) for key, exponent in lowest.items()]
-    inner = combine(pool, [multiply_views(pool, part, *inverse) for part in parts])
-    if inner.term.operation is COMBINE and _common_factors(pool, inner) is not None:
-        return None  # nothing is gained where the summands still have something in common
-    found = product_factors(pool, inner)
-    return None if found is None else [*found, *outside]
+    return lowest
 
 
 def _powers(view: View) -> dict[tuple[bool, View], Scalar]:
