@@ -156,6 +156,11 @@ CLAIMS: dict[str, list[Claim]] = {
         "about a constant", (zero, zero + b * zero),
         (left + f * (at(n) + c), right + f * at(n) + c * (other + f)), left == right + c * other,
     ),
+    "VL45": [
+        Claim("known mask", m * a == a, {
+            "implied by the fact": z3.Implies(z3.And(x >= 0, x < size), m == 1), "the fact": z3.And(x >= 0, x < size),
+        }),
+    ],
     "VL50": [
         Claim(
             "into the factor", before + at(n) * f == (left + at(n)) * f,
