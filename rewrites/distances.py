@@ -71,6 +71,8 @@ def _pairs(b: Builder, view: View) -> View:
 def pdist(b: Builder, self: View, p: float) -> View:
     """Distances of every two rows."""
     require_real(b, "self")
+    if p < 0:
+        raise UnsupportedError(UNSUPPORTED, f"a distance of order {p}")
     difference = b.contraction("k n, n m -> k m", _pairs(b, self), self)
     if p == 0:
         return b.sum(b.negate(b.equal(difference, 0)), [-1])

@@ -240,6 +240,7 @@ class Translator:
         if operation is AT_MOST:
             left, right = open_view(view).operands
             (constant,) = view.term.attributes
+            assert isinstance(constant, int)
             return self.integer(left) <= self.integer(right) + constant
         if operation is NOT:
             return formula.negation(self.truth(open_view(view).operands[0]))

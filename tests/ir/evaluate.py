@@ -20,6 +20,9 @@ from verifycompile.ir.term import CONSTANT, Term, View
 
 Tensor = torch.Tensor
 
+_ROUNDING = 1e-12
+"""Of one operation in double precision, on numbers of the size that tests use."""
+
 
 class Evaluator:
     """Values of views where the leaves are ``leaves`` and size symbols have the values of ``symbols``."""
@@ -60,7 +63,13 @@ class Evaluator:
         taken = value[tuple(positions)] if positions else value.reshape([1] * len(shape))
         if view.coefficient == 1:
             return taken
-        return taken * self._scalar(view.coefficient) if view.coefficient != 0 else torch.zeros_like(taken)
+        if view.coefficient == 0:
+            return torch.zeros_like(taken)
+        scaled = taken * self._scalar(view.coefficient)
+        if scaled.is_complex():
+            return scaled
+        # Whole numbers that went through thirds stay whole: what is compared with an index must be one.
+        return torch.where((scaled - scaled.round()).abs() < _ROUNDING, scaled.round(), scaled)
 
     def term(self, term: Term) -> Tensor:
         """The tensor of ``term.shape``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.operators.samples import add, real, refuse, unit, whole
+from tests.operators.samples import add, real, unit, whole
 
 aten = torch.ops.aten
 
@@ -48,10 +48,6 @@ add(aten.index_fill.int_Tensor, real(3, 4, 2), 1, _index, real())
 add(aten.take.default, real(3, 4), whole(23, 2, 5) - 11)
 add(aten.put.default, real(3, 4), torch.tensor([[5, -1], [0, 2]]), real(2, 2))
 add(aten.put.default, real(3, 4), torch.tensor([[5, -1], [0, 5]]), real(4), True)
-refuse(
-    "VC202 a write of another number of elements than places",
-    aten.put.default, real(3, 4), torch.tensor([1, 2]), real(3),
-)  # fmt: skip
 _mask = torch.tensor([[True, False, True], [False, False, True]])
 add(aten.masked_scatter.default, real(2, 3), _mask, real(6))
 add(aten.masked_scatter.default, real(2, 3, 4), _mask[..., None], real(7, 4))

@@ -91,7 +91,7 @@ training reads the saved ones.
 
 
 TRANSFORMS = (torch.ops.aten._fft_c2c.default, torch.ops.aten._fft_c2r.default, torch.ops.aten._fft_r2c.default)
-"""They read beyond their operands where a dimension counts from the end."""
+"""They read beyond their operands where a dimension counts from the end, stands twice or does not hold half of the result."""
 
 
 def _ends_the_process(sample: Sample, name: str, value: Any) -> bool:
@@ -100,8 +100,14 @@ def _ends_the_process(sample: Sample, name: str, value: Any) -> bool:
     if name in ("training", "train") and not value and sample.target in STATISTICS:
         return STATISTICS[sample.target] is None or sample.args[STATISTICS[sample.target]] is None
     numbers = value if isinstance(value, list) else [value]
-    if name == "dim" and sample.target in TRANSFORMS:
-        return any(n < 0 for n in numbers)
+    if sample.target in TRANSFORMS and name in ("dim", "last_dim_size"):
+        operand, dims = sample.args[0], numbers if name == "dim" else sample.args[1]
+        if not dims or len(set(dims)) < len(dims) or not all(0 <= dim < operand.dim() for dim in dims):
+            return True
+        if sample.target != torch.ops.aten._fft_c2r.default:
+            return False
+        length = value if name == "last_dim_size" else sample.args[3]
+        return length <= 0 or length // 2 + 1 != operand.shape[dims[-1]]
     return name in DIVISORS and any(isinstance(n, (int, float)) and n <= 0 for n in numbers)
 
 
@@ -193,7 +199,8 @@ def dtype_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if dtype is torch.complex128:
-        return torch.complex(tensor.double(), tensor.double().roll(1) + 0.25)
+        real = (tensor.real if tensor.is_complex() else tensor).double()
+        return torch.complex(real, real.roll(1) + 0.25)
     if tensor.is_complex():
         return tensor.to(torch.complex64)
     if dtype is torch.bool:
