@@ -5,7 +5,7 @@ are grouped: heads h*g .. h*g+g-1 of the query attend to head h.
 
 It is written in products, sums and exponentials, as a program without the fused operator writes it. So any of its
 dimensions may be sharded: rows of the query under context parallelism, with the keys gathered, and even keys, where
-what each rank computes is put together by the log-sum-exp.
+what each rank computes is put together by the log-sum-exp. A row that sees no key is zero.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.masked_rows import inverse_or_zero, log_or_zero
 from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
@@ -82,7 +83,7 @@ def _weights(b: Builder, query: View, key: View, is_causal: bool, mask: View | N
 
 
 def _output(b: Builder, weights: _Weights, value: View) -> View:
-    inverse = b.power(weights.total, -1)
+    inverse = inverse_or_zero(b, weights.total)
     return b.contraction("b h q k, b h q, b h k v -> b h q v", weights.exponential, inverse, value)
 
 
@@ -102,7 +103,7 @@ def flash_attention_for_cpu(
     groups = _groups(b, query, key)
     key, value = _group_heads(b, key, groups), _group_heads(b, value, groups)
     weights = _weights(b, query, key, is_causal, attn_mask, _scale(query, scale))
-    return _output(b, weights, value), b.log(weights.total)
+    return _output(b, weights, value), log_or_zero(b, weights.total)
 
 
 @operator(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -126,8 +127,8 @@ def flash_attention_for_cpu_backward(
     factor = _scale(query, scale)
     weights = _weights(b, query, wide_key, is_causal, attn_mask, factor)
     towards = b.contraction("b h q v, b h k v -> b h q k", grad_out, wide_value)
-    if logsumexp == b.log(weights.total) and out == _output(b, weights, wide_value):
-        probability = b.mul(weights.exponential, b.unsqueeze(b.power(weights.total, -1), 3))
+    if logsumexp == log_or_zero(b, weights.total) and out == _output(b, weights, wide_value):
+        probability = b.mul(weights.exponential, b.unsqueeze(inverse_or_zero(b, weights.total), 3))
         along = b.sum(b.mul(probability, towards), [3], keepdim=True)
     else:
         # They are those of the forward operator, except in a program that calls this one itself.

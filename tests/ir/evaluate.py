@@ -180,6 +180,8 @@ _POINTWISE: dict[str, Callable[..., Tensor]] = evaluate_special.ElementByElement
     {
         "combine": lambda _, *operands: sum(operands[1:], operands[0]),
         "power": _power,
+        "inverse_or_zero": lambda _, x: torch.where(x == 0, x, 1 / x),
+        "log_or_zero": lambda _, x: torch.where(x == 0, x, x.log()),
         "equal": lambda _, a, b: (a == b).double(),
         "less": lambda _, a, b: (a < b).double(),
         "less_equal": lambda _, a, b: (a <= b).double(),

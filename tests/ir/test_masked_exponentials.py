@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
+from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.attention import flash_attention_for_cpu
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import choose, triangle
+from verifycompile.rewrites.normalization import softmax_of
 
 KEEP = torch.tensor([[True, False, True], [False, True, True]])
 
@@ -67,3 +70,41 @@ def test_the_exponential_of_a_logarithm_of_a_masked_sum() -> None:
     torch.testing.assert_close(evaluator.view(inverse), 1 / evaluator.view(total))
     other = b.sum(b.mul(b.exp(x), x), [1])
     assert b.exp(b.scale(b.log(other), -1)) != b.power(other, -1)
+
+
+def test_rows_without_a_key_are_zero_in_fused_attention() -> None:
+    """Written out, a softmax is no number there: the two are equal only where the mask leaves no row without keys."""
+    generator = torch.Generator().manual_seed(0)
+    leaves = {name: torch.randn(1, 1, rows, 4, dtype=torch.float64, generator=generator) for name, rows in ROWS.items()}
+    kept = torch.tensor([[True, False, True], [False, False, False]])
+    evaluator = Evaluator({**leaves, "kept": kept})
+    b = Builder(TermPool())
+    query, key, value = (b.pool.leaf(name, tuple(leaf.shape)) for name, leaf in leaves.items())
+    minus = b.full(-math.inf, (2, 3))
+    mask = choose(b, b.pool.leaf("kept", (2, 3), indicator=True), 0, minus)
+    output, logarithm = flash_attention_for_cpu(b, query, key, value, 0.0, False, mask, None)
+    expected = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        *leaves.values(), attn_mask=torch.zeros(2, 3).double().masked_fill(~kept, -math.inf)
+    )
+    torch.testing.assert_close(evaluator.view(output), expected[0])
+    torch.testing.assert_close(evaluator.view(logarithm), expected[1])
+    scores = b.add(b.scale(b.contraction("b h q e, b h k e -> b h q k", query, key), 0.5), mask)
+    written_out = b.contraction("b h q k, b h k e -> b h q e", softmax_of(b, scores, -1), value)
+    assert written_out != output
+
+
+ROWS = {"query": 2, "key": 3, "value": 3}
+
+
+@pytest.mark.parametrize(("reach", "size", "seen"), [(0, 2, True), (-1, 2, False), (0, 0, False), (2, 2, True), (2, 0, False)])
+def test_window_sees_a_key_in_every_row(reach: int, size: int, seen: bool) -> None:
+    """``key <= query + reach`` and ``query - key < size``, of four rows and keys; or ``key > query`` for 0."""
+    b = Builder(TermPool())
+    rows, keys = b.unsqueeze(b.iota(4), 1), b.iota(4)
+    edge = b.add(rows, reach)
+    other = b.less(b.sub(rows, keys), size) if size else b.less_equal(b.add(rows, 1), keys)
+    mask = b.mul(b.less_equal(keys, edge), other)
+    total = b.sum(b.mul(b.exp(b.pool.leaf("x", (4, 4))), mask), [1])
+    found = Evaluator({"x": torch.zeros(4, 4)}).view(mask).any(1).all()
+    assert is_positive(total) == seen
+    assert bool(found) or not seen

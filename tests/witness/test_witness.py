@@ -236,6 +236,23 @@ def test_unset_memory_that_is_written_before_it_is_read():
     assert find_witness(spec, wrong) is not None
 
 
+def test_no_number_is_a_difference_where_unset_memory_is_not_its_cause():
+    """As of a block of attention that is masked wholly, in a program with buffers that were empty once."""
+
+    def masked(x):
+        buffer = torch.empty_like(x).index_put((torch.arange(6),), x)
+        scores = torch.full((6,), -torch.inf)
+        return buffer + torch.exp(scores - scores.amax())
+
+    inputs = {"x": torch.randn(6)}
+    spec, wrong = trace(lambda x: x, inputs), trace(masked, inputs, on=TP)
+    found = find_witness(spec, wrong)
+    assert found is not None
+    assert math.isnan(found.impl_value)
+    reads = trace(lambda x: x + 0 * torch.empty(6), inputs, on=TP)
+    assert find_witness(spec, reads) is None
+
+
 @pytest.mark.parametrize(
     "unset",
     [

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, combine, elementwise, multiply_views, open_view
 from verifycompile.ir.indicator import is_indicator, negate
-from verifycompile.ir.inequality import AT_MOST, is_attained
+from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
 from verifycompile.ir.term import Operation, TermPool, View
 
@@ -245,8 +245,7 @@ def is_positive(view: View) -> bool:
     masks = [v for v in term.operands if not is_positive(v)]
     if not masks:
         return True
-    (mask,) = masks if len(masks) == 1 else (None,)
-    return mask is not None and mask.term.operation is AT_MOST and is_attained(mask, term.summed_indices)
+    return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
 
 
 def _is_positive_number(value: Scalar) -> bool:

@@ -73,6 +73,42 @@ def is_attained(view: View, bound: Collection[int], opposite: bool = False) -> b
     return least >= 0
 
 
+def are_attained(views: Sequence[View], bound: Collection[int]) -> bool:
+    """Whether for all other indices some value of the indices ``bound`` fulfils all inequalities ``views`` at once.
+
+    Each must bound the number that ``bound`` spells from above or from below: there is one between all bounds where
+    no lower one is above an upper one.
+    """
+    if len(views) == 1:
+        return is_attained(views[0], bound)
+    sides: dict[int, list[_Difference]] = {1: [], -1: []}
+    counters: set[tuple[Digit, ...]] = set()
+    for view in views:
+        left, right = open_view(view).operands
+        (constant,) = view.term.attributes
+        assert isinstance(constant, int)
+        difference = _Difference(_NO_POOL, view.shape)
+        if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
+            return False
+        difference.constant += constant
+        found = difference.without_counter(bound)
+        if found is None:
+            return False
+        sides[found[0]].append(difference)
+        counters.add(found[1])
+    if len(counters) != 1:
+        return False
+    (counter,) = counters
+    first, last = _Difference(_NO_POOL, views[0].shape), _Difference(_NO_POOL, views[0].shape)
+    last.constant = Fraction(_reach(counter))
+    lower, upper = [first, *sides[1]], [last, *sides[-1]]
+    return all(low.least_with(high) >= 0 for low in lower for high in upper)
+
+
+def _reach(counter: Sequence[Digit]) -> int:
+    return math.prod(size for _, _, size in counter if isinstance(size, int)) - 1
+
+
 def turned_round(pool: TermPool, view: View) -> View:
     """The negation of an inequality."""
     left, right = open_view(view).operands
@@ -111,6 +147,38 @@ class _Difference:
             return False
         self.others[key] = add(self.others.get(key, Fraction(0)), factor)
         return True
+
+    def without_counter(self, bound: Collection[int]) -> tuple[int, tuple[Digit, ...]] | None:
+        """Take out the digits of ``bound``: the sign with which the number that they spell is counted, and the digits.
+
+        None where they spell no number with a weight of one.
+        """
+        split = _split(self.digits)
+        own = {digit: weight for digit, weight in split.items() if digit[0] in bound and weight != 0}
+        ordered = sorted(own, key=lambda digit: abs(own[digit]))  # pyright: ignore[reportArgumentType, reportUnknownLambdaType, reportCallIssue]
+        expected, sign = 1, 0
+        for digit in ordered:
+            weight, size = own[digit], digit[2]
+            if not isinstance(size, int) or not isinstance(weight, Fraction) or abs(weight) != expected:
+                return None
+            if sign not in (0, weight / expected):
+                return None
+            sign = 1 if weight > 0 else -1
+            expected *= size
+        self.digits = {digit: weight for digit, weight in split.items() if digit not in own}
+        return (sign, tuple(ordered)) if sign else None
+
+    def least_with(self, other: _Difference) -> Fraction:
+        """A number that the sum of both is never below."""
+        total = dict(self.digits)
+        for digit, weight in other.digits.items():
+            total[digit] = add(total.get(digit, Fraction(0)), weight)
+        least = self.constant + other.constant
+        for (_, _, size), weight in _split(total).items():
+            if not isinstance(size, int) or not isinstance(weight, Fraction):
+                return Fraction(-1)
+            least += min(weight * (size - 1), 0)
+        return least
 
     def _take_counter(self, view: View, factor: Scalar) -> bool:
         weight: Size = 1

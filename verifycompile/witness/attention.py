@@ -33,8 +33,10 @@ def evaluate(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
 def _forward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
     scores = _scores(query, key, arguments)
-    output = scores.softmax(-1) @ _repeat_heads(value, query)
-    results = (output, scores.logsumexp(-1))
+    output = _weights(scores) @ _repeat_heads(value, query)
+    logsumexp = scores.logsumexp(-1)
+    # torch's kernel writes 0 for rows without a key.
+    results = (output, logsumexp.masked_fill(logsumexp == -math.inf, 0.0))
     if "_for_cpu" in name:
         return results
     if "_efficient_" in name:
@@ -46,7 +48,7 @@ def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
     gradient = _tensor(arguments, "grad_out_" if "grad_out_" in arguments else "grad_out")
     scale = _scale(query, arguments)
-    weights = _scores(query, key, arguments).softmax(-1)
+    weights = _weights(_scores(query, key, arguments))
     keys, values = _repeat_heads(key, query), _repeat_heads(value, query)
     through_weights = gradient @ values.transpose(-2, -1)
     through_scores = weights * (through_weights - (through_weights * weights).sum(-1, keepdim=True))
@@ -72,6 +74,12 @@ def _scores(query: torch.Tensor, key: torch.Tensor, arguments: Mapping[str, obje
         future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         scores = scores.masked_fill(future, -math.inf)
     return scores
+
+
+def _weights(scores: torch.Tensor) -> torch.Tensor:
+    """The softmax; zero in rows without a key."""
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
 
 
 def _scale(query: torch.Tensor, arguments: Mapping[str, object]) -> float:

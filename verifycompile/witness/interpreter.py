@@ -49,6 +49,7 @@ class Interpreter:
         self._filling = filling
         self._mesh_shape = program.mesh.shape if program.mesh is not None else ()
         self._coordinates = coordinates(self._mesh_shape)
+        self._inputs: dict[torch.fx.Node, RankValues] = dict(inputs)
         self._values: dict[torch.fx.Node, RankValues] = dict(inputs)
         self.uninitialised = False
         """Whether an evaluated operator returned uninitialised memory (filled here)."""
@@ -59,7 +60,12 @@ class Interpreter:
 
     def provide(self, node: torch.fx.Node, values: RankValues) -> None:
         """Gives a placeholder its values, one a rank."""
+        self._inputs[node] = values
         self._values[node] = values
+
+    def with_filling(self, filling: int) -> Interpreter:
+        """The same program on the same inputs, with uninitialised memory filled otherwise."""
+        return Interpreter(self._program, self._inputs, filling)
 
     def value(self, wanted: torch.fx.Node) -> RankValues:
         """The value of a node, one object a rank. Raises :class:`EvaluationError` where it has none."""

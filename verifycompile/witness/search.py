@@ -199,10 +199,15 @@ class _Comparison:
         reference = Reference(name, value, tolerance_of(value, response, self._scale))
         required = implementation.required(forward)
         result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes)
-        is_read = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
-        if self._ranks.uninitialised and is_read:
-            return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
-        return result
+        no_number = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
+        if not no_number or not self._ranks.uninitialised:
+            return result
+        # What is no number whatever the memory holds does not come from there.
+        filled = [_tensor(part) for part in self._ranks.with_filling(1).value(implementation.node)]
+        result = compare(reference, filled, self._mesh_shape, required, implementation.open_axes)
+        if result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value):
+            return result
+        return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
 
 
 def _tensor(value: object) -> torch.Tensor:
