@@ -81,7 +81,31 @@ def test_a_loss_outside_of_the_graph(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ddp", "replicate", "nested fully_shard"])
 def test_the_mean_of_sums_is_refuted(name: str) -> None:
-    assert report(Total, WRAPPERS[name]).verdict is Verdict.REFUTED
+    found = report(Total, WRAPPERS[name])
+    assert found.verdict is Verdict.REFUTED
+    assert found.findings[0].code == "VC103"
+    over = "data_parallel" if name == "ddp" else "dp"
+    expected = f"`grad.up.weight` is averaged over {over}, though the ranks hold parts of a sum"
+    assert found.findings[0].message == expected
+
+
+class Weighted(Total):
+    """A sum that the caller's count of samples divides, as trainers do that count tokens."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, count: torch.Tensor, ranks: int = 1) -> torch.Tensor:
+        return super().forward(x, y) / count * ranks
+
+
+@pytest.mark.parametrize("ranks", [4, 1])
+def test_a_sum_divided_by_the_count_of_all_ranks(ranks: int) -> None:
+    class Trained(Weighted):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+            return super().forward(x, y, count, ranks)
+
+    with fake_mesh_world((4,), ("dp",)) as mesh:
+        model, arguments = fully_shard(Trained(), mesh=mesh), (*pairs(), torch.tensor(8))
+        found = verifycompile.verify(model, arguments, spec=Weighted(), in_placements=BATCH)
+    assert found.verdict is (Verdict.VERIFIED if ranks == 4 else Verdict.REFUTED), str(found)
 
 
 def test_fully_shard_that_sums() -> None:

@@ -322,7 +322,13 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
         opened = open_view(view)
         return combine(pool, [sum_over(pool, operand, bound) for operand in opened.operands])
     pushed = _push_linear(pool, view, free)
-    return _apply_contract(pool, [view], free) if pushed is None else pushed
+    if pushed is not None:
+        return pushed
+    for rule in pool.contraction_rules if term.operation.indicator else ():
+        rewritten = rule(pool, [view], free)
+        if rewritten is not None:
+            return _contract_aligned(pool, list(rewritten), rewritten[0].shape, free)
+    return _apply_contract(pool, [view], free)
 
 
 def _whole_sum(pool: TermPool, view: View, free: int) -> View | None:

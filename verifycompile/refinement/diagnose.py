@@ -251,6 +251,10 @@ class _Cause:
 
     def _partial_output(self, spec_output: ProgramOutput, impl_output: ProgramOutput, found: Found) -> Mismatch:
         axes = self._axes(found.axes)
+        required = impl_output.placements or ()
+        if required and all(required[axis] == Partial("avg") for axis in found.axes):
+            message = f"`{spec_output.name}` is averaged over {axes}, though the ranks hold parts of a sum"
+            return self._at_output("VC103", message, spec_output, impl_output, found)
         message = f"`{spec_output.name}` is returned as a partial sum over {axes}; it must be the full value"
         mismatch = self._at_output("VC101", message, spec_output, impl_output, found)
         origin = self.relations.first_holder(impl_output.node)

@@ -148,7 +148,8 @@ def _draw_input(
     if not traced.dtype.is_floating_point:
         bound = index_bound(entry.node, lambda size: _known_size(size, sizes))
         bound = bound if index_limit is None else min(bound, index_limit)
-        return torch.randint(0, max(bound, 1), shape, generator=generator).to(traced.dtype)
+        lowest = 1 if not shape and bound > 1 else 0  # a single number may be a count, by which programs divide
+        return torch.randint(lowest, max(bound, 1), shape, generator=generator).to(traced.dtype)
     if distribution not in (Distribution.NORMAL, Distribution.IGNORED):
         size = _SMALL if distribution is Distribution.SMALL else 1.0
         return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5) * size
