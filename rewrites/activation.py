@@ -11,6 +11,7 @@ from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real, require_same_on_ranks
+from verifycompile.rewrites.log_weights import odds, one_minus
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -83,10 +84,17 @@ def silu_backward(b: Builder, grad_output: View, self: View) -> View:
     return b.mul(grad_output, opened, b.add(1, b.mul(self, b.sub(1, opened))))
 
 
+@operator(aten.sigmoid.default)
+def sigmoid(b: Builder, self: View) -> View:
+    known = odds(b, self)
+    return b.pointwise(FUNCTIONS["sigmoid"], self) if known is None else known.weight
+
+
 @operator(aten.sigmoid_backward.default)
 def sigmoid_backward(b: Builder, grad_output: View, output: View) -> View:
     require_real(b, "grad_output", "output")
-    return b.mul(grad_output, output, b.sub(1, output))
+    rest = one_minus(b.pool, output)
+    return b.mul(grad_output, output, b.sub(1, output) if rest is None else rest)
 
 
 @operator(aten.tanh_backward.default)
@@ -225,13 +233,16 @@ def celu(b: Builder, self: View, alpha: Number) -> View:
 def log_sigmoid_forward(b: Builder, self: View) -> tuple[View, View]:
     """The result, and what its gradient reads besides."""
     require_real(b, "self")
-    return b.pointwise(LOG_SIGMOID, self), b.pointwise(LOG_SIGMOID_BUFFER, self)
+    known = odds(b, self)
+    value = b.pointwise(LOG_SIGMOID, self) if known is None else known.log_weight
+    return value, b.pointwise(LOG_SIGMOID_BUFFER, self)
 
 
 @operator(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(b: Builder, grad_output: View, self: View, buffer: View) -> View:
     require_real(b, "grad_output", "self")
-    return b.mul(grad_output, b.pointwise(LOG_SIGMOID_DERIVATIVE, self, buffer))
+    known = odds(b, self)
+    return b.mul(grad_output, b.pointwise(LOG_SIGMOID_DERIVATIVE, self, buffer) if known is None else known.rest)
 
 
 # ------------------------------------------------------------------------------------------------ gated

@@ -27,6 +27,7 @@ from verifycompile.rewrites import (
     indexing,
     integers,
     layout,
+    log_weights,
     lookup,
     loss,
     margin_losses,
@@ -115,7 +116,7 @@ CONTRACTION_LEMMAS = (
     moments.split_constant_part,
 )
 
-COMBINATION_LEMMAS = (similar.sum_similar, ranges.merge_ranges)
+COMBINATION_LEMMAS = (log_weights.rest_of_weight, similar.sum_similar, ranges.merge_ranges)
 
 
 def code_of(name: str) -> str:

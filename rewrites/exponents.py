@@ -116,7 +116,7 @@ def distribute_weights(pool: TermPool, factors: Sequence[View], free: int) -> Se
 
 
 def _is_weight(view: View) -> bool:
-    return view.term.operation is EXPONENTIAL
+    return view.term.operation is EXPONENTIAL or (view.term.operation is POWER and is_positive(view.unscaled()))
 
 
 def _is_multiple(view: View, operation: Operation) -> bool:

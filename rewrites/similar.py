@@ -162,8 +162,8 @@ def _term_constants(pool: TermPool, wanted: Term) -> tuple[int, ...]:
         pending.pop()
         if term in known:
             continue
-        operands = sorted(term.operands, key=lambda v: v.term.id) if term.operation.commutative else term.operands
-        inner = (constant for view in operands for constant in (*_own_constants(view), *known[view.term]))
+        # Operands of commutative operations stand in the order of their forms, so alike in similar terms.
+        inner = (constant for view in term.operands for constant in (*_own_constants(view), *known[view.term]))
         known[term] = tuple(itertools.islice(inner, _MOST_CONSTANTS))
     return known[wanted]
 

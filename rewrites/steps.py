@@ -108,7 +108,7 @@ PROOFS = {
     "VL42": LAWS, "VL43": LAWS, "VL44": INDUCTION, "VL45": SOLVER, "VL50": INDUCTION, "VL51": INDUCTION,
     "VL52": INDUCTION, "VL53": INDUCTION, "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT,
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
-    "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL86": POINT, "VL87": INDUCTION, "VL70": POINT,
+    "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT,
     "VL71": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -57,7 +57,7 @@ def test_depth() -> None:
     view = b.power(b.add(b.mul(pool.leaf("x", (4,)), pool.leaf("y", (4,))), 1), -1)
     assert show_term(view.term, depth=0) == "power[i]<-1>(...)"
     assert show_term(view.term, depth=1) == "power[i]<-1>(combine[i](...)[i])"
-    assert show_term(view.term) == "power[i]<-1>(combine[i](1, contract[i](x[i], y[i])[i])[i])"
+    assert show_term(view.term) == "power[i]<-1>(combine[i](contract[i](x[i], y[i])[i], 1)[i])"
     assert describe_term(view.term) == f"#{view.term.id} power[i]<-1>(combine[i](...)[i])"
 
 

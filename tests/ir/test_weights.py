@@ -9,10 +9,13 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.exponential import EXPONENTIAL, is_positive, may_be_lowest
+from verifycompile.ir.relabel import narrow
 from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.activation import log_sigmoid_forward, sigmoid, sigmoid_backward
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import MAXIMUM, choose
+from verifycompile.rewrites.log_weights import rest_of_weight
 from verifycompile.rewrites.reduction import extreme
 
 ROWS, KEYS, WIDTH = 3, 4, 2
@@ -105,3 +108,32 @@ def test_maximum_that_may_be_lowest_is_not_taken_apart() -> None:
     assert not may_be_lowest(new)
     rescaled = b.exp(b.sub(v["c"], new))
     assert b.mul(rescaled, b.exp(b.sub(new, v["c"]))) == b.full(1, (ROWS,))
+
+
+def test_parts_of_a_softmax_are_merged_by_a_sigmoid() -> None:
+    """``out - sigmoid(here - before) (out - part)`` is the output of both; not if the logarithms change places."""
+    b, v, evaluator = leaves()
+    b.pool.combination_rules.append(rest_of_weight)
+    first, second = (b.exp(narrow(v["s"], 1, start, 2)) for start in (0, 2))
+    totals = [b.sum(part, [1]) for part in (first, second)]
+    before, here = (b.log(total) for total in totals)
+    outputs = [b.mul(value, b.power(total, -1)) for value, total in zip((v["x"], v["y"]), totals, strict=True)]
+    weight = sigmoid(b, b.sub(here, before))
+    merged = b.sub(outputs[0], b.mul(weight, b.sub(*outputs)))
+    inverse = b.power(b.add(*totals), -1)
+    assert merged == b.add(b.mul(v["x"], inverse), b.mul(v["y"], inverse))
+    s, x, y = (evaluator.leaves[name] for name in "sxy")
+    sums = s[:, :2].exp().sum(1), s[:, 2:].exp().sum(1)
+    check(evaluator, merged, (x + y) / (sums[0] + sums[1]))
+    check(evaluator, sigmoid_backward(b, v["x"], weight), x * sums[0] * sums[1] / (sums[0] + sums[1]) ** 2)
+    check(evaluator, b.sub(before, log_sigmoid_forward(b, b.sub(before, here))[0]), (sums[0] + sums[1]).log())
+    turned = sigmoid(b, b.sub(before, here))
+    assert b.sub(outputs[0], b.mul(turned, b.sub(*outputs))) != merged
+
+
+def test_sigmoid_of_what_may_be_zero_stays_a_sigmoid() -> None:
+    b, v, _ = leaves()
+    unknown = b.sub(b.log(v["x"]), b.log(b.exp(v["y"])))
+    assert sigmoid(b, unknown).term.operation.name == "sigmoid"
+    scaled = b.scale(b.log(b.sum(b.exp(v["s"]), [1])), 2)
+    assert sigmoid(b, scaled).term.operation.name == "sigmoid"

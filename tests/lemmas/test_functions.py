@@ -261,6 +261,9 @@ CLAIMS: dict[str, list[Claim]] = {
             (left == linear(right), linear(right + y * f) == linear(right) + linear(y * f)),
         ),
     ],
+    "VL88": [
+        Claim("rest of a weight", x - x * b / (a + b) == x * a / (a + b), {"positive": a + b > 0}),
+    ],
     "VL70": [
         Claim("mask again", m * (m * a + m * b) == m * a + m * b, {"mask": is_mask(m)}),
     ],

@@ -18,7 +18,7 @@ import torch.fx
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import coordinate_of, real_object
-from verifycompile.torch_interface.ranks import new_coordinate
+from verifycompile.torch_interface.ranks import exchanges_parts, new_coordinate
 from verifycompile.torch_interface.schema import arguments_of
 from verifycompile.torch_interface.source import location_of
 
@@ -54,6 +54,9 @@ def compare(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
     shortest = min(rows, key=len)
     for position in range(len(shortest)):
         comparison.row([nodes[position] for nodes in rows])
+    exchanged = next((node for node in comparison.numbers if exchanges_parts(node)), None)
+    if exchanged is not None:
+        raise DifferentGraphsError(f"the ranks exchange parts of different sizes in `{exchanged.name}`", exchanged)
     longer = next((rank for rank, nodes in zip(ranks, rows, strict=True) if len(nodes) != len(shortest)), None)
     if longer is not None:
         raise DifferentGraphsError(f"the graph of rank {longer} is longer than that of another rank", None)

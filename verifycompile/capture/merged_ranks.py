@@ -498,7 +498,12 @@ def _all_to_all(nodes: _Nodes, values: Sequence[torch.fx.Node], arguments: Argum
             raise UnmergeableError(f"all_to_all_single with the split sizes {sizes}")
         starts = itertools.accumulate([0, *sizes])
         pieces.append([nodes.part(value, 0, start, size) for start, size in zip(starts, sizes, strict=False)])
-    return [nodes.join([row[index] for row in pieces], 0) for index in range(len(values))]
+    return [_joined(nodes, [row[index] for row in pieces]) for index in range(len(values))]
+
+
+def _joined(nodes: _Nodes, pieces: Sequence[torch.fx.Node]) -> torch.fx.Node:
+    """The pieces that a rank gets, of which some may be empty."""
+    return nodes.join([piece for piece in pieces if piece.meta["val"].shape[0]] or pieces[:1], 0)
 
 
 def _broadcast(_: _Nodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:

@@ -19,7 +19,7 @@ from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import axes_of_line
-from verifycompile.torch_interface.ranks import coordinate_node, has_messages, size_environment
+from verifycompile.torch_interface.ranks import coordinate_node, exchanges_parts, has_messages, size_environment
 
 
 class DifferentGraphsError(Exception):
@@ -70,6 +70,8 @@ class Generalization:
         args = self._general([node.args for node in row], first)
         kwargs = self._general([node.kwargs for node in row], first)
         if _has_expression(args) or _has_expression(kwargs):
+            if exchanges_parts(first):
+                raise DifferentGraphsError(f"the ranks exchange parts of different sizes in `{first.name}`")
             self._changes.append((first, args, kwargs))
 
     def _compare_constants(self, row: Sequence[torch.fx.Node]) -> None:

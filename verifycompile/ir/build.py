@@ -14,6 +14,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from verifycompile.ir.relabel import UnalignedError, compose, merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
+from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW, has_windows, reads_window, resized, window_at
@@ -94,7 +95,7 @@ def apply(
     if coefficient == 0:
         sizes = label_sizes(operands, signature)
         return pool.zero(tuple(sizes[label] for label in signature.output))
-    shape = _normalize(plain, signature, _operand_orders(operation, plain))
+    shape = _normalize(plain, signature, _operand_orders(pool, operation, plain))
     term = pool.intern(
         operation,
         attributes,
@@ -199,11 +200,17 @@ def refine(operands: Sequence[View], signature: Signature, sizes: Mapping[Label,
     return result
 
 
-def _operand_orders(operation: Operation, operands: list[View]) -> list[tuple[int, ...]]:
+def _operand_orders(pool: TermPool, operation: Operation, operands: list[View]) -> list[tuple[int, ...]]:
+    """Orders of the operands: by their forms first, so that similar terms have their indices in one order."""
     plain = tuple(range(len(operands)))
-    if not operation.commutative:
+    if not operation.commutative or len(operands) == 1:
         return [plain]
-    ranked = sorted(plain, key=lambda i: (operands[i].term.id, str(operands[i].coefficient)))
+
+    def rank(i: int) -> tuple[int, int, str]:
+        term = operands[i].term
+        return term_key(pool, term), term.id, str(operands[i].coefficient)
+
+    ranked = sorted(plain, key=rank)
     groups = [list(g) for _, g in itertools.groupby(ranked, key=lambda i: operands[i].term.id)]
     if all(len(group) == 1 for group in groups):
         return [tuple(ranked)]

@@ -161,6 +161,11 @@ def has_messages(graph: torch.fx.GraphModule) -> bool:
     )
 
 
+def exchanges_parts(node: torch.fx.Node) -> bool:
+    """Whether a node exchanges parts of given sizes between the ranks."""
+    return namespace(node) == "_c10d_functional" and str(node.target).split(".")[1] == "all_to_all_single"
+
+
 def functional_collectives() -> Any:
     """The namespace of torch's functional collectives."""
     importlib.import_module("torch.distributed._functional_collectives")  # registers the operators
