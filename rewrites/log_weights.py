@@ -1,7 +1,7 @@
 """Sigmoids of differences of logarithms: the weights by which parts of a softmax are merged.
 
-``sigmoid(log b - log a)`` is ``b / (a + b)``. So ``out - sigmoid(b - a) * (out - part)``, and ``a - logsigmoid(a - b)``,
-are the output and the logarithm of both parts together.
+``sigmoid(log b - log a)`` is ``b / (a + b)``. So ``out - sigmoid(b - a) * (out - part)`` is the output of both parts
+together, and ``a - logsigmoid(a - b)`` its logarithm.
 """
 
 from __future__ import annotations
