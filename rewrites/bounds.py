@@ -6,11 +6,13 @@ an index that is shifted to a shard of the table must be shown to be masked, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
 from verifycompile.rewrites.formula import both, implies
@@ -58,3 +60,35 @@ def require_within(b: Builder, index: View, size: Size) -> None:
     computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
     if computed and any(index.uses(axis) for axis in range(b.lead)) and not within(b.pool, index, size):
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
+
+
+_PLACES = ("topk_indices", "sort_indices", "argmax", "argmin")
+"""Operations whose elements are places of the dimension that they read."""
+
+
+def bound_of(b: Builder, key: View) -> int | None:
+    """A number above all elements, which are whole and not below zero; None where none is known."""
+    if key.coefficient == 1 and key.term.operation.name in _PLACES:
+        (core,) = key.term.cores
+        size = product(key.term.index_sizes[i] for i in core)
+        return size if isinstance(size, int) else None
+    largest = _largest(key)
+    return largest + 1 if largest is not None and within(b.pool, key, largest + 1) else None
+
+
+def _largest(view: View) -> int | None:
+    """A number that no element of a sum of counters exceeds."""
+    if view.term.operation is COMBINE and view.coefficient == 1:
+        parts = [_largest(part) for part in open_view(view).operands]
+        return None if None in parts else sum(part for part in parts if part is not None)
+    if view.term.operation is UNIT:
+        return math.ceil(view.coefficient) if isinstance(view.coefficient, Fraction) else None
+    if view.term.operation is not IOTA or not isinstance(view.coefficient, Fraction):
+        return None
+    total, weight = 0, 1
+    for dim, divisor, size in reversed(view.axes[0]):
+        if not isinstance(size, int) or not isinstance(divisor, int):
+            return None
+        total += weight * (divisor if dim == CONSTANT else size - 1)
+        weight *= size
+    return math.ceil(view.coefficient * total) if view.coefficient > 0 else 0

@@ -38,6 +38,7 @@ from verifycompile.rewrites import (
     one_hot,
     one_hot_gradient,
     ordering,
+    padded_pieces,
     pooling,
     random,
     ranges,
@@ -47,6 +48,7 @@ from verifycompile.rewrites import (
     scatter,
     searching,
     similar,
+    sorted_rows,
     special_functions,
     statistics,
     strided,
@@ -97,6 +99,7 @@ FAMILIES = (
 
 CONTRACTION_LEMMAS = (
     counters.join_equal_counters,
+    counters.sum_of_counted_digits,
     lookup.merge_equal_masks,
     exponents.merge_exponentials,
     exponents.merge_powers,
@@ -116,7 +119,12 @@ CONTRACTION_LEMMAS = (
     moments.split_constant_part,
 )
 
-COMBINATION_LEMMAS = (log_weights.rest_of_weight, similar.sum_similar, ranges.merge_ranges)
+COMBINATION_LEMMAS = (
+    log_weights.rest_of_weight,
+    similar.sum_similar,
+    ranges.merge_ranges,
+    padded_pieces.sum_padded,
+)
 
 
 def code_of(name: str) -> str:

@@ -30,7 +30,8 @@ def _group(group: Any) -> Group:
     return group
 
 
-def _ranks(b: Builder, group: Group) -> int:
+def group_ranks(b: Builder, group: Group) -> int:
+    """How many ranks a group has."""
     count = 1
     for axis in group.axes:
         count *= b.mesh[axis]
@@ -49,7 +50,7 @@ def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
     if operation in ("sum", "avg"):
         reduced = algebra.sum_over(b.pool, view, axes)
         if operation == "avg":
-            reduced = reduced.scaled(divide(ONE, as_scalar(_ranks(b, group))))
+            reduced = reduced.scaled(divide(ONE, as_scalar(group_ranks(b, group))))
     elif operation in ("max", "min"):
         reduced = reduce_extreme(b.pool, view, axes, operation)
     else:
@@ -66,7 +67,7 @@ def _is_whole(dtype: torch.dtype) -> bool:
 def _rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 1) -> list[Digit]:
     """The number of a rank within the group: digits of the mesh axes, or digits of ``dim`` above ``inner``."""
     digits: list[Digit] = []
-    divisor: Size = product((inner, _ranks(b, group)))
+    divisor: Size = product((inner, group_ranks(b, group)))
     for axis in group.axes:
         size = b.mesh[axis]
         divisor = exact_quotient(divisor, size) or 1
@@ -83,7 +84,7 @@ def gather_dim(b: Builder, view: View, dim: int, group: Group) -> View:
     position = b.dim(view, dim)
     length = view.shape[position]
     shape = list(view.shape)
-    shape[position] = product((length, _ranks(b, group)))
+    shape[position] = product((length, group_ranks(b, group)))
     replacement = _identity(view)
     replacement[position] = [(position, 1, length)]
     for axis, digit in zip(group.axes, _rank_digits(b, group, position, length), strict=True):
@@ -94,7 +95,7 @@ def gather_dim(b: Builder, view: View, dim: int, group: Group) -> View:
 def scatter_dim(b: Builder, view: View, dim: int, group: Group) -> View:
     """Keep this rank's block of tensor dimension ``dim``."""
     position = b.dim(view, dim)
-    length = exact_quotient(view.shape[position], _ranks(b, group))
+    length = exact_quotient(view.shape[position], group_ranks(b, group))
     if length is None:
         raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[position]} scattered unevenly")
     return relabel.replace_dim(view, position, [*_rank_digits(b, group), (position, 1, length)], length)
@@ -125,14 +126,14 @@ def reduce_scatter_tensor(b: Builder, input: View, reduce_op: str, group_size: i
 
 
 def _check_size(b: Builder, group: Group, group_size: int) -> None:
-    if group_size != _ranks(b, group):
-        raise UnsupportedError(UNREPRESENTABLE, f"group_size={group_size} for a group of {_ranks(b, group)} ranks")
+    if group_size != group_ranks(b, group):
+        raise UnsupportedError(UNREPRESENTABLE, f"group_size={group_size} for a group of {group_ranks(b, group)} ranks")
 
 
 def exchange(b: Builder, view: View, gather: int, split: int, group: Group) -> View:
     """All-to-all: rank and the leading digit of ``split`` change places; blocks are put together along ``gather``."""
     source, target = b.dim(view, split), b.dim(view, gather)
-    ranks = _ranks(b, group)
+    ranks = group_ranks(b, group)
     length = exact_quotient(view.shape[source], ranks)
     if length is None:
         raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[source]} exchanged unevenly")
@@ -157,7 +158,7 @@ def all_to_all_single(
     b: Builder, input: View, output_split_sizes: Any, input_split_sizes: Any, group_name: Group
 ) -> View:
     group = _group(group_name)
-    rows, ranks = b.shape(input)[0], _ranks(b, group)
+    rows, ranks = b.shape(input)[0], group_ranks(b, group)
     each = exact_quotient(rows, ranks)
     for sizes in (output_split_sizes, input_split_sizes):
         if each is None or len(sizes) != ranks or any(size != each for size in sizes):
@@ -173,8 +174,8 @@ def shard_dim_alltoall(b: Builder, input: View, gather_dim: int, shard_dim: int,
 @operator(c10d.broadcast.default)
 def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
     group = _group(group_name)
-    if not 0 <= src < _ranks(b, group):
-        raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {_ranks(b, group)} ranks")
+    if not 0 <= src < group_ranks(b, group):
+        raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {group_ranks(b, group)} ranks")
     replacement = _identity(input)
     for axis, digit in zip(group.axes, _source_digits(b, group, src), strict=True):
         replacement[axis] = [digit]
@@ -183,7 +184,7 @@ def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
 
 def _source_digits(b: Builder, group: Group, source: int) -> list[Digit]:
     digits: list[Digit] = []
-    rest = _ranks(b, group)
+    rest = group_ranks(b, group)
     for axis in group.axes:
         rest //= b.mesh[axis]
         digits.append((CONSTANT, source // rest % b.mesh[axis], b.mesh[axis]))

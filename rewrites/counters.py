@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from verifycompile.ir.algebra import IOTA, open_view
-from verifycompile.ir.indicator import EQUAL
-from verifycompile.ir.relabel import UnalignedError, extract, substitute
+from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.indicator import EQUAL, equal
+from verifycompile.ir.relabel import UnalignedError, extract, merge_digits, substitute
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import Digit, TermPool, View
+from verifycompile.ir.term import Axis, Digit, TermPool, View
 from verifycompile.rewrites.matching import matching_lemma
 
 
@@ -67,3 +67,66 @@ def _places(number: View, counter: View, shape: tuple[Size, ...], free: int) -> 
             return None
         weight = product((weight, size))
     return places
+
+
+@matching_lemma("VL47", "sum-of-counted-digits")
+def sum_of_counted_digits(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """The sum over k of ``n == m j + k``, where k counts to m, is ``n // m == j``; and so for any digits of a counter."""
+    for factor in factors:
+        found = _other_digits(pool, factor)
+        if found is not None:
+            pool.lemma_trace.append(("sum-of-counted-digits", repr(factor.term)))
+            return [*(f for f in factors if f is not factor), *found]
+    return None
+
+
+def _other_digits(pool: TermPool, view: View) -> Sequence[View] | None:
+    """The comparisons of the digits that are not summed; None where the view is no such sum."""
+    term = view.term
+    if term.operation is not CONTRACT or not term.summed or [v.term.operation for v in term.operands] != [EQUAL]:
+        return None
+    opened = open_view(view)
+    (mask,) = opened.operands
+    operands = open_view(mask).operands
+    summed = set(opened.summed)
+    for number, counter in (operands, operands[::-1]):
+        if number.term.operation is not IOTA or counter.term is not number.term:
+            continue
+        if number.coefficient != 1 or counter.coefficient != 1 or any(number.uses(d) for d in summed):
+            continue
+        digits = counter.axes[0]
+        bound = [d for d in digits if d[0] in summed]
+        whole = all(divisor == 1 and opened.shape[dim] == size for dim, divisor, size in bound)
+        if not whole or {d[0] for d in bound} != summed or len(bound) != len(summed):
+            continue
+        try:
+            pairs = _compared(number.axes[0], digits, summed)
+        except UnalignedError:
+            continue
+        masks = [(_counter(pool, view.shape, left), _counter(pool, view.shape, right)) for left, right in pairs]
+        return [equal(pool, *pair) for pair in masks] or [pool.constant(Fraction(1), view.shape)]
+    return None
+
+
+def _compared(number: Axis, digits: Axis, summed: set[int]) -> list[tuple[Axis, Axis]]:
+    """Runs of digits that are not summed, each with the digits of the number at its place."""
+    pairs: list[tuple[Axis, Axis]] = []
+    weight: Size = 1
+    run: list[Digit] = []
+    for digit in (*reversed(digits), None):
+        if digit is not None and digit[0] not in summed:
+            run.insert(0, digit)
+            continue
+        if run:
+            size = product(d[2] for d in run)
+            pairs.append((merge_digits(extract(number, weight, size)), merge_digits(run)))
+            weight, run = product((weight, size)), []
+        if digit is not None:
+            weight = product((weight, digit[2]))
+    return pairs
+
+
+def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
+    """The number that digits spell."""
+    counter = iota(pool, product(d[2] for d in digits))
+    return View(Fraction(1), counter.term, shape, (digits,))

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from verifycompile.ir.algebra import CONTRACT, INFINITY
+from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
@@ -390,6 +390,16 @@ def triu(b: Builder, self: View, diagonal: int) -> View:
 # ------------------------------------------------------------------------------------------------ casts
 
 
+def is_whole_sum(view: View) -> bool:
+    """Whether a value is a whole number because it is a sum of products of whole numbers, such as a count."""
+    if isinstance(view.coefficient, sympy.Expr) or view.coefficient.denominator != 1:
+        return False
+    operation = view.term.operation
+    if operation in (COMBINE, CONTRACT):
+        return all(is_whole_sum(operand) for operand in view.term.operands)
+    return operation.whole or operation.indicator or not view.term.index_sizes and operation.name == "one"
+
+
 def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None) -> View:
     """Conversion between dtypes. What loses more than rounding is no identity, and is declared or refused."""
     if target is None or target == source:
@@ -402,7 +412,7 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
         if source in INTEGER_DTYPES or source is torch.bool:
             return view
         if source in REAL_DTYPES:
-            return b.pointwise(TRUNCATE, view)
+            return view if is_whole_sum(view) else b.pointwise(TRUNCATE, view)
     if target is torch.bool:
         return view if is_indicator(view) else b.negate(b.equal(view, 0))
     raise UnsupportedError(UNSUPPORTED, f"a cast from {source} to {target}")

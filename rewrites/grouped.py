@@ -6,10 +6,15 @@ contraction, and every dimension but that of the groups may be sharded.
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+from typing import Any
+
 import torch
 
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
@@ -41,6 +46,38 @@ def grouped_outer_product(b: Builder, left: View, right: View, ends: View) -> Vi
     return b.contraction("g i, i k, i n -> g k n", groups, left, right)
 
 
+@operator(aten._grouped_mm.default)
+def grouped_mm(b: Builder, self: View, mat2: View, offs: View | None, bias: View | None, out_dtype: Any) -> View:
+    """Products of matrices, one a group. ``offs``: where the groups of rows, of columns, or of summands end.
+
+    The rest of the result is not defined where the last group ends before the rows or columns do.
+    """
+    del out_dtype  # a float dtype: a cast
+    if bias is not None:
+        raise UnsupportedError(UNSUPPORTED, "a grouped product with a bias")
+    ranks = (b.rank(self), b.rank(mat2))
+    if offs is None:
+        return b.contraction("g m k, g k n -> g m n", self, mat2)
+    if ranks == (2, 2):
+        return grouped_outer_product(b, b.transpose(self, 0, 1), mat2, offs)
+    if ranks == (2, 3):
+        return grouped_product(b, self, mat2, offs)
+    if ranks == (3, 2):
+        turned = grouped_product(b, b.transpose(mat2, 0, 1), b.transpose(self, 1, 2), offs)
+        return b.transpose(turned, 0, 1)
+    raise UnsupportedError(UNSUPPORTED, "a grouped product of batches with ends")
+
+
+def _counts_each(b: Builder, view: View, bins: int, low: Number, high: Number) -> bool:
+    """Whether all elements are whole numbers from 0 to ``bins`` - 1, and each of these has the bin of its number."""
+    bound = bound_of(b, view)
+    if bound is None or bound > bins or not isinstance(low, int | float) or not isinstance(high, int | float):
+        return False
+    first, width = Fraction(low), Fraction(high) - Fraction(low)
+    places = [min(math.floor((number - first) * bins / width), bins - 1) for number in range(bins)]
+    return Fraction(low) <= 0 and bins - 1 <= Fraction(high) and places == list(range(bins))
+
+
 @operator(aten.histc.default)
 def histc(b: Builder, self: View, bins: int, min: Number, max: Number) -> View:
     """How many elements fall into each bin."""
@@ -48,5 +85,7 @@ def histc(b: Builder, self: View, bins: int, min: Number, max: Number) -> View:
     if min == max:
         raise UnsupportedError(UNSUPPORTED, "histc between the smallest and the largest element")
     wide = b.unsqueeze(self, b.rank(self))
+    if _counts_each(b, self, bins, min, max):
+        return b.sum(b.equal(wide, b.iota(bins)), list(range(b.rank(self))))
     found = b.pointwise(IN_BIN, wide, b.iota(bins), attributes=(bins, min, max))
     return b.sum(found, list(range(b.rank(self))))

@@ -13,17 +13,19 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
-from verifycompile.ir.indicator import is_indicator
-from verifycompile.ir.size import Size, normalize_size, product
-from verifycompile.ir.term import View
+from verifycompile.ir.algebra import CONTRACT, IOTA, contract, open_view
+from verifycompile.ir.indicator import EQUAL, is_indicator
+from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
+from verifycompile.ir.term import CONSTANT, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import reduce_over
+from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import (
     UNREPRESENTABLE,
     Declaration,
@@ -39,6 +41,8 @@ aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 
 _FAR = 2**31
 """A bound of a slice beyond every size means the end."""
+_MOST_GROUPS = 1024
+"""Into no more parts a table is cut to find out which of them a slice takes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +50,28 @@ class Rows:
     """``present``: for each of ``total`` rows whether it is there.
 
     ``span``: the first row and the one past the last, where the second is known to be none before the first.
+    ``ties``: None where the rows are in order; else what the order, which is not known, depends on.
+    ``table``: sizes of the table that the rows are taken from, as far as they are known; a guess where to look.
     """
 
     total: Size
     present: View
     span: tuple[sympy.Expr, sympy.Expr] | None
+    ties: Hashable = None
+    table: tuple[Size, ...] = dataclasses.field(default=(), compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sorting:
+    """How the ``length`` rows of a tensor are sorted by ``key``, of which every element is one of ``groups`` numbers.
+
+    ``index``: the places of the sorted rows, as the sort gives them.
+    """
+
+    key: View
+    index: View
+    groups: int
+    length: Size
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,12 +92,35 @@ class Filled:
     length: sympy.Expr
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sorted:
+    """The places in ``source``, rows themselves, of its rows in the order of a sort: ``rows``, by group and row."""
+
+    source: Rows
+    rows: Rows
+    groups: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Unsorted:
+    """For each row that was sorted its place among the sorted ones. ``source``: None for all rows of a tensor."""
+
+    source: Rows | None
+    rows: Rows
+    groups: int
+    length: Size
+
+
 class Counts:
-    """Numbers that one program reads from tensors. ``views``: their values. ``lengths``: those that are sizes."""
+    """Numbers that one program reads from tensors. ``views``: their values. ``lengths``: those that are sizes.
+
+    ``sortings``: what rows are all rows of a tensor, sorted.
+    """
 
     def __init__(self) -> None:
         self.views: dict[sympy.Basic, View] = {}
         self.lengths: set[sympy.Basic] = set()
+        self.sortings: dict[Rows, Sorting] = {}
 
     def occur_in(self, value: object) -> bool:
         """Whether a number is an expression of them."""
@@ -109,7 +153,8 @@ _HANDLERS: dict[object, Declaration] = {}
 _POINTWISE_BESIDES = frozenset(
     {
         aten._to_copy.default, aten.detach.default, aten.alias.default, aten.zeros_like.default,
-        aten.ones_like.default, aten.full_like.default,
+        aten.ones_like.default, aten.full_like.default, aten.floor_divide.default, aten.floor_divide.Scalar,
+        aten.clone.default,
     }
 )  # fmt: skip
 """Work row by row without torch's tag for it."""
@@ -147,7 +192,7 @@ def call_ragged(b: Builder, counts: Counts, target: object, args: Sequence[Any],
 # ------------------------------------------------------------------------------------------------ helpers
 
 
-def _require(condition: bool, what: str) -> None:
+def require(condition: bool, what: str) -> None:
     if not condition:
         raise UnsupportedError(UNREPRESENTABLE, f"{what} a dimension whose size is read from a tensor")
 
@@ -167,6 +212,69 @@ def masked(b: Builder, value: Ragged) -> View:
     return b.mul(value.view, mask)
 
 
+def group_counts(b: Builder, rows: Rows, groups: int) -> list[View] | None:
+    """How many rows are there in each of so many equal stretches of the table that they are taken from."""
+    length = exact_quotient(rows.total, groups)
+    if length is None:
+        return None
+    numbers = b.sum(b.reshape(rows.present, (groups, length)), [1])
+    return [settled(b, b.select(numbers, 0, k)) for k in range(groups)]
+
+
+def settled(b: Builder, number: View) -> View:
+    """An element of a table of sums as the sum of elements, so that both are one term."""
+    fixed = any(digit[0] == CONSTANT for axis in number.axes for digit in axis)
+    if number.term.operation is not CONTRACT or not fixed:
+        return number
+    opened = open_view(number)
+    labels = tuple(range(len(opened.shape)))
+    operands = [View(v.coefficient, v.term, opened.shape, v.axes) for v in opened.operands]
+    kept = labels[: number.rank]
+    result = contract(b.pool, operands, [labels] * len(operands), kept, frozenset(labels[number.rank :]))
+    return result.scaled(number.coefficient)
+
+
+def stretch(b: Builder, value: Ragged, number: int, groups: int) -> Ragged:
+    """The rows in one of so many equal stretches of the table that they are taken from."""
+    length = exact_quotient(value.rows.total, groups)
+    assert length is not None
+    present = b.narrow(value.rows.present, 0, number * length, length)
+    ties = None if value.rows.ties is None else (value.rows.ties, number, groups)
+    view = b.narrow(value.view, value.dim, number * length, length)
+    return Ragged(view, value.dim, Rows(length, present, None, ties, _within_stretch(value.rows.table, groups)))
+
+
+def _within_stretch(table: tuple[Size, ...], groups: int) -> tuple[Size, ...]:
+    """The table of one of so many equal stretches."""
+    if not table or groups == 1:
+        return table
+    first, rest = table[0], table[1:]
+    if not isinstance(first, int):
+        return ()
+    if first <= groups:
+        return _within_stretch(rest, groups // first) if groups % first == 0 else ()
+    return (first // groups, *rest) if first % groups == 0 else ()
+
+
+def collapsed(b: Builder, value: Ragged, groups: int, length: Size) -> View:
+    """For each of ``length`` rows what the sorted row that it became is: the only one of its groups that is there."""
+    shape = b.shape(value.view)
+    split = [*shape[: value.dim], groups, length, *shape[value.dim + 1 :]]
+    view = b.reshape(value.view, split)
+    if not view.uses(b.dim(view, value.dim)):
+        return b.select(view, value.dim, 0)
+    return b.sum(b.reshape(masked(b, value), split), [value.dim])
+
+
+def laid_out(b: Builder, counts: Counts, value: Ragged) -> View | None:
+    """All rows of a tensor that were sorted, as a tensor; None for other rows."""
+    sorting = counts.sortings.get(value.rows)
+    if sorting is None:
+        return None
+    whole = collapsed(b, value, sorting.groups, sorting.length)
+    return dense(b, aten.index_select.default, whole, value.dim, sorting.index)
+
+
 def _between(b: Builder, counts: Counts, total: Size, start: sympy.Expr, stop: sympy.Expr) -> Rows:
     position = b.iota(total)
     factors: list[View] = []
@@ -180,17 +288,17 @@ def _between(b: Builder, counts: Counts, total: Size, start: sympy.Expr, stop: s
 
 def _pointwise(b: Builder, declaration: Declaration, bound: dict[str, Any]) -> Ragged:
     operands = [value for value in bound.values() if isinstance(value, Ragged)]
-    _require(bool(operands), f"`{declaration.target}` makes")
+    require(bool(operands), f"`{declaration.target}` makes")
     first = operands[0]
     from_end = first.dim - b.rank(first.view)
     for operand in operands:
         same = operand.dim - b.rank(operand.view) == from_end and operand.rows == first.rows
-        _require(same, f"`{declaration.target}` pairs other rows along")
+        require(same, f"`{declaration.target}` pairs other rows along")
     whole: dict[str, Any] = {}
     for name, value in bound.items():
         if isinstance(value, View) and b.rank(value) >= -from_end:
-            _require(b.shape(value)[from_end] == 1, f"`{declaration.target}` pairs other rows along")
-        _require(not isinstance(value, (sympy.Basic, Filled)), f"`{declaration.target}` computes with the size of")
+            require(b.shape(value)[from_end] == 1, f"`{declaration.target}` pairs other rows along")
+        require(not isinstance(value, (sympy.Basic, Filled)), f"`{declaration.target}` computes with the size of")
         whole[name] = value.view if isinstance(value, Ragged) else value
     shapes = [b.shape(value) for value in whole.values() if isinstance(value, View)]
     rank = max(map(len, shapes))
@@ -209,7 +317,7 @@ def _whole_rows(b: Builder, counts: Counts, value: View | Ragged, dim: int) -> t
     total = b.shape(view)[dim]
     if isinstance(value, View):
         return view, _between(b, counts, total, sympy.Integer(0), sympy.sympify(total))
-    _require(value.dim == dim and value.rows.span is not None, "a part of rows chosen one by one along")
+    require(value.dim == dim and value.rows.span is not None, "a part of rows chosen one by one along")
     return view, value.rows
 
 
@@ -222,23 +330,68 @@ def slice_rows(
     first, last = (sympy.sympify(0 if start is None else start), None if end is None else sympy.sympify(end))
     if isinstance(self, Ragged) and dim != self.dim:
         return Ragged(dense(b, aten.slice.Tensor, self.view, dim, start, end, step), self.dim, self.rows)
-    _require(step == 1, "every so many elements of")
+    require(step == 1, "every so many elements of")
     if isinstance(self, Ragged) and first == 0 and (last is None or (last.is_Integer and last >= _FAR)):
         return self
+    if isinstance(self, Ragged) and self.rows.span is None:
+        return _slice_of_groups(b, counts, self, first, last)
     view, rows = _whole_rows(b, counts, self, dim)
     assert rows.span is not None
     low, high = rows.span
     # Negative bounds count from the end; a sum of sizes is none.
-    _require(counts.at_least(first, sympy.Integer(0)), "a part of")
+    require(counts.at_least(first, sympy.Integer(0)), "a part of")
     if last is None or (last.is_Integer and last >= _FAR):
         part = _between(b, counts, rows.total, sympy.expand(low + first), high)
         return Ragged(view, dim, part if counts.at_least(high, low + first) else dataclasses.replace(part, span=None))
-    _require(counts.at_least(last, sympy.Integer(0)), "a part of")
+    require(counts.at_least(last, sympy.Integer(0)), "a part of")
     stop = low + last
     # Past the last row a slice ends; past the end of the whole tensor there are no rows to be present.
-    _require(high == rows.total or counts.at_least(high, stop), "a part, which may be longer, of")
+    require(high == rows.total or counts.at_least(high, stop), "a part, which may be longer, of")
     part = _between(b, counts, rows.total, sympy.expand(low + first), sympy.expand(stop))
     return Ragged(view, dim, part if counts.at_least(last, first) else dataclasses.replace(part, span=None))
+
+
+def _groups_up_to(b: Builder, counts: Counts, value: Ragged, end: sympy.Expr, groups: int) -> int | None:
+    """How many stretches of the table hold so many rows; None where that is not known."""
+    found = group_counts(b, value.rows, groups)
+    terms = sympy.expand(end).as_coefficients_dict() if end != 0 else {}
+    if found is None or any(factor != 1 or symbol not in counts.views for symbol, factor in terms.items()):
+        return None
+    open_numbers = [settled(b, counts.views[symbol]) for symbol in terms]
+    for count in found[: len(open_numbers)]:
+        if count not in open_numbers:
+            return None
+        open_numbers.remove(count)
+    return len(terms)
+
+
+def _group_numbers_of(rows: Rows) -> Iterator[int]:
+    """Into how many equal stretches the table of the rows may be cut."""
+    groups = 1
+    for size in rows.table:
+        if not isinstance(size, int) or groups * size > _MOST_GROUPS:
+            return
+        groups *= size
+        yield groups
+
+
+def _slice_of_groups(
+    b: Builder, counts: Counts, value: Ragged, first: sympy.Expr, last: sympy.Expr | None
+) -> Ragged | View:
+    """Rows between two numbers of rows, where some stretches of the table hold as many."""
+    sorting = counts.sortings.get(value.rows)
+    whole = sorting is not None and last == sorting.length
+    to_end = last is None or whole or (last.is_Integer and last >= _FAR)
+    for groups in _group_numbers_of(value.rows):
+        start = _groups_up_to(b, counts, value, first, groups)
+        stop = groups if to_end or last is None else _groups_up_to(b, counts, value, last, groups)
+        if start is None or stop is None or stop <= start:
+            continue
+        if (start, stop) == (0, groups):
+            return value
+        parts = [stretch(b, value, number, groups) for number in range(start, stop)]
+        return parts[0] if len(parts) == 1 else _joined(b, parts)
+    raise UnsupportedError(UNREPRESENTABLE, "a part of rows, which is no sequence of their groups,")
 
 
 @ragged(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, aten.split_with_sizes_copy.default)
@@ -251,6 +404,8 @@ def split_rows(b: Builder, counts: Counts, self: Any, split_sizes: Sequence[Numb
         starts = itertools.accumulate(pieces.lengths, initial=0)
         views = [b.narrow(pieces.view, dim, at, n) for at, n in zip(starts, pieces.lengths, strict=False)]
         return tuple(Ragged(view, self.dim, self.rows) for view in views)
+    if isinstance(self, Ragged) and self.rows.span is None:
+        return _split_by_groups(b, counts, self, split_sizes)
     view, rows = _whole_rows(b, counts, self, dim)
     assert rows.span is not None
     edges = [rows.span[0]]
@@ -262,18 +417,49 @@ def split_rows(b: Builder, counts: Counts, self: Any, split_sizes: Sequence[Numb
     )
 
 
+def _split_by_groups(b: Builder, counts: Counts, value: Ragged, sizes: Sequence[Number]) -> tuple[Ragged, ...]:
+    """The sizes must be the numbers of rows in as many equal stretches of the table."""
+    require(has_groups(b, counts, value.rows, sizes), "a split into other parts than its groups of")
+    return tuple(stretch(b, value, number, len(sizes)) for number in range(len(sizes)))
+
+
+def has_groups(b: Builder, counts: Counts, rows: Rows, sizes: Sequence[Number]) -> bool:
+    """Whether the sizes are the numbers of rows in as many equal stretches of the table."""
+    found = group_counts(b, rows, len(sizes))
+    return found is not None and found == [settled(b, counts.number(b, sympy.sympify(size))) for size in sizes]
+
+
+def _joined(b: Builder, parts: Sequence[Ragged]) -> Ragged:
+    """The rows of several tables one after the other are the rows of one table."""
+    first = parts[0]
+    present = b.concatenate([part.rows.present for part in parts], 0)
+    ties = [part.rows.ties for part in parts]
+    total = normalize_size(sum((sympy.sympify(part.rows.total) for part in parts), sympy.Integer(0)))
+    rows = Rows(total, present, None, _joined_ties(ties), (len(parts), *first.rows.table))
+    return Ragged(b.concatenate([part.view for part in parts], first.dim), first.dim, rows)
+
+
+def _joined_ties(ties: Sequence[Hashable]) -> Hashable:
+    if all(tie is None for tie in ties):
+        return None
+    first = ties[0]
+    if isinstance(first, tuple) and len(first) == 3 and list(ties) == [(first[0], k, len(ties)) for k in range(len(ties))]:  # pyright: ignore[reportUnknownArgumentType]
+        return first[0]  # pyright: ignore[reportUnknownVariableType]
+    return tuple(ties)
+
+
 @ragged(aten.cat.default)
 def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ragged | View:
     """Consecutive rows of tensors of one size, and equal rows after them."""
     first = tensors[0]
-    _require(isinstance(first, Ragged), "a concatenation that begins with other than rows of")
+    require(isinstance(first, Ragged), "a concatenation that begins with other than rows of")
     dim %= b.rank(first.view)
     if dim != first.dim:
-        _require(all(isinstance(t, Ragged) and t.dim == first.dim and t.rows == first.rows for t in tensors), "cat of")
+        require(all(isinstance(t, Ragged) and t.dim == first.dim and t.rows == first.rows for t in tensors), "cat of")
         return Ragged(b.concatenate([t.view for t in tensors], dim), first.dim, first.rows)
     span = first.rows.span
-    _require(span is not None, "a concatenation of rows chosen one by one along")
-    assert span is not None
+    if span is None:
+        return _cat_of_groups(b, counts, tensors, dim)
     start: sympy.Expr = span[0]
     stop: sympy.Expr = span[1]
     total, parts = first.rows.total, [masked(b, first)]
@@ -286,7 +472,7 @@ def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ra
             value, next_span = tensor, tensor.rows.span if isinstance(tensor, Ragged) else None
             if next_span is None or value.dim != dim or value.rows.total != total:
                 raise UnsupportedError(UNREPRESENTABLE, "a concatenation of different tensors whose sizes are read")
-            _require(next_span[0] == stop, "a concatenation of rows that do not follow each other along")
+            require(next_span[0] == stop, "a concatenation of rows that do not follow each other along")
             high = next_span[1]
         parts.append(masked(b, value))
         stop = high
@@ -294,6 +480,21 @@ def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ra
     if start == 0 and stop == total:
         return whole
     return Ragged(whole, dim, _between(b, counts, total, start, stop))
+
+
+def _cat_of_groups(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ragged:
+    parts = [tensor for tensor in tensors if isinstance(tensor, Ragged)]
+    fits = all(part.dim == dim and part.rows.span is None for part in parts)
+    require(fits and all(isinstance(tensor, Ragged | Filled) for tensor in tensors), "a concatenation with others of")
+    joined = parts[0] if len(parts) == 1 else _joined(b, parts)
+    if len(parts) != len(tensors):
+        (filled,) = [tensor for tensor in tensors if isinstance(tensor, Filled)]
+        sorting = counts.sortings.get(joined.rows)
+        require(sorting is not None and isinstance(tensors[-1], Filled), "rows put before or after")
+        assert sorting is not None
+        taken = sympy.expand(sympy.sympify(sorting.length) - filled.length)
+        require(_groups_up_to(b, counts, joined, taken, sorting.groups) == sorting.groups, "rows put after")
+    return joined
 
 
 @ragged(aten.slice_backward.default)
@@ -306,19 +507,47 @@ def slice_backward(
     start: Number,
     end: Number,
     step: Number,
-) -> View:
+) -> View | Ragged:
     """The gradient at the rows that the slice read."""
-    _require(isinstance(grad_output, Ragged) and step == 1, "the gradient of a part of")
+    require(isinstance(grad_output, Ragged) and step == 1, "the gradient of a part of")
     dim %= len(input_sizes)
     total, span = input_sizes[dim], grad_output.rows.span
+    sorting = counts.sortings.get(grad_output.rows)
+    if sorting is not None and sorting.length == total and grad_output.dim == dim and start == 0:
+        return grad_output
+    if grad_output.dim == dim and span is None:
+        return _gradient_of_groups(b, counts, grad_output, total, sympy.sympify(start), sympy.sympify(end))
     fits = grad_output.dim == dim and grad_output.rows.total == total and span is not None
-    _require(fits, "the gradient of a part of")
+    require(fits, "the gradient of a part of")
     assert span is not None
     first, last = sympy.sympify(start), sympy.sympify(end)
     to_end = span[1] == total and last.is_Integer and last >= _FAR
-    _require(span[0] == first and (span[1] == last or to_end), "the gradient of other rows along")
-    del counts
+    require(span[0] == first and (span[1] == last or to_end), "the gradient of other rows along")
     return masked(b, grad_output)
+
+
+def _gradient_of_groups(
+    b: Builder, counts: Counts, value: Ragged, total: Number, first: sympy.Expr, last: sympy.Expr
+) -> Ragged:
+    """The gradient of some groups of sorted rows; zero for the others."""
+    for rows, sorting in counts.sortings.items():
+        if sorting.length != total:
+            continue
+        whole = Ragged(rows.present, 0, rows)
+        to_end = last == total or (last.is_Integer and last >= _FAR)
+        start = _groups_up_to(b, counts, whole, first, sorting.groups)
+        stop = sorting.groups if to_end else _groups_up_to(b, counts, whole, last, sorting.groups)
+        if start is None or stop is None or stop <= start:
+            continue
+        parts = [stretch(b, whole, number, sorting.groups) for number in range(start, stop)]
+        if (parts[0] if len(parts) == 1 else _joined(b, parts)).rows != value.rows:
+            continue
+        shape = b.shape(value.view)
+        before, after = shape[: value.dim], shape[value.dim + 1 :]
+        split = b.reshape(value.view, [*before, stop - start, sorting.length, *after])
+        padded = b.pad(split, value.dim, start, sorting.groups)
+        return Ragged(b.reshape(padded, [*before, rows.total, *after]), value.dim, rows)
+    raise UnsupportedError(UNREPRESENTABLE, "the gradient of a part of rows whose number is read from a tensor")
 
 
 @ragged(aten.new_zeros.default)
@@ -335,7 +564,7 @@ def zeros(b: Builder, counts: Counts, size: Sequence[Number], dtype: Any) -> Fil
 
 def _filled(b: Builder, counts: Counts, size: Sequence[Number]) -> Filled | View:
     dims = [d for d, length in enumerate(size) if counts.occur_in(length)]
-    _require(len(dims) <= 1, "zeros with more than")
+    require(len(dims) <= 1, "zeros with more than")
     if not dims:
         return b.full(0, [normalize_size(n) for n in size])  # pyright: ignore[reportArgumentType]
     shape = [1 if d in dims else n for d, n in enumerate(size)]
@@ -349,7 +578,7 @@ def _filled(b: Builder, counts: Counts, size: Sequence[Number]) -> Filled | View
 def nonzero(b: Builder, counts: Counts, self: Any) -> Ragged:
     """The places where a boolean tensor is true, in row-major order."""
     del counts
-    _require(isinstance(self, View) and is_indicator(self) and b.rank(self) > 0, "places of values along")
+    require(isinstance(self, View) and is_indicator(self) and b.rank(self) > 0, "places of values along")
     shape = b.shape(self)
     total = product(shape)
     columns: list[View] = []
@@ -365,10 +594,11 @@ def nonzero(b: Builder, counts: Counts, self: Any) -> Ragged:
 
 
 @ragged(aten.index.Tensor)
-def index(b: Builder, counts: Counts, self: Any, indices: Sequence[Any]) -> Ragged:
+def index(b: Builder, counts: Counts, self: Any, indices: Sequence[Any]) -> Ragged | View:
     """Rows of a tensor at ragged places, or where a mask holds."""
-    del counts
-    _require(isinstance(self, View), "a choice among the rows of")
+    if isinstance(indices[0], Sorted | Unsorted) and len(indices) == 1:
+        return at_places(b, counts, self, indices[0], 0)
+    require(isinstance(self, View), "a choice among the rows of")
     given = [k for k, place in enumerate(indices) if place is not None]
     if given == [0] and isinstance(indices[0], View) and b.call.dtypes.get("indices") is torch.bool:
         mask = indices[0]
@@ -379,40 +609,181 @@ def index(b: Builder, counts: Counts, self: Any, indices: Sequence[Any]) -> Ragg
         return Ragged(flat, 0, Rows(total, b.reshape(mask, (total,)), None))
     places = [indices[k] for k in given]
     first = places[0]
-    _require(isinstance(first, Ragged) and b.rank(first.view) == 1, "a choice along")
-    _require(all(isinstance(p, Ragged) and b.rank(p.view) == 1 and p.rows == first.rows for p in places), "a choice by")
-    _require(given == list(range(given[0], given[-1] + 1)), "a choice along dimensions that are no neighbours, by")
+    require(isinstance(first, Ragged) and b.rank(first.view) == 1, "a choice along")
+    require(all(isinstance(p, Ragged) and b.rank(p.view) == 1 and p.rows == first.rows for p in places), "a choice by")
+    require(given == list(range(given[0], given[-1] + 1)), "a choice along dimensions that are no neighbours, by")
+    sorting = counts.sortings.get(first.rows)
+    if sorting is not None and self == sorting.key and first.view == row_numbers(b, sorting.groups, sorting.length):
+        return Ragged(group_numbers(b, sorting.groups, sorting.length), 0, first.rows)
     wholes = [place.view if isinstance(place, Ragged) else place for place in indices]
     return Ragged(dense(b, aten.index.Tensor, self, wholes), given[0], first.rows)
 
 
+def at_places(b: Builder, counts: Counts, value: Any, places: Sorted | Unsorted, dim: int) -> Ragged | View:
+    """Rows in the order of a sort, or sorted rows where they came from."""
+    require(isinstance(value, Ragged), "a choice by the places of a sort along")
+    require(value.dim == dim % b.rank(value.view), "a choice by the places of a sort along another than")
+    if isinstance(places, Sorted):
+        require(value.rows == places.source, "a choice by the places of a sort of other rows of")
+        shape = b.shape(value.view)
+        wide = b.expand(b.unsqueeze(value.view, dim), [*shape[:dim], places.groups, *shape[dim:]])
+        return Ragged(b.reshape(wide, [*shape[:dim], places.rows.total, *shape[dim + 1 :]]), dim, places.rows)
+    require(value.rows == places.rows, "a choice by the places of a sort of other rows of")
+    return put_back(b, value, places)
+
+
+def put_back(b: Builder, value: Ragged, places: Unsorted) -> Ragged | View:
+    """Sorted rows where they came from."""
+    found = collapsed(b, value, places.groups, places.length)
+    return found if places.source is None else Ragged(found, value.dim, places.source)
+
+
+def as_unsorted(counts: Counts, b: Builder, index: Any) -> Unsorted | None:
+    """What puts sorted rows back where ``index``, the places as the sort gives them, puts each of them."""
+    if isinstance(index, Sorted):
+        return Unsorted(index.source, index.rows, index.groups, index.source.total)
+    if not isinstance(index, Ragged) or b.rank(index.view) != 1:
+        return None
+    sorting = counts.sortings.get(index.rows)
+    if sorting is None or index.view != row_numbers(b, sorting.groups, sorting.length):
+        return None
+    return Unsorted(None, index.rows, sorting.groups, sorting.length)
+
+
+def group_numbers(b: Builder, groups: int, length: Size) -> View:
+    """The first number of each of the pairs (group, row)."""
+    return b.reshape(b.expand(b.unsqueeze(b.iota(groups), 1), (groups, length)), (product((groups, length)),))
+
+
+def row_numbers(b: Builder, groups: int, length: Size) -> View:
+    """The second number of each of the pairs (group, row)."""
+    return b.reshape(b.expand(b.unsqueeze(b.iota(length), 0), (groups, length)), (product((groups, length)),))
+
+
 @ragged(aten.index_select.default)
-def index_select(b: Builder, counts: Counts, self: Any, dim: int, index: Any) -> Ragged:
+def index_select(b: Builder, counts: Counts, self: Any, dim: int, index: Any) -> Ragged | View:
     """Rows of a tensor at ragged places."""
-    del counts
-    _require(isinstance(self, View) and isinstance(index, Ragged), "a choice among the rows of")
+    if isinstance(index, Sorted | Unsorted):
+        return at_places(b, counts, self, index, dim)
+    require(isinstance(self, View) and isinstance(index, Ragged), "a choice among the rows of")
     chosen = dense(b, aten.index_select.default, self, dim, index.view)
     return Ragged(chosen, dim % b.rank(self), index.rows)
 
 
-@ragged(aten.index_put.default, aten._unsafe_index_put.default)
-def index_put(b: Builder, counts: Counts, self: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> View:
-    """Values added at ragged places: those that are not there add zero."""
+@ragged(aten.gather.default)
+def gather(b: Builder, counts: Counts, self: Any, dim: int, index: Any, sparse_grad: bool) -> Ragged:
+    """Rows of a tensor at ragged places."""
+    del counts, sparse_grad
+    require(isinstance(self, View) and isinstance(index, Ragged), "a choice among the rows of")
+    require(index.dim == dim % b.rank(self), "a choice along another dimension than")
+    return Ragged(dense(b, aten.gather.default, self, dim, index.view), index.dim, index.rows)
+
+
+@ragged(aten.scatter_add.default)
+def scatter_add(b: Builder, counts: Counts, self: Any, dim: int, index: Any, src: Any) -> View:
+    """Rows added at ragged places: those that are not there add zero."""
     del counts
-    _require(accumulate and isinstance(values, Ragged) and isinstance(self, View), "values put at places of")
+    require(isinstance(self, View) and isinstance(index, Ragged) and isinstance(src, Ragged), "rows added at")
+    require(src.rows == index.rows and src.dim == index.dim == dim % b.rank(self), "rows added at places of")
+    return dense(b, aten.scatter_add.default, self, dim, index.view, masked(b, src))
+
+
+@ragged(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    b: Builder, counts: Counts, self: Any, indices: Sequence[Any], values: Any, accumulate: bool
+) -> View | Ragged:
+    """Values added at ragged places: those that are not there add zero. Or sorted rows put back."""
+    unsorted = as_unsorted(counts, b, indices[0]) if len(indices) == 1 else None
+    if unsorted is not None and isinstance(values, Ragged) and values.rows == unsorted.rows and values.dim == 0:
+        empty = not accumulate or _is_zero(self)
+        require(empty and _has_rows(b, counts, self, unsorted), "sorted rows put back into")
+        return put_back(b, values, unsorted)
+    if isinstance(indices[0], Unsorted) and len(indices) == 1 and isinstance(values, View):
+        require(isinstance(self, View) and self.is_zero and indices[0].source is None, "rows put at places of a sort of")
+        return sorted_rows(b, indices[0], values)
+    if accumulate is False and isinstance(self, View):
+        return _overwritten(b, self, indices, values)
+    require(accumulate and isinstance(values, Ragged) and isinstance(self, View), "values put at places of")
     places = [place for place in indices if place is not None]
     same = all(isinstance(p, Ragged) and b.rank(p.view) == 1 and p.rows == values.rows for p in places)
-    _require(same and indices[0] is not None and values.dim == 0, "values put at places of")
+    skipped = next(k for k, place in enumerate(indices) if place is not None)
+    together = len(places) == len(indices) - skipped
+    require(same and together and values.dim == skipped, "values put at places of")
     wholes = [place.view if isinstance(place, Ragged) else place for place in indices]
     return dense(b, aten.index_put.default, self, wholes, masked(b, values), True)
 
 
+def _is_zero(value: Any) -> bool:
+    return value.row.is_zero if isinstance(value, Filled) else getattr(value, "view", value).is_zero
+
+
+def _has_rows(b: Builder, counts: Counts, value: Any, places: Unsorted) -> bool:
+    """Whether a tensor has as many rows as were sorted."""
+    if isinstance(value, View):
+        return places.source is None and b.shape(value)[0] == places.length
+    if isinstance(value, Ragged):
+        return value.dim == 0 and value.rows in (places.source, places.rows)
+    return value.dim == 0 and settled(b, counts.number(b, value.length)) == b.sum(places.rows.present, [0])
+
+
+def sorted_rows(b: Builder, places: Unsorted, value: View) -> Ragged:
+    """The rows of a tensor as the sort orders them."""
+    shape = b.shape(value)
+    wide = b.expand(b.unsqueeze(value, 0), (places.groups, *shape))
+    return Ragged(b.reshape(wide, (places.rows.total, *shape[1:])), 0, places.rows)
+
+
+def _overwritten(b: Builder, view: View, indices: Sequence[Any], values: Any) -> View:
+    """Values put at ragged places that are all different: what was there before does not matter."""
+    if len(indices) != 1 or not isinstance(values, Ragged) or values.dim != 0:
+        raise UnsupportedError(UNREPRESENTABLE, "values put at places of a dimension whose size is read from a tensor")
+    place, rows = indices[0], values.rows
+    if isinstance(place, View):
+        require(b.call.dtypes.get("indices") is torch.bool and b.rank(place) == 1, "values put at places of")
+        require(rows == Rows(b.shape(place)[0], place, None), "values put at other places of")
+        position = b.iota(rows.total)
+    else:
+        require(isinstance(place, Ragged) and b.rank(place.view) == 1 and place.rows == rows, "values put at places of")
+        position = place.view
+    lookup = b.equal(b.unsqueeze(position, 1), b.iota(b.shape(view)[0]))
+    require(isinstance(place, View) or _is_hit_once(b, position, rows.present), "values put at places that may be equal of")
+    hit = b.contraction("i v, i -> v", lookup, rows.present)
+    for _ in range(b.rank(view) - 1):
+        hit = b.unsqueeze(hit, -1)
+    put = b.contraction("i v, i *r -> v *r", lookup, masked(b, values))
+    return b.add(b.sub(view, b.mul(hit, view)), put)
+
+
+def _is_hit_once(b: Builder, position: View, present: View) -> bool:
+    """Whether a place, the first of the two numbers of a row, is that of at most one row that is there.
+
+    It is where rows are there that hold one number, among numbers that are all different for one place.
+    """
+    if position.term.operation is not IOTA or position.coefficient != 1 or present.term.operation is not EQUAL:
+        return False
+    (total,) = b.shape(position)
+    (first,) = position.axes
+    dim = b.lead
+    if len(first) != 1 or first[0][0] != dim or first[0][2] != position.term.shape[0]:
+        return False
+    length = first[0][1]
+    if product((length, first[0][2])) != total or present.coefficient != 1:
+        return False
+    opened = open_view(b.reshape(present, (first[0][2], length)))
+    for index, other in (opened.operands, opened.operands[::-1]):
+        view = View(index.coefficient, index.term, opened.shape, index.axes)
+        if not other.uses(dim + 1) and is_distinct(b, view, 1):
+            return True
+    return False
+
+
 @ragged(aten.index_add.default)
-def index_add(b: Builder, counts: Counts, self: Any, dim: int, index: Any, source: Any, alpha: Number) -> View:
+def index_add(b: Builder, counts: Counts, self: Any, dim: int, index: Any, source: Any, alpha: Number) -> View | Ragged:
     """Rows added at ragged places: those that are not there add zero."""
-    del counts
-    _require(isinstance(self, View) and isinstance(index, Ragged) and isinstance(source, Ragged), "rows added at")
-    _require(source.rows == index.rows and source.dim == dim % b.rank(self), "rows added at places of")
+    if isinstance(index, Sorted):
+        raise UnsupportedError(UNREPRESENTABLE, "rows added at the places of a sort")
+    require(isinstance(self, View) and isinstance(index, Ragged) and isinstance(source, Ragged), "rows added at")
+    require(source.rows == index.rows and source.dim == dim % b.rank(self), "rows added at places of")
     return dense(b, aten.index_add.default, self, dim, index.view, masked(b, source), alpha=alpha)
 
 
@@ -428,17 +799,26 @@ def mm(b: Builder, counts: Counts, self: Any, mat2: Any) -> Ragged | View:
         return Ragged(b.contraction("m k, k n -> m n", self, mat2.view), 1, mat2.rows)
     if not isinstance(self, Ragged) or not isinstance(mat2, Ragged):
         raise UnsupportedError(UNREPRESENTABLE, "a product with a dimension whose size is read from a tensor")
-    _require(self.rows == mat2.rows and (self.dim, mat2.dim) == (1, 0), "a product over other rows along")
+    require(self.rows == mat2.rows and (self.dim, mat2.dim) == (1, 0), "a product over other rows along")
     return b.contraction("m k, k n -> m n", masked(b, self), mat2.view)
+
+
+@ragged(aten.bmm.default)
+def bmm(b: Builder, counts: Counts, self: Any, mat2: Any) -> Ragged:
+    """A product for each row."""
+    del counts
+    require(isinstance(self, Ragged) and isinstance(mat2, Ragged), "products of matrices along")
+    require(self.rows == mat2.rows and (self.dim, mat2.dim) == (0, 0), "products of matrices, over or along,")
+    return Ragged(b.contraction("b m k, b k n -> b m n", self.view, mat2.view), 0, self.rows)
 
 
 @ragged(aten.addmm.default)
 def addmm(b: Builder, counts: Counts, self: Any, mat1: Any, mat2: Any, beta: Number, alpha: Number) -> Ragged | View:
     found = mm(b, counts, mat1, mat2)
-    _require(isinstance(self, View), "a product added to")
+    require(isinstance(self, View), "a product added to")
     view = found.view if isinstance(found, Ragged) else found
     if isinstance(found, Ragged) and b.rank(self) >= b.rank(view) - found.dim:
-        _require(b.shape(self)[found.dim - b.rank(view)] == 1, "a product added to other rows along")
+        require(b.shape(self)[found.dim - b.rank(view)] == 1, "a product added to other rows along")
     result = b.combination((beta, self), (alpha, view))
     return Ragged(result, found.dim, found.rows) if isinstance(found, Ragged) else result
 
@@ -491,7 +871,7 @@ def squeeze(b: Builder, counts: Counts, self: Any, dim: int) -> Ragged:
     del counts
     place = dim % b.rank(self.view)
     # Whether a single row is there is not known.
-    _require(place != self.dim, "a removal of")
+    require(place != self.dim, "a removal of")
     kept = b.shape(self.view)[place] != 1
     return self if kept else Ragged(b.squeeze(self.view, [place]), self.dim - (place < self.dim), self.rows)
 
@@ -500,7 +880,7 @@ def squeeze(b: Builder, counts: Counts, self: Any, dim: int) -> Ragged:
 def select(b: Builder, counts: Counts, self: Any, dim: int, index: Number) -> Ragged:
     del counts
     place = dim % b.rank(self.view)
-    _require(place != self.dim, "one element of")
+    require(place != self.dim, "one element of")
     return Ragged(dense(b, aten.select.int, self.view, place, index), self.dim - (place < self.dim), self.rows)
 
 
@@ -508,7 +888,7 @@ def select(b: Builder, counts: Counts, self: Any, dim: int, index: Number) -> Ra
 def unbind(b: Builder, counts: Counts, self: Any, dim: int) -> tuple[Ragged, ...]:
     place = dim % b.rank(self.view)
     size = b.shape(self.view)[place]
-    _require(place != self.dim and isinstance(size, int), "all elements of")
+    require(place != self.dim and isinstance(size, int), "all elements of")
     assert isinstance(size, int)
     return tuple(select(b, counts, self, place, k) for k in range(size))
 
@@ -527,21 +907,21 @@ def _reshaped(b: Builder, counts: Counts, value: Ragged, size: Sequence[Number])
     """Another shape of every row: the dimension of the rows stays where the elements before and after it are kept."""
     shape = b.shape(value.view)
     dims = [d for d, n in enumerate(size) if counts.occur_in(n) or n == -1]
-    _require(len(dims) == 1, "another shape of")
+    require(len(dims) == 1, "another shape of")
     (dim,) = dims
     before, after = list(size[:dim]), list(size[dim + 1 :])
     kept = product(before) == product(shape[: value.dim]) and product(after) == product(shape[value.dim + 1 :])  # pyright: ignore[reportArgumentType]
-    _require(kept, "another shape of")
+    require(kept, "another shape of")
     return Ragged(b.reshape(value.view, [*before, value.rows.total, *after]), dim, value.rows)  # pyright: ignore[reportArgumentType]
 
 
 @ragged(aten.expand.default)
 def expand(b: Builder, counts: Counts, self: Any, size: Sequence[Number]) -> Ragged:
-    _require(isinstance(self, Ragged), "a repetition along")
+    require(isinstance(self, Ragged), "a repetition along")
     added = len(size) - b.rank(self.view)
     dim = self.dim + added
     others = [d for d, n in enumerate(size) if counts.occur_in(n) and d != dim]
-    _require(not others, "a repetition along")
+    require(not others, "a repetition along")
     shape = [self.rows.total if d == dim else n for d, n in enumerate(size)]
     return Ragged(b.expand(self.view, shape), dim, self.rows)  # pyright: ignore[reportArgumentType]
 
@@ -559,6 +939,6 @@ def wait_tensor(b: Builder, counts: Counts, tensor: Any) -> Ragged:
 def all_reduce(b: Builder, counts: Counts, input: Any, reduce_op: str, group_name: Any) -> Ragged:
     """Rows are added to those at the same place, so the ranks of the group must have the same rows."""
     del counts
-    _require(isinstance(input, Ragged) and isinstance(group_name, Group), "all_reduce along")
-    _require(not any(input.rows.present.uses(axis) for axis in group_name.axes), "all_reduce over other rows along")
+    require(isinstance(input, Ragged) and isinstance(group_name, Group), "all_reduce along")
+    require(not any(input.rows.present.uses(axis) for axis in group_name.axes), "all_reduce over other rows along")
     return Ragged(reduce_over(b, input.view, reduce_op, group_name), input.dim, input.rows)

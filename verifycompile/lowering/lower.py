@@ -27,7 +27,7 @@ from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call, Memory
 from verifycompile.rewrites.creation import LARGEST_CONSTANT, stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
-from verifycompile.rewrites.ragged import Counts, Filled, Ragged, call_ragged
+from verifycompile.rewrites.ragged import Counts, Filled, Ragged, Sorted, Unsorted, call_ragged, laid_out
 from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
@@ -63,6 +63,15 @@ _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
     python_operator.neg: python_operator.neg,
 }
 
+_SORTS = frozenset(
+    {
+        torch.ops.aten.sort.stable, torch.ops.aten.sort.default,
+        torch.ops.aten.argsort.stable, torch.ops.aten.argsort.default,
+    }
+)  # fmt: skip
+_WHOLE = (torch.int64, torch.int32)
+_RAGGED = (Ragged, Filled, Sorted, Unsorted)
+
 _TAKES_PIECES = frozenset({torch.ops.aten.cat.default})
 
 _READS_MEMORY = frozenset(
@@ -90,6 +99,7 @@ class Lowering:
         self.seconds: list[float] = []
         self._symbols = _input_symbols(program)
         self.counts = Counts()
+        self._laid_out: dict[torch.fx.Node, View] = {}
         self.reads_counts = any(_reads_count(node) for node in program.graph.graph.nodes)
         if self.reads_counts:
             self.counts.lengths |= self._lengths()
@@ -220,8 +230,13 @@ class Lowering:
 
     def _call(self, node: torch.fx.Node) -> Any:
         recorded = node.meta.get("val")
+        self._laid_out = {}
         if self.reads_counts and self._is_ragged(node):
-            return self._ragged_call(node)
+            try:
+                return self._ragged_call(node)
+            except UnsupportedError:
+                if not self._lay_out_sorted(node):
+                    raise
         if isinstance(recorded, torch.Tensor) and 0 in (shape := self.shape_of(node) or ()):
             # Whatever computes it: a tensor without elements equals every other one of its shape.
             return self.builder.full(0, shape)
@@ -252,12 +267,31 @@ class Lowering:
         self._note_cast(node)
         return value
 
+    def _lay_out_sorted(self, node: torch.fx.Node) -> bool:
+        """Whether all operands of a call can be written as tensors of known sizes, as they now are."""
+        found: dict[torch.fx.Node, View] = {}
+        for operand in node.all_input_nodes:
+            value = self.values.get(operand)
+            if isinstance(value, Ragged):
+                self.builder.call = Call()
+                view = laid_out(self.builder, self.counts, value)
+                if view is None:
+                    return False
+                found[operand] = view
+            elif _is_ragged_value(value) or self.counts.occur_in(value):
+                return False
+        self._laid_out = found
+        return not self._has_unknown_size(node)
+
     def _is_ragged(self, node: torch.fx.Node) -> bool:
         """Whether an operand or a size of a call is of a length that the program reads from a tensor."""
         if any(_is_ragged_value(self.values.get(operand)) for operand in node.all_input_nodes):
             return True
         if any(self.counts.occur_in(self.values.get(operand)) for operand in node.all_input_nodes):
             return True
+        return _sorts(node) or self._has_unknown_size(node)
+
+    def _has_unknown_size(self, node: torch.fx.Node) -> bool:
         sizes = [size for value in _tensors(node.meta.get("val")) for size in value.shape]
         return any(isinstance(s, torch.SymInt) and self._is_unknown(s.node.expr) for s in sizes)
 
@@ -282,9 +316,15 @@ class Lowering:
         """All sizes but the number of rows must be those that torch recorded; a new symbol is that number."""
         shape = [size.node.expr if isinstance(size, torch.SymInt) else size for size in recorded.shape]
         unknown = [d for d, size in enumerate(shape) if not isinstance(size, int) and self._is_unknown(size)]
+        if isinstance(value, (Sorted, Unsorted)):
+            self._require_places(node, value, shape)
+            return
         view = value.row if isinstance(value, Filled) else value.view if isinstance(value, Ragged) else value
         found = list(self.builder.shape(view))
-        expected = [value.dim] if _is_ragged_value(value) else []
+        sorting = self.counts.sortings.get(value.rows) if isinstance(value, Ragged) else None
+        if isinstance(value, Ragged) and sorting is not None and not unknown:
+            found[value.dim] = sorting.length
+        expected = [value.dim] if _is_ragged_value(value) and (sorting is None or unknown) else []
         if len(found) == len(shape) and unknown == expected:
             for dim in unknown:
                 found[dim] = shape[dim]
@@ -295,6 +335,12 @@ class Lowering:
                         self.counts.views.setdefault(symbol, self.builder.sum(value.rows.present, [0]))
                 return
         raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {found}")
+
+    def _require_places(self, node: torch.fx.Node, value: Sorted | Unsorted, shape: list[Any]) -> None:
+        """Of all rows there are as many as torch recorded; of rows that are read from data, some number."""
+        fits = len(shape) == 1 and (value.source is not None or sympy.simplify(shape[0] - value.length) == 0)
+        if not fits:
+            raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, where rows are sorted")
 
     def _custom_call(self, node: torch.fx.Node, recognised: Recognised) -> Any:
         """An operator of another library, read as a function that it was found equal to."""
@@ -309,6 +355,8 @@ class Lowering:
     def _argument(self, argument: Any, keep_pieces: bool) -> Any:
         if isinstance(argument, torch.fx.Node):
             value = self.values[argument]
+            if isinstance(value, Ragged) and argument in self._laid_out:
+                return self._laid_out[argument]
             if isinstance(value, Piece) and not keep_pieces:
                 value = self.values[argument] = self._piece(argument, value)
             if isinstance(value, View) and 0 in value.shape:
@@ -333,6 +381,9 @@ class Lowering:
         value = self.values.get(node)
         if isinstance(value, Piece):
             value = self.values[node] = self._piece(node, value)
+        if isinstance(value, Ragged):
+            self.builder.call = Call()
+            return laid_out(self.builder, self.counts, value)
         return value if isinstance(value, View) else None
 
     def _number(self, value: Any) -> Any:
@@ -514,15 +565,24 @@ def _input_symbols(program: Program) -> frozenset[sympy.Basic]:
 
 def _reads_count(node: torch.fx.Node) -> bool:
     """Whether a node reads a whole number from a tensor, or gives a tensor whose size another's content says."""
+    if _sorts(node):
+        return True
     if node.target is READ_NUMBER:
         return isinstance(node.meta.get("val"), torch.SymInt)
     return node.target is torch.ops.aten.nonzero.default
 
 
+def _sorts(node: torch.fx.Node) -> bool:
+    """Whether a node sorts one row, which may be by whole numbers below a bound."""
+    value = node.meta.get("val")
+    tensors = _tensors(value)
+    return node.target in _SORTS and bool(tensors) and tensors[-1].dim() == 1 and _dtype(node.args[0]) in _WHOLE
+
+
 def _is_ragged_value(value: Any) -> bool:
     if isinstance(value, tuple):
-        return any(isinstance(v, (Ragged, Filled)) for v in value)
-    return isinstance(value, (Ragged, Filled))
+        return any(isinstance(v, _RAGGED) for v in value)
+    return isinstance(value, _RAGGED)
 
 
 def _tensors(recorded: Any) -> list[torch.Tensor]:

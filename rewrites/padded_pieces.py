@@ -1,0 +1,51 @@
+"""Sums of padded pieces: the gradients of the parts of a tensor, each zero elsewhere, are put together to one gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from verifycompile.ir.pieces import pieces_of, whole_dim_of_fresh
+from verifycompile.ir.similarity import similarity_key
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.builder import PAD, join_pieces
+from verifycompile.rewrites.matching import matching_lemma
+from verifycompile.rewrites.similar import join_similar
+
+
+@matching_lemma("VL48", "sum-of-padded-pieces")
+def sum_padded(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
+    """Summands that are similar pieces, each padded with zeros from its own place on, as their concatenation.
+
+    The pieces fill the dimension, and no two of them overlap.
+    """
+    groups: dict[Hashable, list[tuple[int, View, View]]] = {}
+    for operand in operands:
+        sized = View(operand.coefficient, operand.term, shape, operand.axes)
+        dim = whole_dim_of_fresh(sized) if operand.term.operation is PAD else None
+        if dim is None:
+            continue
+        start, step = operand.term.attributes
+        (piece,) = pieces_of(sized, dim)
+        if step == 1 and isinstance(start, int):
+            key = (dim, piece.shape, piece.coefficient, similarity_key(pool, piece))
+            groups.setdefault(key, []).append((start, operand, piece))
+    for (dim, *_), group in groups.items():  # type: ignore[misc]  # the keys above
+        joined = _joined(pool, sorted(group, key=lambda part: part[0]), dim, shape[dim])
+        if joined is not None:
+            pool.lemma_trace.append(("sum-of-padded-pieces", repr(joined.term)))
+            members = {id(operand) for _, operand, _ in group}
+            return [*(operand for operand in operands if id(operand) not in members), joined]
+    return None
+
+
+def _joined(pool: TermPool, parts: Sequence[tuple[int, View, View]], dim: int, total: Size) -> View | None:
+    end: Size = 0
+    for start, _, piece in parts:
+        if start != end:
+            return None
+        end = start + piece.shape[dim]
+    pieces = [piece for _, _, piece in parts]
+    if end != total or len(pieces) < 2:
+        return None
+    return join_pieces(pieces, dim) or join_similar(pool, pieces, dim)

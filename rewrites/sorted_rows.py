@@ -1,0 +1,158 @@
+"""Rows sorted by a whole number below a bound, such as tokens sorted by their expert.
+
+In the order of a stable sort by ``key`` the rows are those of a table ``(key, row)``, read row by row, at which ``key``
+is the key of the row. So what is computed row by row of sorted rows, and put back to where the rows came from, is
+computed of each row where it is; and the rows of one key are a stretch of that table. Of a sort that is not stable
+this holds but for the order of the rows with one key, which ``ties`` keeps apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.term import View
+from verifycompile.rewrites.bounds import bound_of
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.collective import exchange, group_ranks
+from verifycompile.rewrites.ordering import CUMULATIVE_SUM
+from verifycompile.rewrites.ragged import (
+    Counts,
+    Ragged,
+    Rows,
+    Sorted,
+    Sorting,
+    as_unsorted,
+    dense,
+    group_counts,
+    group_numbers,
+    has_groups,
+    masked,
+    ragged,
+    require,
+    row_numbers,
+)
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.values import Group
+
+aten, c10d = torch.ops.aten, torch.ops._c10d_functional
+
+# ------------------------------------------------------------------------------------------------ sorting
+
+
+@ragged(aten.sort.stable)
+def sort_stable(b: Builder, counts: Counts, self: Any, stable: bool | None, dim: int, descending: bool) -> Any:
+    return _sorted(b, counts, self, dim, descending, bool(stable))
+
+
+@ragged(aten.sort.default)
+def sort(b: Builder, counts: Counts, self: Any, dim: int, descending: bool) -> Any:
+    return _sorted(b, counts, self, dim, descending, False)
+
+
+@ragged(aten.argsort.stable)
+def argsort_stable(b: Builder, counts: Counts, self: Any, stable: bool, dim: int, descending: bool) -> Any:
+    return _sorted(b, counts, self, dim, descending, stable)[1]
+
+
+@ragged(aten.argsort.default)
+def argsort(b: Builder, counts: Counts, self: Any, dim: int, descending: bool) -> Any:
+    return _sorted(b, counts, self, dim, descending, False)[1]
+
+
+def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, stable: bool) -> tuple[Any, Any]:
+    unsorted = as_unsorted(counts, b, value)
+    if unsorted is not None:
+        require(not descending and unsorted.source is None, "a sort of the places of")
+        return b.iota(unsorted.length), unsorted
+    require(isinstance(value, View | Ragged) and not descending, "a sort of")
+    key = value.view if isinstance(value, Ragged) else value
+    require(b.rank(key) == 1, "a sort of other than a row of")
+    groups = bound_of(b, key)
+    require(groups is not None and groups > 1, "a sort by unbounded numbers of")
+    assert groups is not None
+    (length,) = b.shape(key)
+    group = b.unsqueeze(b.iota(groups), 1)
+    present = b.equal(b.unsqueeze(key, 0), group)
+    total = product((groups, length))
+    if isinstance(value, Ragged):
+        present = b.mul(present, b.unsqueeze(value.rows.present, 0))
+        ties: Hashable = value.rows.ties if stable and value.rows.ties is None else object()
+        rows = Rows(total, b.reshape(present, (total,)), None, ties, (groups, *value.rows.table))
+        places: Any = Sorted(value.rows, rows, groups)
+    else:
+        index = dense(b, aten.sort.stable, value, stable=stable, dim=dim, descending=descending)[1]
+        rows = Rows(total, b.reshape(present, (total,)), None, None if stable else index, (groups, length))
+        counts.sortings[rows] = Sorting(value, index, groups, length)
+        places = Ragged(row_numbers(b, groups, length), 0, rows)
+    return Ragged(group_numbers(b, groups, length), 0, rows), places
+
+
+# ------------------------------------------------------------------------------------------------ groups of rows
+
+
+@ragged(aten._grouped_mm.default)
+def grouped_mm(b: Builder, counts: Counts, self: Any, mat2: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
+    """Each group of rows with a matrix of its own; or the products of two groups of rows."""
+    require(bias is None and isinstance(offs, View), "a grouped product with a bias, or without ends, of")
+    (groups,) = b.shape(offs)
+    rows = self.rows if isinstance(self, Ragged) else None
+    if rows is None or not isinstance(groups, int):
+        raise UnsupportedError(UNREPRESENTABLE, "a grouped product of other than rows of")
+    found = group_counts(b, rows, groups)
+    length = exact_quotient(rows.total, groups)
+    if found is None or length is None or not _are_ends(b, offs, rows, groups, length):
+        raise UnsupportedError(UNREPRESENTABLE, "a grouped product with other ends than those of the groups of rows")
+    if isinstance(mat2, View) and b.rank(mat2) == 3 and self.dim == 0:
+        inner = b.shape(self.view)[1]
+        product_of = b.contraction("e i k, e k n -> e i n", b.reshape(self.view, (groups, length, inner)), mat2)
+        return Ragged(b.reshape(product_of, (rows.total, b.shape(mat2)[2])), 0, rows)
+    require(isinstance(mat2, Ragged) and mat2.rows == rows and (self.dim, mat2.dim) == (1, 0), "a grouped product over")
+    left = b.reshape(self.view, (b.shape(self.view)[0], groups, length))
+    right = b.reshape(masked(b, mat2), (groups, length, b.shape(mat2.view)[1]))
+    return b.contraction("k e i, e i n -> e k n", left, right)
+
+
+def _are_ends(b: Builder, ends: View, rows: Rows, groups: int, length: Size) -> bool:
+    """Whether each of the numbers is that of the rows in the groups up to it."""
+    sizes = b.sum(b.reshape(rows.present, (groups, length)), [1])
+    return ends == b.along(CUMULATIVE_SUM, (), sizes, 0)
+
+
+# ------------------------------------------------------------------------------------------------ between ranks
+
+
+@ragged(c10d.all_to_all_single.default)
+def all_to_all_single(
+    b: Builder, counts: Counts, input: Any, output_split_sizes: Any, input_split_sizes: Any, group_name: Any
+) -> Ragged:
+    """Each rank of the group gets a stretch of every rank's table, one after the other.
+
+    Both lists of sizes must be the numbers of rows in these stretches, before and after.
+    """
+    require(isinstance(input, Ragged) and isinstance(group_name, Group) and input.dim == 0, "an exchange of parts of")
+    ranks = group_ranks(b, group_name)
+    sent = len(input_split_sizes) == ranks and has_groups(b, counts, input.rows, input_split_sizes)
+    require(sent, "an exchange of other rows than the groups of")
+    present = exchange(b, input.rows.present, 0, 0, group_name)
+    rows = Rows(input.rows.total, present, None, _exchanged(input.rows.ties, group_name), _exchanged_table(input.rows.table, ranks))
+    received = len(output_split_sizes) == ranks and has_groups(b, counts, rows, output_split_sizes)
+    require(received, "an exchange in which ranks expect other rows than they get of")
+    return Ragged(exchange(b, input.view, 0, 0, group_name), 0, rows)
+
+
+def _exchanged_table(table: tuple[Size, ...], ranks: int) -> tuple[Size, ...]:
+    first = exact_quotient(table[0], ranks) if table else None
+    return () if first is None else (ranks, *(() if first == 1 else (first,)), *table[1:])
+
+
+def _exchanged(ties: Hashable, group: Group) -> Hashable:
+    """Rows that are sent back are in the order in which they were."""
+    if ties is None:
+        return None
+    if isinstance(ties, tuple) and len(ties) == 3 and ties[0] == "exchanged" and ties[1] == group:  # pyright: ignore[reportUnknownArgumentType]
+        return ties[2]  # pyright: ignore[reportUnknownVariableType]
+    return ("exchanged", group, ties)
