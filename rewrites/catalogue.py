@@ -91,6 +91,7 @@ FAMILIES = (
     sampling,
     scatter,
     searching,
+    sorted_rows,
     special_functions,
     statistics,
     strided,

@@ -175,7 +175,8 @@ def shard_dim_alltoall(b: Builder, input: View, gather_dim: int, shard_dim: int,
 def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
     group = _group(group_name)
     if not 0 <= src < group_ranks(b, group):
-        raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {group_ranks(b, group)} ranks")
+        ranks = group_ranks(b, group)
+        raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {ranks} ranks")
     replacement = _identity(input)
     for axis, digit in zip(group.axes, _source_digits(b, group, src), strict=True):
         replacement[axis] = [digit]

@@ -71,7 +71,7 @@ def _places(number: View, counter: View, shape: tuple[Size, ...], free: int) -> 
 
 @matching_lemma("VL47", "sum-of-counted-digits")
 def sum_of_counted_digits(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
-    """The sum over k of ``n == m j + k``, where k counts to m, is ``n // m == j``; and so for any digits of a counter."""
+    """The sum over k of ``n == m j + k``, where k counts to m, is ``n // m == j``; so for any digits of a counter."""
     for factor in factors:
         found = _other_digits(pool, factor)
         if found is not None:

@@ -397,7 +397,7 @@ def is_whole_sum(view: View) -> bool:
     operation = view.term.operation
     if operation in (COMBINE, CONTRACT):
         return all(is_whole_sum(operand) for operand in view.term.operands)
-    return operation.whole or operation.indicator or not view.term.index_sizes and operation.name == "one"
+    return operation.whole or operation.indicator or (not view.term.index_sizes and operation.name == "one")
 
 
 def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None) -> View:

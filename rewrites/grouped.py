@@ -16,7 +16,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import require_real
+from verifycompile.rewrites.elementwise import REAL_DTYPES, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -50,16 +50,16 @@ def grouped_outer_product(b: Builder, left: View, right: View, ends: View) -> Vi
 def grouped_mm(b: Builder, self: View, mat2: View, offs: View | None, bias: View | None, out_dtype: Any) -> View:
     """Products of matrices, one a group. ``offs``: where the groups of rows, of columns, or of summands end.
 
-    The rest of the result is not defined where the last group ends before the rows or columns do.
+    The result is not defined for rows or columns behind the last group, of which it is assumed that there are none.
     """
-    del out_dtype  # a float dtype: a cast
-    if bias is not None:
-        raise UnsupportedError(UNSUPPORTED, "a grouped product with a bias")
+    if bias is not None or out_dtype not in (None, *REAL_DTYPES):
+        raise UnsupportedError(UNSUPPORTED, f"a grouped product with a bias or of out_dtype={out_dtype}")
     ranks = (b.rank(self), b.rank(mat2))
     if offs is None:
         return b.contraction("g m k, g k n -> g m n", self, mat2)
     if ranks == (2, 2):
         return grouped_outer_product(b, b.transpose(self, 0, 1), mat2, offs)
+    b.pool.assumptions["the groups of a grouped product (`aten._grouped_mm`) take all rows"] = None
     if ranks == (2, 3):
         return grouped_product(b, self, mat2, offs)
     if ranks == (3, 2):

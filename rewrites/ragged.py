@@ -13,16 +13,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, contract, open_view
+from verifycompile.ir.algebra import IOTA, open_view
 from verifycompile.ir.indicator import EQUAL, is_indicator
-from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
-from verifycompile.ir.term import CONSTANT, View
+from verifycompile.ir.size import normalize_size, product
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import reduce_over
 from verifycompile.rewrites.ordering import is_distinct
@@ -34,6 +34,29 @@ from verifycompile.rewrites.registry import (
     bind,
     declaration_of,
 )
+from verifycompile.rewrites.rows import (
+    Counts,
+    Filled,
+    Ragged,
+    Rows,
+    Sorted,
+    Unsorted,
+    as_unsorted,
+    between,
+    dense,
+    group_numbers,
+    groups_of,
+    groups_up_to,
+    has_groups,
+    joined,
+    masked,
+    put_back,
+    require,
+    row_numbers,
+    settled,
+    sorted_rows,
+    stretch,
+)
 from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.schema import is_pointwise
 
@@ -41,112 +64,6 @@ aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 
 _FAR = 2**31
 """A bound of a slice beyond every size means the end."""
-_MOST_GROUPS = 1024
-"""Into no more parts a table is cut to find out which of them a slice takes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """``present``: for each of ``total`` rows whether it is there.
-
-    ``span``: the first row and the one past the last, where the second is known to be none before the first.
-    ``ties``: None where the rows are in order; else what the order, which is not known, depends on.
-    ``table``: sizes of the table that the rows are taken from, as far as they are known; a guess where to look.
-    """
-
-    total: Size
-    present: View
-    span: tuple[sympy.Expr, sympy.Expr] | None
-    ties: Hashable = None
-    table: tuple[Size, ...] = dataclasses.field(default=(), compare=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sorting:
-    """How the ``length`` rows of a tensor are sorted by ``key``, of which every element is one of ``groups`` numbers.
-
-    ``index``: the places of the sorted rows, as the sort gives them.
-    """
-
-    key: View
-    index: View
-    groups: int
-    length: Size
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Ragged:
-    """The ``rows`` of ``view`` along its tensor dimension ``dim``."""
-
-    view: View
-    dim: int
-    rows: Rows
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Filled:
-    """``length`` equal rows along ``dim``, each of them ``row``, whose size along ``dim`` is one."""
-
-    row: View
-    dim: int
-    length: sympy.Expr
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Sorted:
-    """The places in ``source``, rows themselves, of its rows in the order of a sort: ``rows``, by group and row."""
-
-    source: Rows
-    rows: Rows
-    groups: int
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Unsorted:
-    """For each row that was sorted its place among the sorted ones. ``source``: None for all rows of a tensor."""
-
-    source: Rows | None
-    rows: Rows
-    groups: int
-    length: Size
-
-
-class Counts:
-    """Numbers that one program reads from tensors. ``views``: their values. ``lengths``: those that are sizes.
-
-    ``sortings``: what rows are all rows of a tensor, sorted.
-    """
-
-    def __init__(self) -> None:
-        self.views: dict[sympy.Basic, View] = {}
-        self.lengths: set[sympy.Basic] = set()
-        self.sortings: dict[Rows, Sorting] = {}
-
-    def occur_in(self, value: object) -> bool:
-        """Whether a number is an expression of them."""
-        return isinstance(value, sympy.Basic) and bool(value.free_symbols & self.views.keys())
-
-    def number(self, b: Builder, value: sympy.Expr) -> View:
-        """A linear expression of them as a tensor without dimensions."""
-        expanded = sympy.expand(value)
-        parts: list[tuple[Any, Any]] = []
-        for symbol, view in self.views.items():
-            factor = expanded.coeff(symbol, 1)
-            if factor != 0:
-                parts.append((int(factor), view))
-                expanded -= factor * symbol
-        rest = sympy.expand(expanded)
-        if not rest.is_Integer:
-            raise UnsupportedError(UNREPRESENTABLE, f"`{value}` is not linear in numbers read from tensors")
-        return b.combination(*parts, (int(rest), 1))
-
-    def at_least(self, high: sympy.Expr, low: sympy.Expr) -> bool:
-        """Whether ``low <= high`` because their difference is a sum of sizes."""
-        difference = sympy.expand(high - low)
-        if difference == 0:
-            return True
-        terms = difference.as_coefficients_dict()
-        return all(factor >= 0 and (term == 1 or term in self.lengths) for term, factor in terms.items())
 
 
 _HANDLERS: dict[object, Declaration] = {}
@@ -189,103 +106,6 @@ def call_ragged(b: Builder, counts: Counts, target: object, args: Sequence[Any],
     raise UnsupportedError(UNREPRESENTABLE, f"`{target}` on a dimension whose size is read from a tensor")
 
 
-# ------------------------------------------------------------------------------------------------ helpers
-
-
-def require(condition: bool, what: str) -> None:
-    if not condition:
-        raise UnsupportedError(UNREPRESENTABLE, f"{what} a dimension whose size is read from a tensor")
-
-
-def dense(b: Builder, target: object, *args: Any, **kwargs: Any) -> Any:
-    """The operator on whole tensors."""
-    declaration = declaration_of(target)
-    assert declaration is not None
-    return declaration.handler(b, **bind(declaration, args, kwargs))
-
-
-def masked(b: Builder, value: Ragged) -> View:
-    """The whole tensor, with zeros for the rows that are not there."""
-    mask = value.rows.present
-    for _ in range(b.rank(value.view) - 1 - value.dim):
-        mask = b.unsqueeze(mask, -1)
-    return b.mul(value.view, mask)
-
-
-def group_counts(b: Builder, rows: Rows, groups: int) -> list[View] | None:
-    """How many rows are there in each of so many equal stretches of the table that they are taken from."""
-    length = exact_quotient(rows.total, groups)
-    if length is None:
-        return None
-    numbers = b.sum(b.reshape(rows.present, (groups, length)), [1])
-    return [settled(b, b.select(numbers, 0, k)) for k in range(groups)]
-
-
-def settled(b: Builder, number: View) -> View:
-    """An element of a table of sums as the sum of elements, so that both are one term."""
-    fixed = any(digit[0] == CONSTANT for axis in number.axes for digit in axis)
-    if number.term.operation is not CONTRACT or not fixed:
-        return number
-    opened = open_view(number)
-    labels = tuple(range(len(opened.shape)))
-    operands = [View(v.coefficient, v.term, opened.shape, v.axes) for v in opened.operands]
-    kept = labels[: number.rank]
-    result = contract(b.pool, operands, [labels] * len(operands), kept, frozenset(labels[number.rank :]))
-    return result.scaled(number.coefficient)
-
-
-def stretch(b: Builder, value: Ragged, number: int, groups: int) -> Ragged:
-    """The rows in one of so many equal stretches of the table that they are taken from."""
-    length = exact_quotient(value.rows.total, groups)
-    assert length is not None
-    present = b.narrow(value.rows.present, 0, number * length, length)
-    ties = None if value.rows.ties is None else (value.rows.ties, number, groups)
-    view = b.narrow(value.view, value.dim, number * length, length)
-    return Ragged(view, value.dim, Rows(length, present, None, ties, _within_stretch(value.rows.table, groups)))
-
-
-def _within_stretch(table: tuple[Size, ...], groups: int) -> tuple[Size, ...]:
-    """The table of one of so many equal stretches."""
-    if not table or groups == 1:
-        return table
-    first, rest = table[0], table[1:]
-    if not isinstance(first, int):
-        return ()
-    if first <= groups:
-        return _within_stretch(rest, groups // first) if groups % first == 0 else ()
-    return (first // groups, *rest) if first % groups == 0 else ()
-
-
-def collapsed(b: Builder, value: Ragged, groups: int, length: Size) -> View:
-    """For each of ``length`` rows what the sorted row that it became is: the only one of its groups that is there."""
-    shape = b.shape(value.view)
-    split = [*shape[: value.dim], groups, length, *shape[value.dim + 1 :]]
-    view = b.reshape(value.view, split)
-    if not view.uses(b.dim(view, value.dim)):
-        return b.select(view, value.dim, 0)
-    return b.sum(b.reshape(masked(b, value), split), [value.dim])
-
-
-def laid_out(b: Builder, counts: Counts, value: Ragged) -> View | None:
-    """All rows of a tensor that were sorted, as a tensor; None for other rows."""
-    sorting = counts.sortings.get(value.rows)
-    if sorting is None:
-        return None
-    whole = collapsed(b, value, sorting.groups, sorting.length)
-    return dense(b, aten.index_select.default, whole, value.dim, sorting.index)
-
-
-def _between(b: Builder, counts: Counts, total: Size, start: sympy.Expr, stop: sympy.Expr) -> Rows:
-    position = b.iota(total)
-    factors: list[View] = []
-    if start != 0:
-        factors.append(b.less_equal(b.unsqueeze(counts.number(b, start), 0), position))
-    if stop != total:
-        factors.append(b.less(position, b.unsqueeze(counts.number(b, stop), 0)))
-    present = b.mul(*factors) if factors else b.full(1, (total,))
-    return Rows(total, b.expand(present, (total,)), (start, stop))
-
-
 def _pointwise(b: Builder, declaration: Declaration, bound: dict[str, Any]) -> Ragged:
     operands = [value for value in bound.values() if isinstance(value, Ragged)]
     require(bool(operands), f"`{declaration.target}` makes")
@@ -316,7 +136,7 @@ def _whole_rows(b: Builder, counts: Counts, value: View | Ragged, dim: int) -> t
     view = value.view if isinstance(value, Ragged) else value
     total = b.shape(view)[dim]
     if isinstance(value, View):
-        return view, _between(b, counts, total, sympy.Integer(0), sympy.sympify(total))
+        return view, between(b, counts, total, sympy.Integer(0), sympy.sympify(total))
     require(value.dim == dim and value.rows.span is not None, "a part of rows chosen one by one along")
     return view, value.rows
 
@@ -341,38 +161,14 @@ def slice_rows(
     # Negative bounds count from the end; a sum of sizes is none.
     require(counts.at_least(first, sympy.Integer(0)), "a part of")
     if last is None or (last.is_Integer and last >= _FAR):
-        part = _between(b, counts, rows.total, sympy.expand(low + first), high)
+        part = between(b, counts, rows.total, sympy.expand(low + first), high)
         return Ragged(view, dim, part if counts.at_least(high, low + first) else dataclasses.replace(part, span=None))
     require(counts.at_least(last, sympy.Integer(0)), "a part of")
     stop = low + last
     # Past the last row a slice ends; past the end of the whole tensor there are no rows to be present.
     require(high == rows.total or counts.at_least(high, stop), "a part, which may be longer, of")
-    part = _between(b, counts, rows.total, sympy.expand(low + first), sympy.expand(stop))
+    part = between(b, counts, rows.total, sympy.expand(low + first), sympy.expand(stop))
     return Ragged(view, dim, part if counts.at_least(last, first) else dataclasses.replace(part, span=None))
-
-
-def _groups_up_to(b: Builder, counts: Counts, value: Ragged, end: sympy.Expr, groups: int) -> int | None:
-    """How many stretches of the table hold so many rows; None where that is not known."""
-    found = group_counts(b, value.rows, groups)
-    terms = sympy.expand(end).as_coefficients_dict() if end != 0 else {}
-    if found is None or any(factor != 1 or symbol not in counts.views for symbol, factor in terms.items()):
-        return None
-    open_numbers = [settled(b, counts.views[symbol]) for symbol in terms]
-    for count in found[: len(open_numbers)]:
-        if count not in open_numbers:
-            return None
-        open_numbers.remove(count)
-    return len(terms)
-
-
-def _group_numbers_of(rows: Rows) -> Iterator[int]:
-    """Into how many equal stretches the table of the rows may be cut."""
-    groups = 1
-    for size in rows.table:
-        if not isinstance(size, int) or groups * size > _MOST_GROUPS:
-            return
-        groups *= size
-        yield groups
 
 
 def _slice_of_groups(
@@ -382,15 +178,15 @@ def _slice_of_groups(
     sorting = counts.sortings.get(value.rows)
     whole = sorting is not None and last == sorting.length
     to_end = last is None or whole or (last.is_Integer and last >= _FAR)
-    for groups in _group_numbers_of(value.rows):
-        start = _groups_up_to(b, counts, value, first, groups)
-        stop = groups if to_end or last is None else _groups_up_to(b, counts, value, last, groups)
+    for groups in groups_of(value.rows):
+        start = groups_up_to(b, counts, value, first, groups)
+        stop = groups if to_end or last is None else groups_up_to(b, counts, value, last, groups)
         if start is None or stop is None or stop <= start:
             continue
         if (start, stop) == (0, groups):
             return value
         parts = [stretch(b, value, number, groups) for number in range(start, stop)]
-        return parts[0] if len(parts) == 1 else _joined(b, parts)
+        return parts[0] if len(parts) == 1 else joined(b, parts)
     raise UnsupportedError(UNREPRESENTABLE, "a part of rows, which is no sequence of their groups,")
 
 
@@ -413,7 +209,7 @@ def split_rows(b: Builder, counts: Counts, self: Any, split_sizes: Sequence[Numb
         edges.append(sympy.expand(edges[-1] + sympy.sympify(size)))
     edges[-1] = rows.span[1]
     return tuple(
-        Ragged(view, dim, _between(b, counts, rows.total, low, high)) for low, high in itertools.pairwise(edges)
+        Ragged(view, dim, between(b, counts, rows.total, low, high)) for low, high in itertools.pairwise(edges)
     )
 
 
@@ -421,31 +217,6 @@ def _split_by_groups(b: Builder, counts: Counts, value: Ragged, sizes: Sequence[
     """The sizes must be the numbers of rows in as many equal stretches of the table."""
     require(has_groups(b, counts, value.rows, sizes), "a split into other parts than its groups of")
     return tuple(stretch(b, value, number, len(sizes)) for number in range(len(sizes)))
-
-
-def has_groups(b: Builder, counts: Counts, rows: Rows, sizes: Sequence[Number]) -> bool:
-    """Whether the sizes are the numbers of rows in as many equal stretches of the table."""
-    found = group_counts(b, rows, len(sizes))
-    return found is not None and found == [settled(b, counts.number(b, sympy.sympify(size))) for size in sizes]
-
-
-def _joined(b: Builder, parts: Sequence[Ragged]) -> Ragged:
-    """The rows of several tables one after the other are the rows of one table."""
-    first = parts[0]
-    present = b.concatenate([part.rows.present for part in parts], 0)
-    ties = [part.rows.ties for part in parts]
-    total = normalize_size(sum((sympy.sympify(part.rows.total) for part in parts), sympy.Integer(0)))
-    rows = Rows(total, present, None, _joined_ties(ties), (len(parts), *first.rows.table))
-    return Ragged(b.concatenate([part.view for part in parts], first.dim), first.dim, rows)
-
-
-def _joined_ties(ties: Sequence[Hashable]) -> Hashable:
-    if all(tie is None for tie in ties):
-        return None
-    first = ties[0]
-    if isinstance(first, tuple) and len(first) == 3 and list(ties) == [(first[0], k, len(ties)) for k in range(len(ties))]:  # pyright: ignore[reportUnknownArgumentType]
-        return first[0]  # pyright: ignore[reportUnknownVariableType]
-    return tuple(ties)
 
 
 @ragged(aten.cat.default)
@@ -467,7 +238,7 @@ def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ra
     for tensor in tensors[1:]:
         if isinstance(tensor, Filled):
             high = sympy.expand(stop + tensor.length)
-            value = Ragged(tensor.row, dim, _between(b, counts, total, stop, high))
+            value = Ragged(tensor.row, dim, between(b, counts, total, stop, high))
         else:
             value, next_span = tensor, tensor.rows.span if isinstance(tensor, Ragged) else None
             if next_span is None or value.dim != dim or value.rows.total != total:
@@ -479,22 +250,22 @@ def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ra
     whole = b.add(*parts)
     if start == 0 and stop == total:
         return whole
-    return Ragged(whole, dim, _between(b, counts, total, start, stop))
+    return Ragged(whole, dim, between(b, counts, total, start, stop))
 
 
 def _cat_of_groups(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ragged:
     parts = [tensor for tensor in tensors if isinstance(tensor, Ragged)]
     fits = all(part.dim == dim and part.rows.span is None for part in parts)
     require(fits and all(isinstance(tensor, Ragged | Filled) for tensor in tensors), "a concatenation with others of")
-    joined = parts[0] if len(parts) == 1 else _joined(b, parts)
+    whole = parts[0] if len(parts) == 1 else joined(b, parts)
     if len(parts) != len(tensors):
         (filled,) = [tensor for tensor in tensors if isinstance(tensor, Filled)]
-        sorting = counts.sortings.get(joined.rows)
+        sorting = counts.sortings.get(whole.rows)
         require(sorting is not None and isinstance(tensors[-1], Filled), "rows put before or after")
         assert sorting is not None
         taken = sympy.expand(sympy.sympify(sorting.length) - filled.length)
-        require(_groups_up_to(b, counts, joined, taken, sorting.groups) == sorting.groups, "rows put after")
-    return joined
+        require(groups_up_to(b, counts, whole, taken, sorting.groups) == sorting.groups, "rows put after")
+    return whole
 
 
 @ragged(aten.slice_backward.default)
@@ -535,12 +306,12 @@ def _gradient_of_groups(
             continue
         whole = Ragged(rows.present, 0, rows)
         to_end = last == total or (last.is_Integer and last >= _FAR)
-        start = _groups_up_to(b, counts, whole, first, sorting.groups)
-        stop = sorting.groups if to_end else _groups_up_to(b, counts, whole, last, sorting.groups)
+        start = groups_up_to(b, counts, whole, first, sorting.groups)
+        stop = sorting.groups if to_end else groups_up_to(b, counts, whole, last, sorting.groups)
         if start is None or stop is None or stop <= start:
             continue
         parts = [stretch(b, whole, number, sorting.groups) for number in range(start, stop)]
-        if (parts[0] if len(parts) == 1 else _joined(b, parts)).rows != value.rows:
+        if (parts[0] if len(parts) == 1 else joined(b, parts)).rows != value.rows:
             continue
         shape = b.shape(value.view)
         before, after = shape[: value.dim], shape[value.dim + 1 :]
@@ -632,34 +403,6 @@ def at_places(b: Builder, counts: Counts, value: Any, places: Sorted | Unsorted,
     return put_back(b, value, places)
 
 
-def put_back(b: Builder, value: Ragged, places: Unsorted) -> Ragged | View:
-    """Sorted rows where they came from."""
-    found = collapsed(b, value, places.groups, places.length)
-    return found if places.source is None else Ragged(found, value.dim, places.source)
-
-
-def as_unsorted(counts: Counts, b: Builder, index: Any) -> Unsorted | None:
-    """What puts sorted rows back where ``index``, the places as the sort gives them, puts each of them."""
-    if isinstance(index, Sorted):
-        return Unsorted(index.source, index.rows, index.groups, index.source.total)
-    if not isinstance(index, Ragged) or b.rank(index.view) != 1:
-        return None
-    sorting = counts.sortings.get(index.rows)
-    if sorting is None or index.view != row_numbers(b, sorting.groups, sorting.length):
-        return None
-    return Unsorted(None, index.rows, sorting.groups, sorting.length)
-
-
-def group_numbers(b: Builder, groups: int, length: Size) -> View:
-    """The first number of each of the pairs (group, row)."""
-    return b.reshape(b.expand(b.unsqueeze(b.iota(groups), 1), (groups, length)), (product((groups, length)),))
-
-
-def row_numbers(b: Builder, groups: int, length: Size) -> View:
-    """The second number of each of the pairs (group, row)."""
-    return b.reshape(b.expand(b.unsqueeze(b.iota(length), 0), (groups, length)), (product((groups, length)),))
-
-
 @ragged(aten.index_select.default)
 def index_select(b: Builder, counts: Counts, self: Any, dim: int, index: Any) -> Ragged | View:
     """Rows of a tensor at ragged places."""
@@ -694,12 +437,13 @@ def index_put(
 ) -> View | Ragged:
     """Values added at ragged places: those that are not there add zero. Or sorted rows put back."""
     unsorted = as_unsorted(counts, b, indices[0]) if len(indices) == 1 else None
-    if unsorted is not None and isinstance(values, Ragged) and values.rows == unsorted.rows and values.dim == 0:
-        empty = not accumulate or _is_zero(self)
-        require(empty and _has_rows(b, counts, self, unsorted), "sorted rows put back into")
+    sorted_values = isinstance(values, Ragged) and unsorted is not None and values.rows == unsorted.rows
+    if sorted_values and values.dim == 0 and unsorted is not None and (not accumulate or _is_zero(self)):
+        require(_has_rows(b, counts, self, unsorted), "sorted rows put back into")
         return put_back(b, values, unsorted)
     if isinstance(indices[0], Unsorted) and len(indices) == 1 and isinstance(values, View):
-        require(isinstance(self, View) and self.is_zero and indices[0].source is None, "rows put at places of a sort of")
+        fits = isinstance(self, View) and self.is_zero and indices[0].source is None
+        require(fits, "rows put at places of a sort of")
         return sorted_rows(b, indices[0], values)
     if accumulate is False and isinstance(self, View):
         return _overwritten(b, self, indices, values)
@@ -726,13 +470,6 @@ def _has_rows(b: Builder, counts: Counts, value: Any, places: Unsorted) -> bool:
     return value.dim == 0 and settled(b, counts.number(b, value.length)) == b.sum(places.rows.present, [0])
 
 
-def sorted_rows(b: Builder, places: Unsorted, value: View) -> Ragged:
-    """The rows of a tensor as the sort orders them."""
-    shape = b.shape(value)
-    wide = b.expand(b.unsqueeze(value, 0), (places.groups, *shape))
-    return Ragged(b.reshape(wide, (places.rows.total, *shape[1:])), 0, places.rows)
-
-
 def _overwritten(b: Builder, view: View, indices: Sequence[Any], values: Any) -> View:
     """Values put at ragged places that are all different: what was there before does not matter."""
     if len(indices) != 1 or not isinstance(values, Ragged) or values.dim != 0:
@@ -746,7 +483,8 @@ def _overwritten(b: Builder, view: View, indices: Sequence[Any], values: Any) ->
         require(isinstance(place, Ragged) and b.rank(place.view) == 1 and place.rows == rows, "values put at places of")
         position = place.view
     lookup = b.equal(b.unsqueeze(position, 1), b.iota(b.shape(view)[0]))
-    require(isinstance(place, View) or _is_hit_once(b, position, rows.present), "values put at places that may be equal of")
+    different = isinstance(place, View) or _is_hit_once(b, position, rows.present)
+    require(different, "values put at places that may be equal of")
     hit = b.contraction("i v, i -> v", lookup, rows.present)
     for _ in range(b.rank(view) - 1):
         hit = b.unsqueeze(hit, -1)

@@ -18,8 +18,11 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.collective import exchange, group_ranks
+from verifycompile.rewrites.elementwise import REAL_DTYPES
 from verifycompile.rewrites.ordering import CUMULATIVE_SUM
-from verifycompile.rewrites.ragged import (
+from verifycompile.rewrites.ragged import ragged
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.rows import (
     Counts,
     Ragged,
     Rows,
@@ -31,11 +34,9 @@ from verifycompile.rewrites.ragged import (
     group_numbers,
     has_groups,
     masked,
-    ragged,
     require,
     row_numbers,
 )
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
@@ -51,16 +52,6 @@ def sort_stable(b: Builder, counts: Counts, self: Any, stable: bool | None, dim:
 @ragged(aten.sort.default)
 def sort(b: Builder, counts: Counts, self: Any, dim: int, descending: bool) -> Any:
     return _sorted(b, counts, self, dim, descending, False)
-
-
-@ragged(aten.argsort.stable)
-def argsort_stable(b: Builder, counts: Counts, self: Any, stable: bool, dim: int, descending: bool) -> Any:
-    return _sorted(b, counts, self, dim, descending, stable)[1]
-
-
-@ragged(aten.argsort.default)
-def argsort(b: Builder, counts: Counts, self: Any, dim: int, descending: bool) -> Any:
-    return _sorted(b, counts, self, dim, descending, False)[1]
 
 
 def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, stable: bool) -> tuple[Any, Any]:
@@ -97,7 +88,8 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
 @ragged(aten._grouped_mm.default)
 def grouped_mm(b: Builder, counts: Counts, self: Any, mat2: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
     """Each group of rows with a matrix of its own; or the products of two groups of rows."""
-    require(bias is None and isinstance(offs, View), "a grouped product with a bias, or without ends, of")
+    plain = bias is None and isinstance(offs, View) and out_dtype in (None, *REAL_DTYPES)
+    require(plain, "a grouped product with a bias, or without ends, of")
     (groups,) = b.shape(offs)
     rows = self.rows if isinstance(self, Ragged) else None
     if rows is None or not isinstance(groups, int):
@@ -110,7 +102,8 @@ def grouped_mm(b: Builder, counts: Counts, self: Any, mat2: Any, offs: Any, bias
         inner = b.shape(self.view)[1]
         product_of = b.contraction("e i k, e k n -> e i n", b.reshape(self.view, (groups, length, inner)), mat2)
         return Ragged(b.reshape(product_of, (rows.total, b.shape(mat2)[2])), 0, rows)
-    require(isinstance(mat2, Ragged) and mat2.rows == rows and (self.dim, mat2.dim) == (1, 0), "a grouped product over")
+    if not isinstance(mat2, Ragged) or mat2.rows != rows or (self.dim, mat2.dim) != (1, 0):
+        raise UnsupportedError(UNREPRESENTABLE, "a grouped product over other rows than those of the groups")
     left = b.reshape(self.view, (b.shape(self.view)[0], groups, length))
     right = b.reshape(masked(b, mat2), (groups, length, b.shape(mat2.view)[1]))
     return b.contraction("k e i, e i n -> e k n", left, right)
@@ -138,7 +131,8 @@ def all_to_all_single(
     sent = len(input_split_sizes) == ranks and has_groups(b, counts, input.rows, input_split_sizes)
     require(sent, "an exchange of other rows than the groups of")
     present = exchange(b, input.rows.present, 0, 0, group_name)
-    rows = Rows(input.rows.total, present, None, _exchanged(input.rows.ties, group_name), _exchanged_table(input.rows.table, ranks))
+    table = _exchanged_table(input.rows.table, ranks)
+    rows = Rows(input.rows.total, present, None, _exchanged(input.rows.ties, group_name), table)
     received = len(output_split_sizes) == ranks and has_groups(b, counts, rows, output_split_sizes)
     require(received, "an exchange in which ranks expect other rows than they get of")
     return Ragged(exchange(b, input.view, 0, 0, group_name), 0, rows)

@@ -161,6 +161,20 @@ CLAIMS: dict[str, list[Claim]] = {
             "implied by the fact": z3.Implies(z3.And(x >= 0, x < size), m == 1), "the fact": z3.And(x >= 0, x < size),
         }),
     ],
+    "VL47": [
+        Claim(
+            "lower digit", sum_at(size * i + s - size * j, lambda _: z3.RealVal(1), size) == one_where(i == j),
+            {"a digit": z3.And(s >= 0, s < size)},
+        ),
+    ],
+    "VL48": [
+        Claim(
+            "two pieces",
+            z3.If(z3.And(i >= 0, i < n), at(i), zero) + z3.If(z3.And(i >= s, i < s + length), also(i - s), zero)
+            == z3.If(i < n, at(i), also(i - n)),
+            {"next to each other": s == n, "they fill the dimension": z3.And(i >= 0, i < n + length)},
+        ),
+    ],
     "VL50": [
         Claim(
             "into the factor", before + at(n) * f == (left + at(n)) * f,

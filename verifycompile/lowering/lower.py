@@ -27,7 +27,7 @@ from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call, Memory
 from verifycompile.rewrites.creation import LARGEST_CONSTANT, stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
-from verifycompile.rewrites.ragged import Counts, Filled, Ragged, Sorted, Unsorted, call_ragged, laid_out
+from verifycompile.rewrites.ragged import call_ragged
 from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
@@ -38,6 +38,7 @@ from verifycompile.rewrites.registry import (
     bind,
     declaration_of,
 )
+from verifycompile.rewrites.rows import Counts, Filled, Ragged, Sorted, Unsorted, laid_out
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
@@ -63,12 +64,7 @@ _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
     python_operator.neg: python_operator.neg,
 }
 
-_SORTS = frozenset(
-    {
-        torch.ops.aten.sort.stable, torch.ops.aten.sort.default,
-        torch.ops.aten.argsort.stable, torch.ops.aten.argsort.default,
-    }
-)  # fmt: skip
+_SORTS = (torch.ops.aten.sort.stable, torch.ops.aten.sort.default)
 _WHOLE = (torch.int64, torch.int32)
 _RAGGED = (Ragged, Filled, Sorted, Unsorted)
 

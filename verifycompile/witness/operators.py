@@ -124,6 +124,25 @@ def _dropout(arguments: Mapping[str, object]) -> object:
     return tensor.clone(), torch.ones(tensor.shape, dtype=torch.bool)
 
 
+def _grouped_mm(arguments: Mapping[str, object]) -> object:
+    """torch's kernels take no float64. Where no group is, nothing is computed."""
+    left, right, ends = (arguments.get(name) for name in ("self", "mat2", "offs"))
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or arguments.get("bias") is not None:
+        raise EvaluationError("_grouped_mm without two tensors, or with a bias")
+    if not isinstance(ends, torch.Tensor):
+        return left @ right
+    stops = ends.tolist()
+    parts = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+    if left.dim() == right.dim() == 2:
+        return torch.stack([left[:, part] @ right[part] for part in parts])
+    rows = left.shape[0] if left.dim() == 2 else right.shape[1]
+    if not stops or stops[-1] != rows or any(part.stop < part.start for part in parts):
+        raise EvaluationError(f"_grouped_mm: groups that end at {stops} of {rows} rows")
+    if left.dim() == 2:
+        return torch.cat([left[part] @ right[number] for number, part in enumerate(parts)])
+    return torch.cat([left[number] @ right[:, part] for number, part in enumerate(parts)], 1)
+
+
 _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
     # The traced strides may be those of another device's kernels: the value of a view is that of a reshape.
     "aten.view.default": _view,
@@ -132,6 +151,7 @@ _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
     "aten._softmax.default": _softmax(log=False),
     "aten._log_softmax.default": _softmax(log=True),
     "aten.native_dropout.default": _dropout,
+    "aten._grouped_mm.default": _grouped_mm,
 }
 
 

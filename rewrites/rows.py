@@ -1,0 +1,307 @@
+"""Rows of which the number is read from data: which rows of a table are there, in which order.
+
+The rows are those of a table of known size at which an indicator is one, in the order of the table or, where ``ties``
+says so, in another. Rows sorted by a whole number below a bound are those of a table ``(number, row)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from verifycompile.ir.algebra import CONTRACT, contract, open_view
+from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
+from verifycompile.ir.term import CONSTANT, View
+from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, bind, declaration_of
+
+aten = torch.ops.aten
+
+_MOST_GROUPS = 1024
+"""Into no more parts a table is cut to find out which of them a slice takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """``present``: for each of ``total`` rows whether it is there.
+
+    ``span``: the first row and the one past the last, where the second is known to be none before the first.
+    ``ties``: None where the rows are in order; else what the order, which is not known, depends on.
+    ``table``: sizes of the table that the rows are taken from, as far as they are known; a guess where to look.
+    """
+
+    total: Size
+    present: View
+    span: tuple[sympy.Expr, sympy.Expr] | None
+    ties: Hashable = None
+    table: tuple[Size, ...] = dataclasses.field(default=(), compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sorting:
+    """How the ``length`` rows of a tensor are sorted by ``key``, of which every element is one of ``groups`` numbers.
+
+    ``index``: the places of the sorted rows, as the sort gives them.
+    """
+
+    key: View
+    index: View
+    groups: int
+    length: Size
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ragged:
+    """The ``rows`` of ``view`` along its tensor dimension ``dim``."""
+
+    view: View
+    dim: int
+    rows: Rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Filled:
+    """``length`` equal rows along ``dim``, each of them ``row``, whose size along ``dim`` is one."""
+
+    row: View
+    dim: int
+    length: sympy.Expr
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sorted:
+    """The places in ``source``, rows themselves, of its rows in the order of a sort: ``rows``, by group and row."""
+
+    source: Rows
+    rows: Rows
+    groups: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Unsorted:
+    """For each row that was sorted its place among the sorted ones. ``source``: None for all rows of a tensor."""
+
+    source: Rows | None
+    rows: Rows
+    groups: int
+    length: Size
+
+
+class Counts:
+    """Numbers that one program reads from tensors. ``views``: their values. ``lengths``: those that are sizes.
+
+    ``sortings``: what rows are all rows of a tensor, sorted.
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[sympy.Basic, View] = {}
+        self.lengths: set[sympy.Basic] = set()
+        self.sortings: dict[Rows, Sorting] = {}
+
+    def occur_in(self, value: object) -> bool:
+        """Whether a number is an expression of them."""
+        return isinstance(value, sympy.Basic) and bool(value.free_symbols & self.views.keys())
+
+    def number(self, b: Builder, value: sympy.Expr) -> View:
+        """A linear expression of them as a tensor without dimensions."""
+        expanded = sympy.expand(value)
+        parts: list[tuple[Any, Any]] = []
+        for symbol, view in self.views.items():
+            factor = expanded.coeff(symbol, 1)
+            if factor != 0:
+                parts.append((int(factor), view))
+                expanded -= factor * symbol
+        rest = sympy.expand(expanded)
+        if not rest.is_Integer:
+            raise UnsupportedError(UNREPRESENTABLE, f"`{value}` is not linear in numbers read from tensors")
+        return b.combination(*parts, (int(rest), 1))
+
+    def at_least(self, high: sympy.Expr, low: sympy.Expr) -> bool:
+        """Whether ``low <= high`` because their difference is a sum of sizes."""
+        difference = sympy.expand(high - low)
+        if difference == 0:
+            return True
+        terms = difference.as_coefficients_dict()
+        return all(factor >= 0 and (term == 1 or term in self.lengths) for term, factor in terms.items())
+
+
+def require(condition: bool, what: str) -> None:
+    if not condition:
+        raise UnsupportedError(UNREPRESENTABLE, f"{what} a dimension whose size is read from a tensor")
+
+
+def dense(b: Builder, target: object, *args: Any, **kwargs: Any) -> Any:
+    """The operator on whole tensors."""
+    declaration = declaration_of(target)
+    assert declaration is not None
+    return declaration.handler(b, **bind(declaration, args, kwargs))
+
+
+def masked(b: Builder, value: Ragged) -> View:
+    """The whole tensor, with zeros for the rows that are not there."""
+    mask = value.rows.present
+    for _ in range(b.rank(value.view) - 1 - value.dim):
+        mask = b.unsqueeze(mask, -1)
+    return b.mul(value.view, mask)
+
+
+def group_counts(b: Builder, rows: Rows, groups: int) -> list[View] | None:
+    """How many rows are there in each of so many equal stretches of the table that they are taken from."""
+    length = exact_quotient(rows.total, groups)
+    if length is None:
+        return None
+    numbers = b.sum(b.reshape(rows.present, (groups, length)), [1])
+    return [settled(b, b.select(numbers, 0, k)) for k in range(groups)]
+
+
+def settled(b: Builder, number: View) -> View:
+    """An element of a table of sums as the sum of elements, so that both are one term."""
+    fixed = any(digit[0] == CONSTANT for axis in number.axes for digit in axis)
+    if number.term.operation is not CONTRACT or not fixed:
+        return number
+    opened = open_view(number)
+    labels = tuple(range(len(opened.shape)))
+    operands = [View(v.coefficient, v.term, opened.shape, v.axes) for v in opened.operands]
+    kept = labels[: number.rank]
+    result = contract(b.pool, operands, [labels] * len(operands), kept, frozenset(labels[number.rank :]))
+    return result.scaled(number.coefficient)
+
+
+def stretch(b: Builder, value: Ragged, number: int, groups: int) -> Ragged:
+    """The rows in one of so many equal stretches of the table that they are taken from."""
+    length = exact_quotient(value.rows.total, groups)
+    assert length is not None
+    present = b.narrow(value.rows.present, 0, number * length, length)
+    ties = None if value.rows.ties is None else (value.rows.ties, number, groups)
+    view = b.narrow(value.view, value.dim, number * length, length)
+    return Ragged(view, value.dim, Rows(length, present, None, ties, _within_stretch(value.rows.table, groups)))
+
+
+def _within_stretch(table: tuple[Size, ...], groups: int) -> tuple[Size, ...]:
+    """The table of one of so many equal stretches."""
+    if not table or groups == 1:
+        return table
+    first, rest = table[0], table[1:]
+    if not isinstance(first, int):
+        return ()
+    if first <= groups:
+        return _within_stretch(rest, groups // first) if groups % first == 0 else ()
+    return (first // groups, *rest) if first % groups == 0 else ()
+
+
+def collapsed(b: Builder, value: Ragged, groups: int, length: Size) -> View:
+    """For each of ``length`` rows what the sorted row that it became is: the only one of its groups that is there."""
+    shape = b.shape(value.view)
+    split = [*shape[: value.dim], groups, length, *shape[value.dim + 1 :]]
+    view = b.reshape(value.view, split)
+    if not view.uses(b.dim(view, value.dim)):
+        return b.select(view, value.dim, 0)
+    return b.sum(b.reshape(masked(b, value), split), [value.dim])
+
+
+def laid_out(b: Builder, counts: Counts, value: Ragged) -> View | None:
+    """All rows of a tensor that were sorted, as a tensor; None for other rows."""
+    sorting = counts.sortings.get(value.rows)
+    if sorting is None:
+        return None
+    whole = collapsed(b, value, sorting.groups, sorting.length)
+    return dense(b, aten.index_select.default, whole, value.dim, sorting.index)
+
+
+def between(b: Builder, counts: Counts, total: Size, start: sympy.Expr, stop: sympy.Expr) -> Rows:
+    position = b.iota(total)
+    factors: list[View] = []
+    if start != 0:
+        factors.append(b.less_equal(b.unsqueeze(counts.number(b, start), 0), position))
+    if stop != total:
+        factors.append(b.less(position, b.unsqueeze(counts.number(b, stop), 0)))
+    present = b.mul(*factors) if factors else b.full(1, (total,))
+    return Rows(total, b.expand(present, (total,)), (start, stop))
+
+
+def groups_up_to(b: Builder, counts: Counts, value: Ragged, end: sympy.Expr, groups: int) -> int | None:
+    """How many stretches of the table hold so many rows; None where that is not known."""
+    found = group_counts(b, value.rows, groups)
+    terms = sympy.expand(end).as_coefficients_dict() if end != 0 else {}
+    if found is None or any(factor != 1 or symbol not in counts.views for symbol, factor in terms.items()):
+        return None
+    open_numbers = [settled(b, counts.views[symbol]) for symbol in terms]
+    for count in found[: len(open_numbers)]:
+        if count not in open_numbers:
+            return None
+        open_numbers.remove(count)
+    return len(terms)
+
+
+def groups_of(rows: Rows) -> Iterator[int]:
+    """Into how many equal stretches the table of the rows may be cut."""
+    groups = 1
+    for size in rows.table:
+        if not isinstance(size, int) or groups * size > _MOST_GROUPS:
+            return
+        groups *= size
+        yield groups
+
+
+def has_groups(b: Builder, counts: Counts, rows: Rows, sizes: Sequence[Number]) -> bool:
+    """Whether the sizes are the numbers of rows in as many equal stretches of the table."""
+    found = group_counts(b, rows, len(sizes))
+    return found is not None and found == [settled(b, counts.number(b, sympy.sympify(size))) for size in sizes]
+
+
+def joined(b: Builder, parts: Sequence[Ragged]) -> Ragged:
+    """The rows of several tables one after the other are the rows of one table."""
+    first = parts[0]
+    present = b.concatenate([part.rows.present for part in parts], 0)
+    ties = [part.rows.ties for part in parts]
+    total = normalize_size(sum((sympy.sympify(part.rows.total) for part in parts), sympy.Integer(0)))
+    rows = Rows(total, present, None, _joined_ties(ties), (len(parts), *first.rows.table))
+    return Ragged(b.concatenate([part.view for part in parts], first.dim), first.dim, rows)
+
+
+def _joined_ties(ties: Sequence[Hashable]) -> Hashable:
+    if all(tie is None for tie in ties):
+        return None
+    first: Any = ties[0]
+    if isinstance(first, tuple) and list(ties) == [(first[0], k, len(ties)) for k in range(len(ties))]:  # pyright: ignore[reportUnknownArgumentType]
+        return first[0]  # pyright: ignore[reportUnknownVariableType]
+    return tuple(ties)
+
+
+def put_back(b: Builder, value: Ragged, places: Unsorted) -> Ragged | View:
+    """Sorted rows where they came from."""
+    found = collapsed(b, value, places.groups, places.length)
+    return found if places.source is None else Ragged(found, value.dim, places.source)
+
+
+def as_unsorted(counts: Counts, b: Builder, index: Any) -> Unsorted | None:
+    """What puts sorted rows back where ``index``, the places as the sort gives them, puts each of them."""
+    if isinstance(index, Sorted):
+        return Unsorted(index.source, index.rows, index.groups, index.source.total)
+    if not isinstance(index, Ragged) or b.rank(index.view) != 1:
+        return None
+    sorting = counts.sortings.get(index.rows)
+    if sorting is None or index.view != row_numbers(b, sorting.groups, sorting.length):
+        return None
+    return Unsorted(None, index.rows, sorting.groups, sorting.length)
+
+
+def group_numbers(b: Builder, groups: int, length: Size) -> View:
+    """The first number of each of the pairs (group, row)."""
+    return b.reshape(b.expand(b.unsqueeze(b.iota(groups), 1), (groups, length)), (product((groups, length)),))
+
+
+def row_numbers(b: Builder, groups: int, length: Size) -> View:
+    """The second number of each of the pairs (group, row)."""
+    return b.reshape(b.expand(b.unsqueeze(b.iota(length), 0), (groups, length)), (product((groups, length)),))
+
+
+def sorted_rows(b: Builder, places: Unsorted, value: View) -> Ragged:
+    """The rows of a tensor as the sort orders them."""
+    shape = b.shape(value)
+    wide = b.expand(b.unsqueeze(value, 0), (places.groups, *shape))
+    return Ragged(b.reshape(wide, (places.rows.total, *shape[1:])), 0, places.rows)

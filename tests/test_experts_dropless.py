@@ -1,0 +1,138 @@
+"""Experts that take every token sent to them: tokens sorted by expert, exchanged between ranks, and put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single, all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial, Replicate, Shard
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+
+HIDDEN, INNER, EXPERTS, CHOSEN, TOKENS = 8, 16, 4, 2, 8
+
+
+class Experts(nn.Module):
+    """The whole layer on one device, or a rank's tokens and experts where there is a mesh."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, bug: str = "") -> None:
+        super().__init__()
+        self.mesh, self.bug, self.ranks = mesh, bug, mesh.size() if mesh is not None else 1
+        own = EXPERTS // self.ranks
+        self.gate = nn.Parameter(torch.randn(HIDDEN, EXPERTS))
+        self.up = nn.Parameter(torch.randn(own, HIDDEN, INNER))
+        self.down = nn.Parameter(torch.randn(own, INNER, HIDDEN))
+
+    def compute(self, x: Tensor, counts: Tensor) -> Tensor:
+        ends = counts.cumsum(0).to(torch.int32)
+        hidden = F.silu(torch._grouped_mm(x.bfloat16(), self.up.bfloat16(), offs=ends))
+        return torch._grouped_mm(hidden, self.down.bfloat16(), offs=ends).float()
+
+    def exchanged(self, x: Tensor, counts: Tensor, experts: Tensor) -> Tensor:
+        assert self.mesh is not None
+        group = self.mesh.get_group()
+        arriving = all_to_all_single(counts, None, None, group)
+        sent = counts.view(self.ranks, -1).sum(1).tolist()
+        received = arriving.view(self.ranks, -1).sum(1).tolist()
+        if self.bug == "sizes of the other direction":
+            sent, received = received, sent
+        x = all_to_all_single_autograd(x, received, sent, group)
+        own = all_to_all_single(experts + (self.bug == "the next expert"), received, sent, group) % self.up.shape[0]
+        order = torch.argsort(own, stable=True)
+        y = self.compute(x if self.bug == "not grouped" else x[order], arriving.view(self.ranks, -1).sum(0))
+        back = y if self.bug == "order of arrival not restored" else torch.zeros_like(y).index_put((order,), y)
+        if self.bug == "grouped twice":
+            back = y[order]
+        if self.bug == "mean over ranks":
+            back = back / self.ranks
+        return all_to_all_single_autograd(back, sent, received, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = (x @ self.gate).softmax(-1).topk(CHOSEN, -1)
+        if self.bug == "weights applied twice":
+            weights = weights * weights
+        flat = chosen.view(-1)
+        order = torch.argsort(flat, stable=True)
+        counts = F.one_hot(flat, EXPERTS).sum(0)
+        rows = x[order // CHOSEN]
+        y = self.compute(rows, counts) if self.mesh is None else self.exchanged(rows, counts, flat[order])
+        slots = x.new_zeros(flat.shape[0], HIDDEN).index_put((order,), y)
+        return torch.bmm(weights.unsqueeze(1), slots.view(-1, CHOSEN, HIDDEN)).squeeze(1)
+
+
+class OneByOne(Experts):
+    """Each expert over its part of the tokens."""
+
+    def compute(self, x: Tensor, counts: Tensor) -> Tensor:
+        sizes = counts.tolist()
+        parts = torch.split(x, sizes)
+        return torch.cat([F.silu(part @ self.up[k]) @ self.down[k] for k, part in enumerate(parts)])
+
+
+class TokenSlots(Experts):
+    """One device's tokens, each expert adding to the tokens that chose it, with ``torch.where``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = (x @ self.gate).softmax(-1).topk(CHOSEN, -1)
+        result = torch.zeros_like(x)
+        for k in range(EXPERTS):
+            token, slot = torch.where(chosen == k)
+            y = F.silu(x[None, token].reshape(-1, HIDDEN) @ self.up[k]) @ self.down[k]
+            y = y * weights[token, slot].unsqueeze(-1) * (2 if self.bug == "scale" else 1)
+            result = result.index_add(0, token, y)
+        return result
+
+
+def verified(kind: type[Experts], bug: str = "", *, spread: bool = True) -> Report:
+    """Each of two ranks has half of the tokens; ``spread``: and half of the experts, else all of them."""
+    with fake_mesh_world((2,), ("ep",)) as mesh:
+        experts: Any = Shard(0) if spread else Replicate()
+        return verifycompile.verify(
+            kind(mesh if spread else None, bug),
+            (torch.randn(TOKENS // 2, HIDDEN, requires_grad=True),),
+            mesh=mesh,
+            spec=kind(),
+            in_placements={"x": (Shard(0),)},
+            param_placements={"gate": (Replicate(),), "*": (experts,)},
+            grad_placements={"gate": (Partial(),), "*": (experts if spread else Partial(),), "x": (Shard(0),)},
+            out_placements={"output.0": (Shard(0),)},
+        )
+
+
+@pytest.mark.parametrize("kind", [Experts, OneByOne])
+def test_tokens_sent_to_their_experts(kind: type[Experts]) -> None:
+    report = verified(kind)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert {"grad.gate", "grad.up", "grad.down", "grad.x"} <= report.relations.keys()
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "not grouped", "the next expert", "order of arrival not restored", "grouped twice", "mean over ranks",
+        "weights applied twice",
+    ],
+)  # fmt: skip
+def test_wrong_exchange_is_refuted(bug: str) -> None:
+    assert verified(Experts, bug).verdict is Verdict.REFUTED
+
+
+def test_an_exchange_that_torch_refuses_is_not_verified() -> None:
+    assert verified(Experts, "sizes of the other direction").verdict is Verdict.UNPROVED
+
+
+@pytest.mark.parametrize("kind", [OneByOne, TokenSlots])
+def test_tokens_of_each_rank_by_all_experts(kind: type[Experts]) -> None:
+    report = verified(kind, spread=False)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+def test_wrong_scale_of_tokens_is_refuted() -> None:
+    assert verified(TokenSlots, "scale", spread=False).verdict is Verdict.REFUTED
