@@ -47,13 +47,13 @@ def grouped_outer_product(b: Builder, left: View, right: View, ends: View) -> Vi
 
 
 @operator(aten._grouped_mm.default)
-def grouped_mm(b: Builder, self: View, mat2: View, offs: View | None, bias: View | None, out_dtype: Any) -> View:
+def grouped_mm(b: Builder, self: View, mat2: View, offs: View | None, out_dtype: Any) -> View:
     """Products of matrices, one a group. ``offs``: where the groups of rows, of columns, or of summands end.
 
     The result is not defined for rows or columns behind the last group, of which it is assumed that there are none.
     """
-    if bias is not None or out_dtype not in (None, *REAL_DTYPES):
-        raise UnsupportedError(UNSUPPORTED, f"a grouped product with a bias or of out_dtype={out_dtype}")
+    if out_dtype not in (None, *REAL_DTYPES):
+        raise UnsupportedError(UNSUPPORTED, f"a grouped product with out_dtype={out_dtype}")
     ranks = (b.rank(self), b.rank(mat2))
     if offs is None:
         return b.contraction("g m k, g k n -> g m n", self, mat2)

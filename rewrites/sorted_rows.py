@@ -86,10 +86,9 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
 
 
 @ragged(aten._grouped_mm.default)
-def grouped_mm(b: Builder, counts: Counts, self: Any, mat2: Any, offs: Any, bias: Any, out_dtype: Any) -> Any:
+def grouped_mm(b: Builder, counts: Counts, self: Any, mat2: Any, offs: Any, out_dtype: Any) -> Any:
     """Each group of rows with a matrix of its own; or the products of two groups of rows."""
-    plain = bias is None and isinstance(offs, View) and out_dtype in (None, *REAL_DTYPES)
-    require(plain, "a grouped product with a bias, or without ends, of")
+    require(isinstance(offs, View) and out_dtype in (None, *REAL_DTYPES), "a grouped product without ends of")
     (groups,) = b.shape(offs)
     rows = self.rows if isinstance(self, Ragged) else None
     if rows is None or not isinstance(groups, int):
