@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from tests.programs.torch_transformer import ModelArgs, Transformer
 from tests.support import fake_mesh, fake_mesh_world, fake_world
@@ -483,6 +484,49 @@ def test_checkpoint_wrappers_do_not_show_in_names(mesh: DeviceMesh) -> None:
     spec, implementation = capture_model(model, (torch.randn(4, 8),), {}, Options())
     assert_alike(spec, implementation)
     assert "layers.0.up.weight" in tensors(implementation)
+
+
+def test_a_checkpointed_layer_that_changes_what_is_outside_of_it(mesh: DeviceMesh) -> None:
+    model = tensor_parallel(MLP(), mesh["tp"])
+    calls: list[str] = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        calls.append("layer")
+        return model(x)
+
+    def run(x: torch.Tensor) -> Any:
+        return checkpoint(counted, x, use_reentrant=False)
+
+    report = verify(run, (torch.randn(4, 8),))
+    assert report.verdict is Verdict.VERIFIED
+    assert any("checkpointed functions" in text for text in report.assumptions)
+    assert calls == []
+    plain = verify(lambda x: checkpoint(model, x, use_reentrant=False), (torch.randn(4, 8),))
+    assert plain.verdict is Verdict.VERIFIED
+    assert not any("checkpointed functions" in text for text in plain.assumptions)
+
+
+def test_a_frame_that_is_the_wrapper_of_a_module(mesh: DeviceMesh) -> None:
+    """What Dynamo compiles on its own where the program around it has a graph break."""
+
+    tp = mesh["tp"]
+
+    def wrapper(scale: float) -> Callable[..., Any]:
+        layer = nn.Linear(16, 8, bias=False)
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight, tp, [Shard(1)]))
+        original = layer.forward
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            placed = DTensor.from_local(x, tp, [Shard(1)], run_check=False)
+            return original(placed * scale).redistribute(placements=[R]).to_local()
+
+        layer.forward = forward
+        return forward
+
+    report = verify(wrapper(1.0), (torch.randn(4, 4),))
+    assert report.verdict is Verdict.VERIFIED
+    assert any("communicates and moves data only" in text for text in report.assumptions)
+    assert verify(wrapper(0.5), (torch.randn(4, 4),)).verdict is Verdict.REFUTED
 
 
 def test_parametrizations_that_gather(mesh: DeviceMesh) -> None:

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import TracingContext
+from torch.utils.checkpoint import checkpoint
 
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
     TracedFrame,
+    checkpoints_may_have_side_effects,
     frame_of_call,
     frame_under_compilation,
     is_inside_dynamo,
@@ -179,3 +181,22 @@ def test_trace_frame_raises_what_its_user_raises() -> None:
 def test_trace_frame_without_tensor_operations() -> None:
     with pytest.raises(GraphBreakError, match="holds no tensor operation"):
         trace_frame(Frame((lambda: 3).__code__, globals(), {}, ()), keep)
+
+
+def test_side_effects_of_checkpointed_functions() -> None:
+    seen: list[int] = []
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return x.sin()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(change, x, use_reentrant=False)
+
+    frame = frame_of_call(call, (torch.ones(2, requires_grad=True),), {})
+    with pytest.raises(GraphBreakError, match="skip_fwd_side_effects_in_bwd_under_checkpoint"):
+        trace_frame(frame, lambda traced: traced.returned)
+    with checkpoints_may_have_side_effects():
+        returned = trace_frame(frame, lambda traced: traced.returned)
+    assert returned is not None
+    assert len(returned) == 1

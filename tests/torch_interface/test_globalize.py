@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any, NamedTuple
 
@@ -85,6 +86,28 @@ def test_containers_functions_and_objects() -> None:
         assert not isinstance(globalizer(Holder().get)(), DTensor)
         assert not isinstance(globalizer([tensor])[0], DTensor)
         assert globalizer([tensor])[0] is globalizer(tensor)
+
+
+class Fields(collections.OrderedDict[str, Any]):
+    """A mapping whose entries are attributes too, as outputs of some packages are."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("entries are set one by one")
+
+
+def test_mappings_of_other_kinds() -> None:
+    with fake_mesh_world((4,), ("tp",)) as mesh:
+        fields = Fields()
+        fields["tensor"] = distribute_tensor(torch.ones(8), mesh, [Shard(0)])
+        copy = Globalizer(whole)(fields)
+        assert type(copy) is Fields
+        assert copy is not fields
+        assert copy.tensor is copy["tensor"]
+        assert not isinstance(copy["tensor"], DTensor)
 
 
 def test_what_does_not_change_is_shared() -> None:

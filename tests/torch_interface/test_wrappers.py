@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from tests.support import fake_mesh_world
 from verifycompile.torch_interface.globalize import Globalizer
-from verifycompile.torch_interface.wrappers import holds_mesh, moves_data, wrapped_forward
+from verifycompile.torch_interface.wrappers import holds_mesh, module_behind, moves_data, wrapped_forward
 
 
 class Scaled(nn.Linear):
@@ -73,6 +73,22 @@ def test_only_wrappers_of_the_own_forward_are_removed() -> None:
         first, second = module.forward, functools.partial(module.forward)
         assert wrapped_forward(module, lambda x: first(x) + second(x) + mesh.size()) is None
         assert wrapped_forward(module, functools.partial(wrapped(module, mesh))) == module.forward
+
+
+def test_the_module_behind_the_code_of_a_wrapper() -> None:
+    def behind(function: Any) -> nn.Module | None:
+        return module_behind(function.__code__, function.__closure__ or ())
+
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        module, other = Scaled(4, 4), Scaled(4, 4)
+        wrapper = wrapped(module, mesh)
+        assert behind(wrapper) is None  # nobody calls it
+        module.forward = wrapper
+        assert behind(wrapper) is module
+        assert behind(wrapped(other, mesh)) is None  # the same code around another module
+        other.forward = plain(other)
+        assert behind(other.forward) is None  # it holds no mesh
+        assert behind(Scaled.forward) is None
 
 
 def test_what_holds_a_mesh() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,13 @@ from verifycompile.capture.spec import recover_spec
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo import (
+    GraphBreakError,
+    TracedFrame,
+    checkpoints_may_have_side_effects,
+    frame_of_call,
+    trace_frame,
+)
 from verifycompile.torch_interface.optimizers import step_of
 from verifycompile.torch_interface.outer import without_outer_wrappers
 
@@ -34,13 +41,29 @@ def capture_model(
     function, reductions = without_outer_wrappers(_uncompiled(model))
     step = step_of(function)
     frame = frame_of_call(step or function, args, kwargs)
-    try:
-        with torch.no_grad() if step is not None else contextlib.nullcontext():
+    with torch.no_grad() if step is not None else contextlib.nullcontext():
+        try:
             return trace_frame(frame, capture)
-    except GraphBreakError as broken:
-        if not broken.is_graph_break:
-            raise UsageError("VC303", f"the model does not run on these inputs.\n{broken}") from broken
-        raise UsageError("VC305", f"the model does not trace to one graph.\n{broken}") from broken
+        except GraphBreakError as broken:
+            if not broken.is_graph_break:
+                raise UsageError("VC303", f"the model does not run on these inputs.\n{broken}") from broken
+            if _holds_checkpoint(broken):
+                with contextlib.suppress(GraphBreakError), checkpoints_may_have_side_effects():
+                    spec, implementation = trace_frame(frame, capture)
+                    assumptions = (*implementation.assumptions, _UNREPEATED)
+                    return spec, dataclasses.replace(implementation, assumptions=assumptions)
+            raise UsageError("VC305", f"the model does not trace to one graph.\n{broken}") from broken
+
+
+_UNREPEATED = (
+    "what checkpointed functions change outside of themselves (attributes, hooks) does not change what backward "
+    "computes when it repeats them"
+)
+
+
+def _holds_checkpoint(broken: GraphBreakError) -> bool:
+    """Whether Dynamo stopped at a side effect in a region of its own, as activation checkpointing makes one."""
+    return "skip_fwd_side_effects_in_bwd_under_checkpoint" in str(broken)
 
 
 def _uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:

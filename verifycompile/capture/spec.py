@@ -37,6 +37,7 @@ from verifycompile.torch_interface.dynamo import Frame, GraphBreakError, TracedF
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, trace_guards
+from verifycompile.torch_interface.wrappers import module_behind
 
 
 def recover_spec(options: Options, implementation: Program) -> Program:
@@ -142,7 +143,7 @@ class _Recovery:
         """The spec under ``guess``; None where it does not run on whole tensors or splits otherwise than a rank."""
         tensors = WholeTensors(self.exported, self.implementation)
         globalizer = Globalizer(tensors)
-        frame = copied_frame(self.exported.traced.frame, globalizer)
+        frame = _frame_without_wrapper(self.exported.traced.frame, globalizer)
         self.modules.extend(globalizer.modules if not self.modules else [])
         _scale(guess, globalizer)
 
@@ -171,6 +172,15 @@ class _Recovery:
             if fewer and (smaller := self.attempt(fewer)) is not None:
                 guess, captured = fewer, smaller
         return captured
+
+
+def _frame_without_wrapper(frame: Frame, globalizer: Globalizer) -> Frame:
+    """The copied frame; of the forward that a wrapper calls, where the frame is that of a wrapper that communicates."""
+    module = module_behind(frame.code, frame.closure)
+    if module is None:
+        return copied_frame(frame, globalizer)
+    args, kwargs = _call_arguments(frame, skip=False)
+    return frame_of_call(globalizer(module).forward, globalizer(args), globalizer(kwargs))
 
 
 def _scale(guess: Scaling, globalizer: Globalizer) -> None:

@@ -8,6 +8,7 @@ import inspect
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -181,6 +182,11 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
     if not results:
         raise GraphBreakError(f"`{frame.code.co_name}` holds no tensor operation.")
     return results[-1]
+
+
+def checkpoints_may_have_side_effects() -> AbstractContextManager[None]:
+    """Dynamo traces checkpointed regions that change objects outside of them, as if backward did not repeat that."""
+    return torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True)
 
 
 def _explanation(failure: Exception) -> str:

@@ -244,7 +244,8 @@ class Globalizer:
             return items
         copy = value.copy()
         copy.clear()
-        copy.update(items)
+        for key, item in items.items():  # one by one: a mapping with fields keeps both alike, and may forbid `update`
+            copy[key] = item
         return copy
 
     def _sequence(self, value: Any) -> Any:

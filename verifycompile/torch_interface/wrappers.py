@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -55,11 +55,15 @@ def _parts(function: Any) -> Iterator[Any]:
     else:
         yield from function.__defaults__ or ()
         yield from (function.__kwdefaults__ or {}).values()
-        for cell in function.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:  # a cell that is not assigned yet
-                continue
+        yield from _contents(function.__closure__ or ())
+
+
+def _contents(cells: tuple[types.CellType, ...]) -> Iterator[Any]:
+    for cell in cells:
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a cell that is not assigned yet
+            continue
 
 
 def wrapped_forward(module: nn.Module, wrapper: object) -> Any:
@@ -74,6 +78,30 @@ def wrapped_forward(module: nn.Module, wrapper: object) -> Any:
             return None
         function = inner[0]
     return function
+
+
+def module_behind(code: types.CodeType, closure: tuple[types.CellType, ...]) -> nn.Module | None:
+    """The module whose ``forward`` was set to the function of this code and closure, one that communicates.
+
+    None where the function is no such wrapper: it holds no mesh, or not exactly one forward of its module.
+    """
+    for module in _modules_in(_contents(closure), _DEPTH):
+        wrapper = vars(module).get("forward")
+        if getattr(wrapper, "__code__", None) is not code or not isinstance(wrapper, types.FunctionType):
+            continue
+        cells = wrapper.__closure__ or ()
+        if len(cells) == len(closure) and all(own is cell for own, cell in zip(cells, closure, strict=True)):
+            inner = wrapped_forward(module, wrapper)
+            return None if inner is None or inner is wrapper else module
+    return None
+
+
+def _modules_in(values: Iterable[object], depth: int) -> Iterator[nn.Module]:
+    for value in values:
+        if isinstance(value, nn.Module):
+            yield value
+        elif depth and isinstance(value, types.FunctionType | types.MethodType | functools.partial):
+            yield from _modules_in(_parts(value), depth - 1)
 
 
 def _leads_to(function: object, module: nn.Module, depth: int) -> bool:
