@@ -509,15 +509,13 @@ def test_a_checkpointed_layer_that_changes_what_is_outside_of_it(mesh: DeviceMes
 def test_a_frame_that_is_the_wrapper_of_a_module(mesh: DeviceMesh) -> None:
     """What Dynamo compiles on its own where the program around it has a graph break."""
 
-    tp = mesh["tp"]
-
     def wrapper(scale: float) -> Callable[..., Any]:
         layer = nn.Linear(16, 8, bias=False)
-        layer.weight = nn.Parameter(distribute_tensor(layer.weight, tp, [Shard(1)]))
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight, mesh["tp"], [Shard(1)]))
         original = layer.forward
 
         def forward(x: torch.Tensor) -> torch.Tensor:
-            placed = DTensor.from_local(x, tp, [Shard(1)], run_check=False)
+            placed = DTensor.from_local(x, mesh["tp"], [Shard(1)], run_check=False)
             return original(placed * scale).redistribute(placements=[R]).to_local()
 
         layer.forward = forward

@@ -323,9 +323,11 @@ def _lifted(
     exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: RootMesh, ndim: int
 ) -> Placements | None:
     mesh_node = arguments.get("device_mesh")
-    if not isinstance(mesh_node, torch.fx.Node) or mesh_node not in positions:
+    if not isinstance(mesh_node, torch.fx.Node):
         return None
-    mesh = real_object(exported.traced.example_inputs[positions[mesh_node]])
+    position = positions.get(mesh_node)  # None for `mesh["tp"]` in the traced code
+    held = mesh_node.meta.get("example_value") if position is None else exported.traced.example_inputs[position]
+    mesh = real_object(held)
     if not isinstance(mesh, DeviceMesh):
         return None
     placements = arguments.get("placements")
