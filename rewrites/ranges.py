@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from verifycompile.ir import algebra
+from verifycompile.ir import algebra, relabel
 from verifycompile.ir.build import window
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.ir.window import RANGE, range_view, window_at
 from verifycompile.rewrites.matching import matching_lemma
+
+_DEPTH = 3
+"""Of products among the factors of products."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +29,12 @@ class _Restricted:
 @matching_lemma("VL71", "neighbouring-ranges")
 def merge_ranges(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
     """Two summands that are sums of one value over neighbouring ranges, as one sum."""
-    found = [restricted for operand in operands if (restricted := _restricted(pool, operand, shape)) is not None]
+    found = [item for operand in operands for item in _restrictions(pool, operand, shape)]
+    if len(found) < 2:
+        return None
     for left in found:
         for right in found:
-            if left is right or left.stop != right.start or left.inner != right.inner:
+            if left.summand is right.summand or left.stop != right.start or left.inner != right.inner:
                 continue
             pool.lemma_trace.append(("neighbouring-ranges", ""))
             rest = [v for v in operands if v is not left.summand and v is not right.summand]
@@ -37,31 +42,77 @@ def merge_ranges(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ..
     return None
 
 
-def _restricted(pool: TermPool, view: View, shape: tuple[Size, ...]) -> _Restricted | None:
-    if view.term.operation is not algebra.CONTRACT or not view.term.summed:
-        return None
+def _restrictions(pool: TermPool, view: View, shape: tuple[Size, ...]) -> list[_Restricted]:
+    """The ways to read a summand as a sum over a range, that of one of its factors included."""
+    if not _holds_range(pool, view.term):
+        return []
     sized = dataclasses.replace(view, shape=shape)
-    opened = algebra.open_view(sized)
-    for mask in opened.operands:
-        if mask.term.operation is not RANGE or len(mask.axes[0]) != 1:
-            continue
-        dim, divisor, size = mask.axes[0][0]
-        if dim not in opened.summed or divisor != 1 or size != opened.shape[dim]:
-            continue
-        others = [v for v in opened.operands if v is not mask]
-        if not others:
-            continue
-        labels = tuple(range(len(opened.shape)))
-        output = (*labels[: len(shape)], dim)
-        summed = frozenset(d for d in opened.summed if d != dim and any(v.uses(d) for v in others))
-        if any(not any(v.uses(d) for v in others) for d in opened.summed if d != dim):
-            continue
-        inner = algebra.contract(pool, others, tuple(labels for _ in others), output, summed)
-        start, stop = mask.term.attributes
-        assert isinstance(start, int)
-        assert isinstance(stop, int)
-        return _Restricted(view, inner.scaled(view.coefficient), start, stop)
-    return None
+    return [_Restricted(view, inner, *span) for inner, span in _opened(pool, sized, _DEPTH)]
+
+
+def _holds_range(pool: TermPool, term: Term, depth: int = _DEPTH) -> bool:
+    """Whether a product, or a product among its factors, has a range among its factors."""
+    if term.operation is not algebra.CONTRACT:
+        return False
+    key = (term, depth)
+    known = pool.ranges_held.get(key)
+    if known is None:
+        factors = [view.term for view in term.operands]
+        known = any(factor.operation is RANGE for factor in factors) or (
+            depth > 0 and any(_holds_range(pool, factor, depth - 1) for factor in factors)
+        )
+        pool.ranges_held[key] = known
+    return known
+
+
+def _opened(pool: TermPool, view: View, depth: int) -> list[tuple[View, tuple[int, int]]]:
+    """``(inner, (start, stop))``: the view is the sum of ``inner`` over that range of its last dimension."""
+    opened = algebra.open_view(view)
+    found: list[tuple[View, tuple[int, int]]] = []
+    for factor in opened.operands:
+        others = [v for v in opened.operands if v is not factor]
+        if factor.term.operation is RANGE:
+            inner = _without_mask(pool, view, opened, factor, others)
+            if inner is not None:
+                found.append((inner, _span(factor.term)))
+        elif depth and _holds_range(pool, factor.term, depth - 1):
+            # The other factors and sums go into the sum of this factor.
+            for part, span in _opened(pool, factor, depth - 1):
+                wide = [relabel.insert_dim(v, v.rank, part.shape[-1]) for v in others]
+                inner = _product(pool, view, (*wide, part), opened.summed)
+                if inner is not None:
+                    found.append((inner, span))
+    return found
+
+
+def _span(mask: Term) -> tuple[int, int]:
+    start, stop = mask.attributes
+    assert isinstance(start, int)
+    assert isinstance(stop, int)
+    return start, stop
+
+
+def _without_mask(
+    pool: TermPool, view: View, opened: algebra.Opened, mask: View, others: Sequence[View]
+) -> View | None:
+    if len(mask.axes[0]) != 1:
+        return None
+    dim, divisor, size = mask.axes[0][0]
+    if dim not in opened.summed or divisor != 1 or size != opened.shape[dim]:
+        return None
+    return _product(pool, view, others, [d for d in opened.summed if d != dim], last=dim)
+
+
+def _product(
+    pool: TermPool, view: View, factors: Sequence[View], summed: Sequence[int], last: int | None = None
+) -> View | None:
+    """The view's own product of ``factors`` over its dimensions and ``last``, which is the factors' last by default."""
+    if not factors or any(not any(v.uses(d) for v in factors) for d in summed):
+        return None
+    labels = tuple(range(factors[0].rank))
+    output = (*labels[: view.rank], labels[-1] if last is None else last)
+    product = algebra.contract(pool, factors, tuple(labels for _ in factors), output, frozenset(summed))
+    return product.scaled(view.coefficient)
 
 
 def _sum(pool: TermPool, inner: View, start: int, stop: int) -> View:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.support import fake_mesh_world
 from verifycompile.diagnostics.report import Report
@@ -142,3 +143,35 @@ MISTAKES: dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor]
 def test_mistake_on_uneven_shards_is_refuted(program: Any, spec: Any, ranks: int, size: int) -> None:
     report = on_shards(ranks, size, program, spec)
     assert report.verdict is Verdict.REFUTED, str(report)
+
+
+class Normalized(nn.Module):
+    """What each rank computes has the scale of the normalization as a factor in front of its own part of a sum."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(4)
+        self.gate, self.up = nn.Linear(4, hidden, bias=False), nn.Linear(4, hidden, bias=False)
+        self.down = nn.Linear(hidden, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
+
+
+def normalized(mistake: str) -> Verdict:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        columns = ColwiseParallel(use_local_output=False)
+        plan = {"gate": columns, "up": columns, "down": RowwiseParallel()}
+        model = parallelize_module(Normalized(5), mesh, plan)
+        original = model.down.forward
+        if mistake == "part of the sum":
+            model.down.forward = lambda x: DTensor.from_local(original(x).to_local(), mesh, [WHOLE], run_check=False)
+        if mistake == "exchanged":
+            model.up.forward, model.gate.forward = model.gate.forward, model.up.forward
+        return verify(model, (torch.randn(2, 4),), spec=Normalized(5)).verdict
+
+
+@pytest.mark.parametrize("mistake", ["", "part of the sum", "exchanged"])
+def test_parts_of_a_sum_with_a_factor_in_front(mistake: str) -> None:
+    assert normalized(mistake) is (Verdict.REFUTED if mistake else Verdict.VERIFIED)

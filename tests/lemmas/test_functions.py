@@ -290,6 +290,7 @@ CLAIMS: dict[str, list[Claim]] = {
             {"next to each other": j == middle, "in order": z3.And(lower <= middle, middle <= upper)},
             (left + right == before,),
         ),
+        Claim("range of a factor", f * (left + m * a) == f * left + m * (f * a)),
     ],
 }  # fmt: skip
 

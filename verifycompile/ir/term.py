@@ -137,6 +137,7 @@ class TermPool:
     ``similarity``: numbers by which terms of one form are recognised, see ``rewrites/similar.py``.
     ``budget``: limits of the work on normal forms.
     ``pieces_read``: the first numbers of pieces that a term reads, by which similar terms are ordered.
+    ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``sources``: all terms without operands, in order of creation.
     """
@@ -151,6 +152,7 @@ class TermPool:
         self.similarity: dict[Hashable, int] = {}
         self.budget = Budget()
         self.pieces_read: dict[Term, tuple[int, ...]] = {}
+        self.ranges_held: dict[tuple[Term, int], bool] = {}
         self.facts: dict[Term, list[IndexFact]] = {}
         self.assumptions: dict[str, None] = {}
         self.aliases: dict[Term, View] = {}
