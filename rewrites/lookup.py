@@ -6,9 +6,9 @@ term. They hold for every value of the index: no fact about it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, multiply_views, open_view, sum_over
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, has_infinity, multiply_views, open_view, sum_over
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.relabel import UnalignedError, substitute
 from verifycompile.ir.size import Size
@@ -62,29 +62,35 @@ def distribute_lookup(pool: TermPool, factors: Sequence[View], free: int) -> Seq
 @matching_lemma("VL29", "lookup-under-its-indicator")
 def lookup_under_its_indicator(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """``(x == v)`` times the sum over w of ``(x == w) a[w]`` is ``(x == v) a[v]``."""
-    shape = factors[0].shape
     for indicator in factors:
-        found = lookup_parts(indicator, shape)
-        if found is None:
-            continue
-        for factor in factors:
-            if factor is indicator:
-                continue
-            replaced = _at_position(factor, *found)
-            if replaced is not None:
-                pool.lemma_trace.append(("lookup-under-its-indicator", repr(factor.term)))
-                return [*(f for f in factors if f is not factor), *replaced]
+        for index, position in _positions(indicator):
+            for factor in factors:
+                if factor is indicator:
+                    continue
+                replaced = _at_position(factor, index, position)
+                if replaced is not None:
+                    pool.lemma_trace.append(("lookup-under-its-indicator", repr(factor.term)))
+                    return [*(f for f in factors if f is not factor), *replaced]
     return None
 
 
-def _at_position(view: View, index: View, dim: int) -> Sequence[View] | None:
-    """The factors of a sum over w of ``(index == w) a[w]`` but its indicator, at w = the position in ``dim``."""
-    if view.term.operation is not CONTRACT or view.term.summed != 1 or view.uses(dim):
+def _positions(view: View) -> Iterator[tuple[View, View]]:
+    """``(x, v)`` where the view is ``x == v`` and v a position, which digits of several dimensions may spell."""
+    if view.term.operation is not EQUAL or view.coefficient != 1:
+        return
+    operands = open_view(view).operands
+    for index, counter in (operands, operands[::-1]):
+        if counter.term.operation is IOTA and counter.coefficient == 1:
+            yield index, counter
+
+
+def _at_position(view: View, index: View, position: View) -> Sequence[View] | None:
+    """The factors of a sum over w of ``(index == w) a[w]`` but its indicator, at w = the position."""
+    if view.term.operation is not CONTRACT or view.term.summed != 1:
         return None
     opened = open_view(view)
     (bound,) = opened.summed
-    size = view.shape[dim]
-    if opened.shape[bound] != size:
+    if position.term.index_sizes[0] != opened.shape[bound]:
         return None
     wide = View(index.coefficient, index.term, opened.shape, index.axes)
     for lookup in opened.operands:
@@ -92,7 +98,7 @@ def _at_position(view: View, index: View, dim: int) -> Sequence[View] | None:
             continue
         rest = [v for v in opened.operands if v is not lookup]
         place: dict[int, Sequence[Digit]] = {d: [(d, 1, s)] for d, s in enumerate(view.shape)}
-        place[bound] = [(dim, 1, size)]
+        place[bound] = position.axes[0]
         try:
             return [substitute(v, place, view.shape) for v in rest]
         except UnalignedError:
