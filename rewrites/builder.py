@@ -33,6 +33,7 @@ from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, T
 from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
+from verifycompile.rewrites.slices import narrow_operands
 
 Number = int | float | bool | sympy.Expr
 
@@ -490,12 +491,31 @@ class Builder:
         across = other is not None and other != position and length != size
         if across and self._is_written_in_parts(view.term):
             return self._narrow_pieces(view, other or 0, dim, start, length)
+        computed = self._narrow_operands(view, position, base, length, elementwise=True)
+        if computed is not None:
+            return computed
         try:
             return opened_stack(relabel.narrow(view, position, base, length))
         except relabel.UnalignedError:
             if across:
                 return self._narrow_pieces(view, other or 0, dim, start, length)
-            return self.along(SLICE, (base, 1), view, position - self.lead, length)
+            computed = self._narrow_operands(view, position, base, length, elementwise=False)
+            return computed or self.along(SLICE, (base, 1), view, position - self.lead, length)
+
+    def _narrow_operands(
+        self, view: View, position: int, start: Size, length: Size, *, elementwise: bool
+    ) -> View | None:
+        """The slice of a computed value as computed from parts of concatenations; None where there are none."""
+        if length == view.shape[position]:
+            return None
+        return narrow_operands(
+            self.pool,
+            view,
+            position,
+            lambda operand: self.part(operand, position, start, length),
+            lambda operand: self.narrow(operand, position - self.lead, start, length),
+            elementwise=elementwise,
+        )
 
     def _narrow_pieces(self, view: View, concatenated: int, dim: int, start: Number, length: Size) -> View:
         """A slice of a concatenation across another dimension is the concatenation of slices."""

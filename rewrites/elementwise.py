@@ -10,8 +10,9 @@ import torch
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
 from verifycompile.ir.indicator import NOT, is_indicator
-from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.ir.pieces import CONCATENATE, STACK
+from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
+from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
 
@@ -20,6 +21,8 @@ aten = torch.ops.aten
 REAL_DTYPES = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 """Between these a cast is the identity on the reals; the report lists every one."""
 INTEGER_DTYPES = frozenset({torch.int64, torch.int32})
+SHORT_DTYPES = frozenset({torch.uint8, torch.int8, torch.uint16, torch.int16})
+"""Integers that every one of the others holds. Arithmetic on them wraps around."""
 
 WHERE = Operation("where")
 TRUNCATE = Operation("truncate")
@@ -415,7 +418,18 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
             return view if is_whole_sum(view) else b.pointwise(TRUNCATE, view)
     if target is torch.bool:
         return view if is_indicator(view) else b.negate(b.equal(view, 0))
+    if source in SHORT_DTYPES and (target in REAL_DTYPES or target in INTEGER_DTYPES) and _is_stored(view):
+        return view
     raise UnsupportedError(UNSUPPORTED, f"a cast from {source} to {target}")
+
+
+def _is_stored(view: View) -> bool:
+    """Whether every element is one of an input, as those of a quantised weight: not computed, so never wrapped."""
+    if view.coefficient != 1:
+        return False
+    if view.term.operation in (LEAF, INTEGER_LEAF):
+        return True
+    return view.term.operation in (CONCATENATE, STACK, SLICE, RESHAPE) and all(map(_is_stored, view.term.operands))
 
 
 @operator(aten._to_copy.default)

@@ -91,6 +91,11 @@ STEPS = (
     Step("VL66", "mask-algebra", "`and` of masks is their product, `or` the negation of the product of their negations",
          "ir/indicator.py: both, either"),
     Step(
+        "VL68", "slice-of-operands", "positions s to s + n of what is computed position by position are computed from "
+        "positions s to s + n of each operand",
+        "rewrites/slices.py: narrow_operands",
+    ),
+    Step(
         "VL67", "sum-of-part", "the sum of a part is that part of the sum over another index",
         "ir/algebra.py: _whole_sum",
     ),
@@ -109,7 +114,8 @@ PROOFS = {
     "VL47": INDUCTION, "VL48": POINT, "VL50": INDUCTION, "VL51": INDUCTION,
     "VL52": INDUCTION, "VL53": INDUCTION, "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT,
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
-    "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT,
+    "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL86": POINT, "VL87": INDUCTION, "VL88": POINT,
+    "VL70": POINT,
     "VL71": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

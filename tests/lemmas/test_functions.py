@@ -215,6 +215,12 @@ CLAIMS: dict[str, list[Claim]] = {
             {"same first position": s == t},
         )
     ],
+    "VL68": [
+        Claim(
+            "slice of operands", function(at(k) + also(k)) == function(at(s + j) + also(t + j)),
+            {"position of the slice": k == s + j, "same first position": s == t},
+        )
+    ],
     "VL58": [
         Claim("window of a window", at(s + (t + k)) == at((s + t) + k)),
     ],

@@ -21,4 +21,5 @@ def copied_frame(frame: Frame, globalizer: Globalizer) -> Frame:
         globals={**frame.globals, **changed} if changed else frame.globals,
         locals={name: globalizer(value) for name, value in frame.locals.items()},
         closure=closure,
+        contexts=frame.contexts,
     )

@@ -33,7 +33,14 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Origin
-from verifycompile.torch_interface.dynamo import Frame, GraphBreakError, TracedFrame, frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo import (
+    Frame,
+    GraphBreakError,
+    TracedFrame,
+    frame_of_call,
+    trace_frame,
+    undecorated,
+)
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, trace_guards
@@ -50,7 +57,9 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     start = time.perf_counter()
     exported: Export = implementation.graph.meta.pop(EXPORT)
     captured = (
-        _given(exported, implementation, options) if options.spec is not None else _recovered(exported, implementation)
+        _given(exported, implementation, options)
+        if options.spec is not None
+        else _recovered(exported, implementation, options)
     )
     if has_rank_operators(captured.exported.joint.graph):
         raise UsageError("VC307", _STILL_PARALLEL)
@@ -89,7 +98,7 @@ class _WrongGuessError(Exception):
 
 def _given(exported: Export, implementation: Program, options: Options) -> _Captured:
     assert options.spec is not None
-    tensors = WholeTensors(exported, implementation)
+    tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     frame = _frame_of_given(exported, options.spec, globalizer)
     tensors.align_gradients(options.spec, globalizer)
@@ -111,9 +120,9 @@ def _given(exported: Export, implementation: Program, options: Options) -> _Capt
         raise UsageError("VC303", f"the spec does not run on the model's whole inputs.\n{broken}") from broken
 
 
-def _recovered(exported: Export, implementation: Program) -> _Captured:
+def _recovered(exported: Export, implementation: Program, options: Options) -> _Captured:
     """The implementation's own frame at whole shapes, under the first scaling of local counts that fits."""
-    recovery = _Recovery(exported, implementation)
+    recovery = _Recovery(exported, implementation, options)
     # `scalings` reads the modules after the first guess, which needs none: by then the frame has been walked once.
     for guess in scalings(recovery.modules):
         captured = recovery.attempt(guess)
@@ -133,15 +142,16 @@ def _recovered(exported: Export, implementation: Program) -> _Captured:
 class _Recovery:
     """Attempts to trace the implementation's frame at whole shapes, each under one scaling of local counts."""
 
-    def __init__(self, exported: Export, implementation: Program) -> None:
+    def __init__(self, exported: Export, implementation: Program, options: Options) -> None:
         self.exported = exported
+        self.options = options
         self.implementation = implementation
         self.modules: list[nn.Module] = []
         self.first_failure: GraphBreakError | None = None
 
     def attempt(self, guess: Scaling) -> _Captured | None:
         """The spec under ``guess``; None where it does not run on whole tensors or splits otherwise than a rank."""
-        tensors = WholeTensors(self.exported, self.implementation)
+        tensors = WholeTensors(self.exported, self.implementation, self.options)
         globalizer = Globalizer(tensors)
         frame = _frame_without_wrapper(self.exported.traced.frame, globalizer)
         self.modules.extend(globalizer.modules if not self.modules else [])
@@ -207,7 +217,9 @@ def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Glob
     args, kwargs = (
         wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=_is_first(frame, entered))
     )
-    return _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
+    called = _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
+    through = () if callee is None else undecorated(callee.forward if isinstance(callee, nn.Module) else callee)[1]
+    return dataclasses.replace(called, contexts=(*frame.contexts, *through, *called.contexts))
 
 
 def _entered_module(frame: Frame, root: Any) -> Callable[..., Any] | None:
@@ -216,7 +228,7 @@ def _entered_module(frame: Frame, root: Any) -> Callable[..., Any] | None:
     for module in (first, root):
         if isinstance(module, nn.Module):
             forwards = (type(module).forward, getattr(module.forward, "__func__", module.forward))
-            if any(getattr(forward, "__code__", None) is frame.code for forward in forwards):
+            if any(getattr(undecorated(forward)[0], "__code__", None) is frame.code for forward in forwards):
                 return module
     return None
 
@@ -247,7 +259,8 @@ def _call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[
 def _call_of_spec(
     spec: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
 ) -> Frame:
-    signature = inspect.signature(spec.forward if isinstance(spec, nn.Module) else spec)
+    called = undecorated(spec.forward if isinstance(spec, nn.Module) else spec)[0]
+    signature = inspect.signature(called, follow_wrapped=False)
     try:
         signature.bind(*args, **kwargs)
     except TypeError:

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.names import InputName, clean_module_name
+from verifycompile.options import Options
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.globalize import Globalizer
@@ -23,9 +25,10 @@ class WholeTensors:
     """Callable from a tensor of the parallel program to its whole counterpart, uninitialised.
 
     ``names``: identity of a tensor made here -> the name of the implementation's input that it stands for.
+    An argument that the implementation does not use is whole by the placements that the options declare for it.
     """
 
-    def __init__(self, exported: Export, implementation: Program) -> None:
+    def __init__(self, exported: Export, implementation: Program, options: Options) -> None:
         self.names: dict[int, InputName] = {}
         self._made: list[torch.Tensor] = []
         self._exported = exported
@@ -40,13 +43,21 @@ class WholeTensors:
             for flat, item in zip(exported.joint.inputs, implementation.inputs, strict=True)
             if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL)
         }
+        arguments = exported.traced.frame.locals
+        self._unused = {
+            id(arguments[name]): tuple(placements)
+            for name, placements in options.in_placements.items()
+            if name in arguments and id(arguments[name]) not in self._positions
+        }
         devices = [value.device for value in exported.traced.example_inputs if isinstance(value, torch.Tensor)]
         self._device = devices[0] if devices else torch.device("cpu")
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         position = self._positions.get(id(tensor))
         dynamic = () if position is None else self._dynamic_dimensions(position)
-        whole = self._whole(tensor, None if position is None else self._inputs.get(position), copy=bool(dynamic))
+        item = None if position is None else self._inputs.get(position)
+        placements = self._unused.get(id(tensor)) if item is None else item.placements
+        whole = self._whole(tensor, item, placements, copy=bool(dynamic))
         for dimension in dynamic:
             mark_dynamic(whole, dimension)
         if position is not None:
@@ -54,11 +65,13 @@ class WholeTensors:
         self._made.append(whole)
         return whole
 
-    def _whole(self, tensor: torch.Tensor, item: ProgramInput | None, *, copy: bool) -> torch.Tensor:
+    def _whole(
+        self, tensor: torch.Tensor, item: ProgramInput | None, placements: tuple[Placement, ...] | None, *, copy: bool
+    ) -> torch.Tensor:
         shape = tuple(without_pending_collective(tensor).shape)
         mesh = self._implementation.mesh
-        if not isinstance(tensor, DTensor) and item is not None and item.placements is not None and mesh is not None:
-            degrees = shard_degrees(item.placements, mesh, len(shape))
+        if not isinstance(tensor, DTensor) and placements is not None and mesh is not None:
+            degrees = shard_degrees(placements, mesh, len(shape))
             shape = tuple(size * degree for size, degree in zip(shape, degrees, strict=True))
         device = self._device if item is None and tensor.is_meta else tensor.device
         is_whole = type(tensor) in (torch.Tensor, nn.Parameter) and shape == tuple(tensor.shape)

@@ -381,7 +381,7 @@ def _push_linear(pool: TermPool, view: View, free: int) -> View | None:
         _sum_keeping_rank(pool, operand, [d for d, who in movable.items() if i in who])
         for i, operand in enumerate(opened.operands)
     ]
-    moved = _reapply(pool, view, opened, operands)
+    moved = reapply(pool, view, opened, operands)
     moved = _keep_dims(moved, [d for d in range(view.rank) if d not in movable])
     rest = [d for d in bound if d not in movable]
     return sum_over(pool, moved, range(free, free + len(rest))) if rest else moved
@@ -397,7 +397,7 @@ def _sum_keeping_rank(pool: TermPool, view: View, dims: Sequence[int]) -> View:
     return View(result.coefficient, result.term, tuple(1 if d in dims else s for d, s in enumerate(view.shape)), axes)
 
 
-def _reapply(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
+def reapply(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:
     """Apply the operation of ``view`` to other operands over the same index space; dims of the result as in view."""
     term, rank = view.term, view.rank
     labels = tuple(range(len(opened.shape)))

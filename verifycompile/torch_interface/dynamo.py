@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import inspect
 import traceback
@@ -50,12 +51,17 @@ class GraphBreakError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A call of a Python function before its first instruction."""
+    """A call of a Python function before its first instruction.
+
+    ``contexts``: of torch's decorators around the function (``@torch.no_grad()``), outermost first; they are entered
+    before the frame is traced, as Dynamo does, which compiles what such a decorator wraps.
+    """
 
     code: types.CodeType
     globals: dict[str, Any]
     locals: dict[str, Any]
     closure: tuple[types.CellType, ...]
+    contexts: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = ()
 
     @property
     def is_backward_of_torch_distributed(self) -> bool:
@@ -126,14 +132,42 @@ def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[
 
 def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
     """The frame that ``function(*args, **kwargs)`` enters; for a module with hooks, its ``__call__``."""
-    code_owner, self_object = torch._dynamo.convert_frame.get_traced_fn(function)
+    decorated, self_object = torch._dynamo.convert_frame.get_traced_fn(function)
+    code_owner, contexts = undecorated(decorated)
     positional = args if self_object is None else (self_object, *args)
     bound = inspect.signature(code_owner, follow_wrapped=False).bind(*positional, **kwargs)
     bound.apply_defaults()
     closure = code_owner.__closure__ or ()
     local_values = dict(bound.arguments)
     local_values.update(zip(code_owner.__code__.co_freevars, (cell.cell_contents for cell in closure), strict=True))
-    return Frame(code=code_owner.__code__, globals=code_owner.__globals__, locals=local_values, closure=closure)
+    return Frame(
+        code=code_owner.__code__,
+        globals=code_owner.__globals__,
+        locals=local_values,
+        closure=closure,
+        contexts=contexts,
+    )
+
+
+def undecorated(function: Any) -> tuple[Any, tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...]]:
+    """What torch's decorators (``@torch.no_grad()``) wrap, and the contexts that they enter, outermost first."""
+    contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+    if isinstance(function, types.MethodType):
+        plain, contexts_of_plain = undecorated(function.__func__)
+        return types.MethodType(plain, function.__self__), contexts_of_plain
+    while getattr(function, "__code__", None) is _DECORATED:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+        contexts.append(cells["ctx_factory"].cell_contents)
+        function = cells["func"].cell_contents
+    return function, tuple(contexts)
+
+
+@torch.no_grad()
+def _decorated() -> None:
+    """What a decorator is put around to see its code."""
+
+
+_DECORATED = _decorated.__code__
 
 
 def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_break: bool = False) -> Result:
@@ -158,7 +192,10 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),
         get_metrics_context(),
         torch._dynamo.utils.preserve_rng_state(),
+        contextlib.ExitStack() as decorators,
     ):
+        for enter in frame.contexts:
+            decorators.enter_context(enter())
         try:
             torch._dynamo.convert_frame.compile_frame(
                 frame.code,
