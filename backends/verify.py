@@ -15,6 +15,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.rank_verification import verify_captured
+from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, unwrapped, without_override
@@ -47,7 +48,7 @@ def verify(
         if report.verdict is Verdict.REFUTED or checked.on_unproved == "error":
             raise RefinementError(report)
         warn_with_report(report)
-    return inner(without_marks(gm), example_inputs)
+    return in_buckets(inner)(without_marks(gm), example_inputs)
 
 
 def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Report | None:
@@ -68,6 +69,7 @@ def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: 
 
 
 trace_collectives_where(lambda compiler: unwrapped(compiler) is verify)
+give_whole_graphs_to(verify)
 
 
 def _inner_backend(options: Options, mode: str | None) -> Backend:

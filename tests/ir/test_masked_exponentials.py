@@ -96,7 +96,9 @@ def test_rows_without_a_key_are_zero_in_fused_attention() -> None:
 ROWS = {"query": 2, "key": 3, "value": 3}
 
 
-@pytest.mark.parametrize(("reach", "size", "seen"), [(0, 2, True), (-1, 2, False), (0, 0, False), (2, 2, True), (2, 0, False)])
+@pytest.mark.parametrize(
+    ("reach", "size", "seen"), [(0, 2, True), (-1, 2, False), (0, 0, False), (2, 2, True), (2, 0, False)]
+)
 def test_window_sees_a_key_in_every_row(reach: int, size: int, seen: bool) -> None:
     """``key <= query + reach`` and ``query - key < size``, of four rows and keys; or ``key > query`` for 0."""
     b = Builder(TermPool())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch.fx
+from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.exc import InvalidBackend
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import CompileContext
@@ -41,7 +42,13 @@ def chosen_backend() -> Backend:
 
 
 def unwrapped(backend: object) -> object:
-    """The function behind the object in which ``torch.compile`` keeps a backend with its ``mode`` and ``options``."""
+    """The function behind the object in which ``torch.compile`` keeps a backend with its ``mode`` and ``options``.
+
+    For what cuts the graphs of ``DistributedDataParallel`` into buckets, the backend that it calls for each.
+    """
+    cutting = getattr(backend, "__self__", None)
+    if isinstance(cutting, DDPOptimizer):
+        return unwrapped(cutting.backend_compile_fn)
     return getattr(backend, "compiler_fn", backend)
 
 
