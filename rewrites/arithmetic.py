@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,7 @@ from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real
+from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -155,6 +157,11 @@ def any_over(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: 
     )
     if not rank or not chosen:
         return value
+    if any(b.shape(value)[d] == 0 for d in chosen):
+        kept = [1 if d in chosen else size for d, size in enumerate(b.shape(value))]
+        return b.full(0, kept if keepdim else [size for d, size in enumerate(kept) if d not in chosen])
+    with contextlib.suppress(UnalignedError):
+        return extreme(b, value, chosen, keepdim, "max")
     order = [d for d in range(rank) if d not in chosen]
     names = [f"d{d}" for d in range(rank)]
     result = b.core(

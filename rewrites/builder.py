@@ -278,7 +278,7 @@ class Builder:
         (base,) = algebra.open_view(view).operands
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
             return None
-        if exponent != -1 and not is_nonnegative(base):
+        if exponent != -1 and not is_nonnegative(base) and not self._is_noted_nonnegative(base):
             return None
         factor = ONE
         for _ in range(abs(int(exponent))):
@@ -356,6 +356,15 @@ class Builder:
             known = self.pool.facts.setdefault(index.term, [])
             if fact not in known:
                 known.append(fact)
+
+    def note_nonnegative(self, view: View) -> None:
+        """Note that no element is negative, where that cannot be seen any more: a sum of squares is multiplied out."""
+        positive = isinstance(view.coefficient, Fraction) and view.coefficient > 0
+        if positive and _covers_term(view) and not is_nonnegative(view):
+            self.pool.nonnegative.add(view.term)
+
+    def _is_noted_nonnegative(self, view: View) -> bool:
+        return view.term in self.pool.nonnegative and isinstance(view.coefficient, Fraction) and view.coefficient >= 0
 
     # -- contraction and sums
 

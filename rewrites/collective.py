@@ -12,9 +12,10 @@ from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Digit, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.reduction import reduce_extreme
+from verifycompile.rewrites.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.values import Group
+from verifycompile.torch_interface.placements import TRUTH_REDUCTIONS
 
 c10d = torch.ops._c10d_functional
 dtensor = torch.ops._dtensor
@@ -42,17 +43,19 @@ def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
     """The reduced value, equal on every rank of the group."""
     axes = sorted(group.axes)
     dtype = b.call.dtype
-    added = dtype is torch.bool and operation == "sum"
-    averaged = dtype is not None and _is_whole(dtype) and operation == "avg"
-    if added or averaged:
-        # Booleans are added as "or", and a mean of whole numbers is truncated, each backend in its own way.
+    if dtype is not None and _is_whole(dtype) and operation == "avg":
+        # A mean of whole numbers is truncated, each backend in its own way.
         raise UnsupportedError(UNSUPPORTED, f"a collective `{operation}` of {dtype}")
+    if dtype is torch.bool:
+        operation = TRUTH_REDUCTIONS.get(operation, operation)
     if operation in ("sum", "avg"):
         reduced = algebra.sum_over(b.pool, view, axes)
         if operation == "avg":
             reduced = reduced.scaled(divide(ONE, as_scalar(group_ranks(b, group))))
     elif operation in ("max", "min"):
         reduced = reduce_extreme(b.pool, view, axes, operation)
+    elif operation == "product":
+        reduced = reduce_product(b.pool, view, axes)
     else:
         raise UnsupportedError(UNSUPPORTED, f"a collective with the reduction `{operation}`")
     for axis in axes:

@@ -6,15 +6,17 @@ not, because what comes out of a part of it says nothing about the whole.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
 
+from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, require_real
-from verifycompile.rewrites.reduction import extreme
+from verifycompile.rewrites.reduction import extreme, reduce_product, reduced_over
 from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -108,13 +110,18 @@ operator(aten.cummin.default)(_running_extreme("min"))
 @operator(aten.prod.dim_int)
 def prod_dim(b: Builder, self: View, dim: int, keepdim: bool, dtype: torch.dtype | None) -> View:
     value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
+    with contextlib.suppress(relabel.UnalignedError):
+        return reduced_over(b, value, reduce_product, dim, keepdim)
     return _reduced(b, PRODUCT, (), value, dim, keepdim)
 
 
 @operator(aten.prod.default)
 def prod(b: Builder, self: View, dtype: torch.dtype | None) -> View:
-    """The product of all elements, in row-major order."""
-    return prod_dim(b, _flat(b, self), 0, False, dtype)
+    """The product of all elements."""
+    value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
+    with contextlib.suppress(relabel.UnalignedError):
+        return reduced_over(b, value, reduce_product, None, False)
+    return _reduced(b, PRODUCT, (), _flat(b, value), 0, False)
 
 
 @operator(aten.flip.default)

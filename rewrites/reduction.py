@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
-from verifycompile.ir import relabel
-from verifycompile.ir.algebra import elementwise, open_view
+from verifycompile.ir import indicator, relabel
+from verifycompile.ir.algebra import elementwise, multiply_views, open_view
 from verifycompile.ir.build import Signature, apply
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM
@@ -20,6 +21,13 @@ from verifycompile.rewrites.registry import operator
 aten = torch.ops.aten
 
 EXTREMES = {"max": Operation("reduce_max"), "min": Operation("reduce_min")}
+TRUTH_EXTREMES = {
+    "max": Operation("reduce_any", indicator=True),
+    "min": Operation("reduce_all", indicator=True),
+}
+"""Extremes of values that are 0 or 1."""
+PRODUCT = Operation("reduce_product")
+_LONGEST_PRODUCT = 64
 
 
 def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View:
@@ -32,7 +40,27 @@ def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -
     if view.term.operation is pairwise and view.coefficient == 1:
         parts = [reduce_extreme(pool, operand, dims, kind) for operand in open_view(view).operands]
         return elementwise(pool, pairwise, (), parts)
-    operation = EXTREMES[kind]
+    if view.term.operation is indicator.NOT and view.coefficient == 1:
+        # Some element is not in the set where not all are.
+        (inner,) = open_view(view).operands
+        return indicator.negate(pool, reduce_extreme(pool, inner, dims, "min" if kind == "max" else "max"))
+    of_indicators = indicator.is_indicator(view) and not view.is_zero
+    return _reduced(pool, (TRUTH_EXTREMES if of_indicators else EXTREMES)[kind], view, dims)
+
+
+def reduce_product(pool: TermPool, view: View, dims: Sequence[int]) -> View:
+    """Product of the elements over ``dims``, which are dropped. Products of products are merged."""
+    repeated = [view.shape[d] for d in dims if not view.uses(d)]
+    reduced = _reduced(pool, PRODUCT, view, dims)
+    for count in repeated:
+        if not isinstance(count, int) or count > _LONGEST_PRODUCT:
+            raise UnalignedError("the product of many equal elements")
+        reduced = multiply_views(pool, *[reduced] * count) if count else pool.constant(ONE, reduced.shape)
+    return reduced
+
+
+def _reduced(pool: TermPool, operation: Operation, view: View, dims: Sequence[int]) -> View:
+    """A reduction by an associative and commutative operation, over the dimensions that ``view`` uses."""
     bound = [d for d in sorted(dims) if view.uses(d)]
     kept = [d for d in range(view.rank) if d not in set(dims)]
     shape = tuple(view.shape[d] for d in kept)
@@ -40,7 +68,7 @@ def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -
         return _restrict(view, kept)
     whole = [d for d in bound if _uses_wholly(view, d)]
     if len(whole) != len(bound):
-        raise UnalignedError("an extreme over a dimension that is used in part")
+        raise UnalignedError("a reduction over a dimension that is used in part")
     inner, labels = view, tuple(range(view.rank))
     summed = set(bound)
     if view.term.operation is operation and view.coefficient == 1:
@@ -65,13 +93,24 @@ def _uses_wholly(view: View, dim: int) -> bool:
     return covered == view.shape[dim]
 
 
-def extreme(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: bool, kind: str) -> View:
+def reduced_over(
+    b: Builder,
+    view: View,
+    reduce: Callable[[TermPool, View, Sequence[int]], View],
+    dims: Sequence[int] | int | None,
+    keepdim: bool,
+) -> View:
+    """A reduction over tensor dimensions, all of them for None or an empty list."""
     positions = sorted(b.dims(view, dims))
-    result = reduce_extreme(b.pool, view, positions, kind)
+    result = reduce(b.pool, view, positions)
     if keepdim:
         for position in positions:
             result = relabel.insert_dim(result, position)
     return result
+
+
+def extreme(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: bool, kind: str) -> View:
+    return reduced_over(b, view, functools.partial(reduce_extreme, kind=kind), dims, keepdim)
 
 
 @operator(aten.amax.default)

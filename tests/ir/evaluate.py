@@ -97,8 +97,8 @@ class Evaluator:
         if name == "contract":
             sizes = [self.size(s) for s in term.index_sizes]
             return _drop(_product(operands).expand(sizes), bound, torch.sum)
-        if name in ("reduce_max", "reduce_min"):
-            return _drop(operands[0], bound, torch.amax if name == "reduce_max" else torch.amin)
+        if name in _REDUCTIONS:
+            return _drop(operands[0], bound, _REDUCTIONS[name])
         assert not bound, name
         return _POINTWISE[name](term.attributes, *operands)
 
@@ -113,6 +113,15 @@ def _product(factors: Sequence[Tensor]) -> Tensor:
     for factor in factors[1:]:
         result = torch.where((result == 0) | (factor == 0), torch.zeros((), dtype=result.dtype), result * factor)
     return result
+
+
+_REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "reduce_max": torch.amax,
+    "reduce_min": torch.amin,
+    "reduce_any": torch.amax,
+    "reduce_all": torch.amin,
+    "reduce_product": lambda value, dim: functools.reduce(lambda x, d: x.prod(d), sorted(dim, reverse=True), value),
+}
 
 
 def _drop(value: Tensor, dims: list[int], reduce: Callable[..., Tensor]) -> Tensor:

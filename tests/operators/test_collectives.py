@@ -57,7 +57,8 @@ def check(sample: Sample, mesh: tuple[int, ...], axes: tuple[int, ...], referenc
 
 def reduced(inputs: Tensors, operation: str) -> torch.Tensor:
     stack = torch.stack(inputs)
-    return {"sum": stack.sum(0), "avg": stack.mean(0), "max": stack.amax(0), "min": stack.amin(0)}[operation]
+    results = {"sum": stack.sum(0), "avg": stack.mean(0), "max": stack.amax(0), "min": stack.amin(0)}
+    return {**results, "product": stack.prod(0)}[operation]
 
 
 def block(tensor: torch.Tensor, dim: int, number: int, count: int) -> torch.Tensor:
@@ -88,11 +89,21 @@ def test_wait_tensor(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
 
 
 @on_meshes
-@pytest.mark.parametrize("operation", ["sum", "avg", "max", "min"])
+@pytest.mark.parametrize("operation", ["sum", "avg", "max", "min", "product"])
 def test_all_reduce(mesh: tuple[int, ...], axes: tuple[int, ...], operation: str) -> None:
     sample = Sample(c10d.all_reduce.default, (torch.empty(3, 4), operation, GROUP))
     view = check(sample, mesh, axes, lambda inputs, k: reduced(inputs, operation))
     assert not any(view.uses(a) for a in axes)
+
+
+@pytest.mark.parametrize(("operation", "kind"), [("sum", "max"), ("product", "min")])
+def test_booleans_are_added_as_or(operation: str, kind: str) -> None:
+    pool = TermPool()
+    value = pool.leaf("x", (2, 3, 4))
+    truth = torch.zeros(3, 4, dtype=torch.bool)
+    samples = [Sample(c10d.all_reduce.default, (truth, name, GROUP)) for name in (operation, kind)]
+    first, second = (lower_call(s, [value], truth, pool=pool, mesh=(2,), groups={GROUP: (0,)}) for s in samples)
+    assert first == second
 
 
 @on_meshes
@@ -135,8 +146,8 @@ def test_broadcast(mesh: tuple[int, ...], axes: tuple[int, ...]) -> None:
 
 REFUSED = [
     (
-        Sample(c10d.all_reduce.default, (torch.empty(4, 2), "product", GROUP)),
-        "VC202 a collective with the reduction `product`",
+        Sample(c10d.all_reduce.default, (torch.empty(4, 2), "bxor", GROUP)),
+        "VC202 a collective with the reduction `bxor`",
     ),
     (
         Sample(c10d.all_reduce.default, (torch.empty(4, 2), "sum", "other")),
@@ -169,10 +180,6 @@ REFUSED = [
     (
         Sample(c10d.broadcast.default, (torch.empty(4, 2), 2, GROUP)),
         "VC206 a broadcast from rank 2 in a group of 2 ranks",
-    ),
-    (
-        Sample(c10d.all_reduce.default, (torch.zeros(4, 2, dtype=torch.bool), "sum", GROUP)),
-        "VC202 a collective `sum` of torch.bool",
     ),
     (
         Sample(c10d.all_reduce.default, (torch.zeros(4, 2, dtype=torch.int64), "avg", GROUP)),

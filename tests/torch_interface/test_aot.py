@@ -108,3 +108,13 @@ def test_pending_collectives_count_as_plain_tensors() -> None:
         assert type(pending).__name__ == "AsyncCollectiveTensor"
         joint = export(lambda x: x.sin(), pending)
         assert [(flat.origin, flat.part) for flat in joint.inputs] == [(Origin.ARGUMENT, Part.WHOLE)]
+
+
+def test_effect_tokens_stand_before_the_layouts() -> None:
+    with fake_mesh_world((2,), ("x",)) as mesh:
+        matrices = distribute_tensor(torch.randn(2, 3, 3), mesh, [Shard(0)]).requires_grad_()
+        joint = export(lambda x: torch.linalg.cholesky(x), matrices)  # which checks for errors
+    flats = [flat for flat in (*joint.inputs, *joint.outputs) if flat.node is not None]
+    assert [flat.part for flat in flats].count(Part.EFFECT) == 2
+    assert [flat.layout.placements for flat in flats if flat.layout is not None] == [(Shard(0),)] * 4
+    assert all((flat.layout is not None) == (flat.part is Part.LOCAL) for flat in flats)

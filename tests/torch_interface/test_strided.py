@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.support import fake_mesh_world
@@ -16,7 +17,12 @@ from verifycompile.torch_interface.placements import (
     block_shard,
     in_digit_order,
     is_known,
+    norm_order,
+    of_booleans,
+    order_of,
     outer_blocks,
+    partial_of,
+    reduction_name,
     sharded_dimension,
     with_dimension,
 )
@@ -36,6 +42,25 @@ def test_placements() -> None:
     assert [is_known(item) for item in (Shard(0), strided, Replicate(), Partial(), OtherShard(0))] == [True] * 4 + [
         False
     ]
+
+
+def test_partial_placements() -> None:
+    norm, other = _NormPartial(3), _NormPartial(2.5)
+    assert [norm_order(item) for item in (norm, other, Partial(), Shard(0), _NormPartial(0))] == [3, 2.5] + [None] * 3
+    assert [is_known(item) for item in (norm, _NormPartial(0))] == [True, False]
+    for item in (norm, other, Partial("sum"), Partial("avg"), Partial("product")):
+        assert partial_of(reduction_name(item)) == item
+    assert order_of(reduction_name(norm)) == 3
+    assert of_booleans((Partial("sum"), Partial("product"), Partial("max"), Shard(0), norm)) == (
+        Partial("max"),
+        Partial("min"),
+        Partial("max"),
+        Shard(0),
+        norm,
+    )
+    values = torch.tensor([1.0, 2.0])
+    assert torch.equal(norm._pre_reduce_transform(values), values**3)
+    torch.testing.assert_close(norm._post_reduce_transform(values**3), values)
 
 
 def test_order_of_digits() -> None:

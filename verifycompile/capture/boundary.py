@@ -87,7 +87,7 @@ def boundary_blockers(exported: Export) -> tuple[Blocker, ...]:
     """Inputs and outputs of the joint graph that have no counterpart in the user's program."""
     blockers: list[Blocker] = []
     for flat in (*exported.joint.inputs, *exported.joint.outputs):
-        if flat.node is None or flat.part in (Part.MESH, Part.SIZE):
+        if flat.node is None or flat.part in (Part.MESH, Part.SIZE, Part.EFFECT):
             continue
         if flat.origin is Origin.OTHER or flat.part is Part.OTHER:
             blockers.append(
@@ -127,7 +127,7 @@ def role_of(exported: Export, flat: Flat) -> Role:
     """Role of a placeholder."""
     if flat.part is Part.SIZE:
         return Role.SIZE
-    if flat.part is Part.MESH:
+    if flat.part in (Part.MESH, Part.EFFECT):
         return Role.OPAQUE
     if flat.origin is Origin.TANGENT:
         return Role.TANGENT

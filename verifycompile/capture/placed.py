@@ -33,6 +33,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, OutputKind, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
 from verifycompile.torch_interface.mesh import RootMesh, real_object
+from verifycompile.torch_interface.placements import of_booleans
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
@@ -94,6 +95,8 @@ class PlacedBoundary:
         for position, flat in enumerate(self._exported.joint.outputs):
             for kind, name in output_names(self._exported, flat):
                 placements, declared = self._requirement(flat, kind, name, by_name)
+                if placements is not None and _is_of_booleans(flat):
+                    placements = of_booleans(placements)
                 # A forward value is free where its mesh says nothing; a gradient must be there what its parameter is.
                 open_axes = self._open_axes(flat.layout) if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
@@ -335,6 +338,11 @@ def _lifted(
         return lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
     except LayoutError:
         return None
+
+
+def _is_of_booleans(flat: Flat) -> bool:
+    value = None if flat.node is None else flat.node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
 
 
 def by_pattern(values: Mapping[str, Placements], name: str) -> Placements | None:

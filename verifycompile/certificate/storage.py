@@ -21,7 +21,14 @@ from verifycompile.torch_interface.expressions import (
     recorded_number,
     recorded_tensor,
 )
-from verifycompile.torch_interface.placements import block_shard, is_known, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.placements import (
+    block_shard,
+    is_known,
+    outer_blocks,
+    partial_of,
+    reduction_name,
+    sharded_dimension,
+)
 from verifycompile.torch_interface.schema import is_overload
 
 _MODULES = frozenset({"_operator", "operator", "math", "torch", "torch.sym"})
@@ -170,7 +177,7 @@ def _placement_to_data(placement: Placement) -> Any:
     dim = sharded_dimension(placement)
     if dim is not None:
         return ["shard", dim, outer_blocks(placement)]
-    return ["partial", placement.reduce_op] if isinstance(placement, Partial) else ["replicate"]
+    return ["partial", reduction_name(placement)] if isinstance(placement, Partial) else ["replicate"]
 
 
 # ------------------------------------------------------------------------------------------------ from data
@@ -347,7 +354,7 @@ def _placement_from_data(data: Any) -> Placement:
     if kind == "shard":
         return block_shard(*rest)
     if kind == "partial":
-        return Partial(*rest)
+        return partial_of(*rest)
     if kind == "replicate" and not rest:
         return Replicate()
     raise StorageError(f"no placement: {data}")

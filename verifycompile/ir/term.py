@@ -154,6 +154,7 @@ class TermPool:
         self.pieces_read: dict[Term, tuple[int, ...]] = {}
         self.ranges_held: dict[tuple[Term, int], bool] = {}
         self.facts: dict[Term, list[IndexFact]] = {}
+        self.nonnegative: set[Term] = set()
         self.assumptions: dict[str, None] = {}
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []

@@ -190,6 +190,9 @@ class Lowering:
         if node.op != "call_function":
             return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
         if node.target is python_operator.getitem:
+            empty = self._without_elements(node)
+            if empty is not None:
+                return empty
             return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
         return self._call(node)
 
@@ -225,7 +228,6 @@ class Lowering:
         }
 
     def _call(self, node: torch.fx.Node) -> Any:
-        recorded = node.meta.get("val")
         self._laid_out = {}
         if self.reads_counts and self._is_ragged(node):
             try:
@@ -233,9 +235,9 @@ class Lowering:
             except UnsupportedError:
                 if not self._lay_out_sorted(node):
                     raise
-        if isinstance(recorded, torch.Tensor) and 0 in (shape := self.shape_of(node) or ()):
-            # Whatever computes it: a tensor without elements equals every other one of its shape.
-            return self.builder.full(0, shape)
+        empty = self._without_elements(node)
+        if empty is not None:
+            return empty
         declaration = declaration_of(node.target)
         if _draws_undeclared(node):
             return self._unknown(node, UNSUPPORTED, f"`{node.target}` {RANDOM}")
@@ -278,6 +280,19 @@ class Lowering:
                 return False
         self._laid_out = found
         return not self._has_unknown_size(node)
+
+    def _without_elements(self, node: torch.fx.Node) -> Any:
+        """The value of a node all of whose tensors have no elements, else None.
+
+        Whatever computes it: a tensor without elements equals every other one of its shape.
+        """
+        recorded = node.meta.get("val")
+        values = list(recorded) if isinstance(recorded, (list, tuple)) else [recorded]
+        shapes = [tuple(map(self.size, v.shape)) for v in values if isinstance(v, torch.Tensor)]
+        if not shapes or len(shapes) < len(values) or not all(0 in shape for shape in shapes):
+            return None
+        empty = [self.builder.full(0, shape) for shape in shapes]
+        return empty[0] if isinstance(recorded, torch.Tensor) else tuple(empty)
 
     def _is_ragged(self, node: torch.fx.Node) -> bool:
         """Whether an operand or a size of a call is of a length that the program reads from a tensor."""

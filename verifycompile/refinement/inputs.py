@@ -15,7 +15,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramInput, Role
 from verifycompile.refinement.placement import shard
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.placements import sharded_dimension, with_dimension
+from verifycompile.torch_interface.placements import reduction_name, sharded_dimension, with_dimension
 
 _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 
@@ -106,7 +106,7 @@ def _partial_leaf(
     for axis in partial:
         placement = placements[axis]
         assert isinstance(placement, Partial)
-        if placement.reduce_op not in ("sum", "avg"):
+        if reduction_name(placement) not in ("sum", "avg"):
             raise UnsupportedError(UNREPRESENTABLE, f"an input with the placement {placement}")
         if placement.reduce_op == "avg":
             count *= mesh.axes[axis].size

@@ -13,15 +13,22 @@ from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.program import Mesh
-from verifycompile.rewrites.reduction import reduce_extreme
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.placements import is_known, outer_blocks, sharded_dimension
+from verifycompile.torch_interface.placements import (
+    is_known,
+    norm_order,
+    outer_blocks,
+    reduction_name,
+    sharded_dimension,
+)
 
 Placements = tuple[Placement, ...]
 
 UNEVEN = "VC204"
 
-_REDUCTIONS = ("sum", "avg", "max", "min")
+_REDUCTIONS = ("sum", "avg", "max", "min", "product")
 
 
 def shard(view: View, placements: Sequence[Placement], mesh: Mesh) -> View:
@@ -106,17 +113,28 @@ def reduce_partial(pool: TermPool, view: View, placements: Sequence[Placement], 
     for axis, placement in enumerate(placements):
         if not isinstance(placement, Partial):
             continue
-        operation = placement.reduce_op
-        if operation not in _REDUCTIONS or type(placement) is not Partial:
+        operation, order = placement.reduce_op, norm_order(placement)
+        if operation not in _REDUCTIONS or not is_known(placement):
             raise UnsupportedError(UNREPRESENTABLE, f"the placement {placement}")
+        if order is not None:
+            view = _reduce_norm(pool, view, axis, order, mesh)
+            continue
         if operation in ("sum", "avg"):
             reduced = algebra.sum_over(pool, view, [axis])
             if operation == "avg":
                 reduced = reduced.scaled(divide(ONE, as_scalar(mesh.axes[axis].size)))
+        elif operation == "product":
+            reduced = reduce_product(pool, view, [axis])
         else:
             reduced = reduce_extreme(pool, view, [axis], operation)
         view = relabel.insert_dim(reduced, axis, mesh.axes[axis].size)
     return view
+
+
+def _reduce_norm(pool: TermPool, view: View, axis: int, order: float, mesh: Mesh) -> View:
+    b = Builder(pool, mesh.shape)
+    summed = algebra.sum_over(pool, b.power(view, order), [axis])
+    return b.power(relabel.insert_dim(summed, axis, mesh.axes[axis].size), divide(ONE, as_scalar(order)))
 
 
 def holds(pool: TermPool, spec: View, implementation: View, placements: Sequence[Placement], mesh: Mesh) -> bool:
@@ -201,6 +219,7 @@ def describe(name: str, placements: Sequence[Placement], mesh: Mesh) -> str:
             each = f", in each of {blocks} blocks" if blocks > 1 else ""
             text = f"concat({text}, dim={dim}, over={over}{each})"
         elif isinstance(placement, Partial):
-            operation = {"avg": "mean"}.get(placement.reduce_op, placement.reduce_op)
+            name = reduction_name(placement)
+            operation = {"avg": "mean"}.get(name, name)
             text = f"{operation}({text}, over={over})"
     return text

@@ -43,6 +43,8 @@ class Part(enum.Enum):
     LOCAL = "local"
     MESH = "mesh"
     SIZE = "size"
+    EFFECT = "effect"
+    """The token of an effect: it has no value, and says in which order things happen."""
     OTHER = "other"
 
 
@@ -112,12 +114,14 @@ def export_joint(
     returned_descriptors: list[Any] = list(output.meta["desc"])
     tangents = [node for node in placeholders if node.meta["desc"].is_tangent()]
     first_tangent = placeholders.index(tangents[0]) if tangents else len(placeholders)
-    input_layouts = _layouts(metadata.subclass_inp_meta, 0)
+    # Effect tokens, which order what has side effects, come first, and those of the backward part last.
+    input_layouts = _layouts(metadata.subclass_inp_meta, sum(_is_forward_token(n.meta["desc"]) for n in placeholders))
     input_layouts.update(_layouts(metadata.subclass_tangent_meta, first_tangent))
-    output_layouts = _layouts(metadata.subclass_fw_graph_out_meta, 0)
+    output_layouts = _layouts(metadata.subclass_fw_graph_out_meta, sum(map(_is_forward_token, returned_descriptors)))
     gradient_metas: list[Any] = list((subclasses.grad_input_metas if subclasses is not None else None) or [])
     gradient_slots = sum(meta.arg_count if isinstance(meta, SubclassCreationMeta) else 1 for meta in gradient_metas)
-    output_layouts.update(_layouts(gradient_metas, len(returned) - gradient_slots))
+    backward_tokens = sum(map(_is_backward_token, returned_descriptors))
+    output_layouts.update(_layouts(gradient_metas, len(returned) - backward_tokens - gradient_slots))
     return JointGraph(
         graph=joint,
         inputs=tuple(
@@ -130,6 +134,14 @@ def export_joint(
         rank_reads=tuple(rank_reads),
         rearranged=bool(rearranged or strided),
     )
+
+
+def _is_forward_token(descriptor: Any) -> bool:
+    return isinstance(descriptor, descriptors.ForwardTokenAOTInput | descriptors.ForwardTokenAOTOutput)
+
+
+def _is_backward_token(descriptor: Any) -> bool:
+    return isinstance(descriptor, descriptors.BackwardTokenAOTInput | descriptors.BackwardTokenAOTOutput)
 
 
 def _layouts(metas: Sequence[Any], offset: int) -> dict[int, Layout]:
@@ -197,4 +209,6 @@ def _part(descriptor: Any) -> tuple[Any, Part]:
     )
     if isinstance(descriptor, sizes):
         return _part(descriptor.base)[0], Part.SIZE
+    if _is_forward_token(descriptor) or _is_backward_token(descriptor):
+        return descriptor, Part.EFFECT
     return descriptor, Part.WHOLE

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from torch.distributed.tensor._ops._math_ops import _NormPartial  # pyright: ignore[reportPrivateUsage]
 from torch.distributed.tensor.placement_types import (
     Partial,
     Placement,
@@ -17,12 +18,48 @@ from torch.distributed.tensor.placement_types import (
     _StridedShard,  # pyright: ignore[reportPrivateUsage]
 )
 
+TRUTH_REDUCTIONS = {"sum": "max", "product": "min"}
+"""What a reduction of booleans is: they are added as "or", and multiplied as "and"."""
+_NORM = "norm "
+
 
 def is_known(placement: Placement) -> bool:
     """Whether ``placement`` is a kind that the proof can represent; user-defined subclasses are not."""
     if type(placement) is _StridedShard:
         return isinstance(placement.split_factor, int)
-    return type(placement) in (Shard, Replicate, Partial)
+    return type(placement) in (Shard, Replicate, Partial) or norm_order(placement) is not None
+
+
+def norm_order(placement: Placement) -> float | None:
+    """The order p of a partial norm, ``(sum of value ** p over the ranks) ** (1 / p)``; None for other placements."""
+    return placement.norm_type if type(placement) is _NormPartial and placement.norm_type else None
+
+
+def reduction_name(placement: Partial) -> str:
+    """``sum``, ``avg``, ..., or ``norm`` and its order."""
+    order = norm_order(placement)
+    return placement.reduce_op if order is None else f"{_NORM}{order!r}"
+
+
+def order_of(name: str) -> float | None:
+    """The order in the ``reduction_name`` of a partial norm; None for other reductions."""
+    return float(name.removeprefix(_NORM)) if name.startswith(_NORM) else None
+
+
+def partial_of(name: str) -> Placement:
+    """The placement whose ``reduction_name`` is ``name``."""
+    order = order_of(name)
+    return Partial(name) if order is None else _NormPartial(int(order) if order.is_integer() else order)
+
+
+def of_booleans(placements: Sequence[Placement]) -> tuple[Placement, ...]:
+    """The same placements of booleans, by the reductions that they mean."""
+    return tuple(
+        Partial(TRUTH_REDUCTIONS[item.reduce_op])
+        if type(item) is Partial and item.reduce_op in TRUTH_REDUCTIONS
+        else item
+        for item in placements
+    )
 
 
 def sharded_dimension(placement: Placement) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
+from verifycompile.torch_interface.placements import order_of, reduction_name
 from verifycompile.witness.error import EvaluationError
 
 
@@ -65,7 +66,7 @@ def _divide(tensor: torch.Tensor, placement: Placement, size: int, generator: to
     if is_shard(placement):
         return [shard.clone() for shard in split(tensor, placement, size)]
     if isinstance(placement, Partial):
-        return _summands(tensor, placement.reduce_op, size, generator)
+        return _summands(tensor, reduction_name(placement), size, generator)
     raise EvaluationError(f"no values for placement {placement}")
 
 
@@ -82,6 +83,9 @@ def _summands(tensor: torch.Tensor, reduce_op: str, size: int, generator: torch.
 def reduce(values: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:
     """The reduction of the values that the ranks of a group hold."""
     stacked = torch.stack(tuple(values))
+    order = order_of(reduce_op)
+    if order is not None:
+        return (stacked**order).sum(0) ** (1 / order)
     if reduce_op == "sum":
         return stacked.sum(0, dtype=stacked.dtype)
     if reduce_op == "avg" and stacked.is_floating_point():
@@ -125,4 +129,4 @@ def _merge(
         raise EvaluationError(f"no values for placement {placement}")
     if any(value.shape != column[0].shape for column in columns for value in column):
         raise EvaluationError(f"ranks hold different shapes under placement {placement}")
-    return [reduction(column, placement.reduce_op) for column in columns]
+    return [reduction(column, reduction_name(placement)) for column in columns]
