@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
 import warnings
 import zlib
@@ -88,6 +89,7 @@ class Pair:
 # ------------------------------------------------------------------------------------------------ samples
 
 
+@functools.cache
 def database() -> dict[str, Any]:
     """Operators by name, variants apart."""
     with warnings.catch_warnings():
@@ -104,6 +106,11 @@ def database() -> dict[str, Any]:
 
 def _call(operator: Any, *args: Any, **kwargs: Any) -> Any:
     return operator(*args, **kwargs)
+
+
+def base_name(name: str) -> str:
+    """The operator of which a key of ``database`` is a variant, or which it is."""
+    return database()[name].name
 
 
 def is_even(name: str) -> bool:
@@ -197,17 +204,19 @@ def run(
     cotangents: Cotangents | None,
     seed: int = 0,
 ) -> list[torch.Tensor]:
-    """The outputs, and the gradients of all arguments where cotangents are given."""
+    """The outputs, the gradients of all arguments where cotangents are given, and what was written to arguments."""
     torch.manual_seed(seed)
-    leaves = [value for value in tree_leaves((args, kwargs)) if _is_tensor(value) and value.requires_grad]
+    tensors = [value for value in tree_leaves((args, kwargs)) if _is_tensor(value)]
+    leaves = [value for value in tensors if value.requires_grad]
+    written = [value for value in tensors if not value.requires_grad]
     outputs = [value for value in tree_leaves(operator(*args, **kwargs)) if _is_tensor(value)]
     if cotangents is None:
-        return [value.detach() for value in outputs]
+        return [value.detach() for value in (*outputs, *tensors)]
     begun = [(o, c) for o, c in zip(outputs, cotangents(outputs), strict=True) if o.requires_grad]
     if begun:
         torch.autograd.backward([output for output, _ in begun], [cotangent for _, cotangent in begun])
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-    return [value.detach() for value in (*outputs, *gradients)]
+    return [value.detach() for value in (*outputs, *gradients, *written)]
 
 
 def whole_cotangents(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -241,7 +250,7 @@ def whole_values(found: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def different(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> str:
     """The first of the outputs and gradients that has other numbers, "" for none."""
     if len(found) != len(expected):
-        return f"{len(found)} outputs and gradients for {len(expected)}"
+        return f"{len(found)} results for {len(expected)}"
     for position, (value, whole) in enumerate(zip(found, expected, strict=True)):
         if any(_is_different(part, whole) for part in _parts(value)):
             return f"output or gradient {position}"

@@ -128,8 +128,8 @@ def test_average_of_equal_values_is_the_value(pool):
 
 def test_unknown_reduction_is_refused(pool):
     leaf, mesh = pool.leaf("w", (4,)), mesh_of(2)
-    with pytest.raises(UnsupportedError, match="the placement P\\(product\\)"):
-        holds(pool, leaf, shard(leaf, (Replicate(),), mesh), (Partial("product"),), mesh)
+    with pytest.raises(UnsupportedError, match="the placement P\\(bxor\\)"):
+        holds(pool, leaf, shard(leaf, (Replicate(),), mesh), (Partial("bxor"),), mesh)
 
 
 def test_relations_as_text():
