@@ -31,7 +31,7 @@ from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
 from verifycompile.rewrites.ranges import join_windows
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
 from verifycompile.rewrites.slices import narrow_operands
 
@@ -131,7 +131,7 @@ class Builder:
 
     def _infinity(self, value: float) -> View:
         if math.isnan(value):
-            raise UnsupportedError(UNREPRESENTABLE, "NaN is not a real number")
+            raise UndefinedError(UNREPRESENTABLE, "NaN is not a real number")
         term = self.pool.intern(algebra.INFINITY, (), (), (), 0, 0, (), ())
         return View(ONE if value > 0 else -ONE, term, self.mesh, ())
 
@@ -249,6 +249,8 @@ class Builder:
             return self.pool.constant(ONE, view.shape)
         if e == 1:
             return view
+        if view.is_zero and isinstance(e, Fraction) and e < 0:
+            raise UndefinedError(UNREPRESENTABLE, "division by zero")  # as by the sum of a row that is masked wholly
         dim = concatenated_dim(view)
         if dim is not None:
             return self.concatenate([self.power(piece, exponent) for piece in pieces_of(view, dim)], dim - self.lead)
@@ -300,13 +302,16 @@ class Builder:
 
     def log(self, view: View) -> View:
         """Natural logarithm: a sum of logarithms for a product of positive factors."""
+        if view.is_zero:
+            infinite = self._infinity(-math.inf)
+            return View(infinite.coefficient, infinite.term, view.shape, ())
         return exponential.logarithm(self.pool, view)
 
     def divide(self, left: View | Number, right: View | Number) -> View:
         """True division."""
         if not isinstance(right, View) and not (isinstance(right, sympy.Expr) and right.free_symbols):
             if right == 0:
-                raise UnsupportedError(UNREPRESENTABLE, "division by zero")
+                raise UndefinedError(UNREPRESENTABLE, "division by zero")
             return self.scale(self.view(left), divide(ONE, as_scalar(right)))
         return self.mul(left, self.power(self.view(right), -1))
 

@@ -34,6 +34,10 @@ class UnsupportedError(Exception):
         self.message = message
 
 
+class UndefinedError(UnsupportedError):
+    """A call whose result is no real number."""
+
+
 Handler = Callable[..., Any]
 
 

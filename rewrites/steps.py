@@ -99,6 +99,16 @@ STEPS = (
         "VL67", "sum-of-part", "the sum of a part is that part of the sum over another index",
         "ir/algebra.py: _whole_sum",
     ),
+    Step(
+        "VL89", "sum-by-blocks",
+        "a sum under a mask is the sum of its blocks: those that the mask leaves out are zero, those that it takes "
+        "whole have no mask",
+        "refinement/part_by_part.py: _sum",
+    ),
+    Step(
+        "VL69", "part-by-part", "values put together of parts are equal where all of their parts are",
+        "refinement/part_by_part.py: same_part_by_part",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -114,8 +124,8 @@ PROOFS = {
     "VL47": INDUCTION, "VL48": POINT, "VL50": INDUCTION, "VL51": INDUCTION,
     "VL52": INDUCTION, "VL53": INDUCTION, "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT,
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
-    "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL86": POINT, "VL87": INDUCTION, "VL88": POINT,
-    "VL70": POINT,
+    "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
+    "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION,
     "VL71": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from torch.distributed.tensor import Shard
 
 import verifycompile
-from tests.programs.online_softmax import whole
-from tests.programs.ring import by_logarithm, by_messages, by_permutation
+from tests.programs.online_softmax import causal, whole
+from tests.programs.ring import by_logarithm, by_messages, by_permutation, by_sigmoid, masked_blocks
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
@@ -41,8 +42,44 @@ def test_all_blocks_are_the_whole(program: Callable[..., Any]) -> None:
     assert set(report.relations) == {"output.0", *GRADIENTS}
 
 
-def test_four_ranks() -> None:
-    report = report_on(functools.partial(by_messages, merge=by_logarithm), ranks=4, grad=False)
+@pytest.mark.parametrize("program", [by_messages, by_permutation])
+def test_causal_rings_skip_or_mask_what_comes_later(program: Callable[..., Any]) -> None:
+    report = report_on(functools.partial(program, causal=True), causal)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert set(report.relations) == {"output.0", *GRADIENTS}
+
+
+@pytest.mark.parametrize("mistake", ["own block alone", "every block masked"])
+def test_mistake_in_causal_messages_is_refuted(mistake: str) -> None:
+    report = report_on(functools.partial(by_messages, causal=True), causal, mistake, grad=False)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.parametrize("mistake", ["own block's positions", "sum not rescaled"])
+def test_mistake_in_causal_positions_is_refuted(mistake: str) -> None:
+    report = report_on(functools.partial(by_permutation, causal=True), causal, mistake, grad=False)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.sweep
+def test_other_direction_is_refuted() -> None:
+    report = report_on(functools.partial(by_permutation, causal=True), causal, "other direction", 3, grad=False)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.parametrize("merge", [by_logarithm, by_sigmoid])
+def test_block_that_is_masked_wholly_is_no_number(merge: Callable[..., Any]) -> None:
+    """On the first rank all of the second block is masked: its softmax, and whatever takes it, is no number."""
+    report = report_on(functools.partial(masked_blocks, merge=merge), causal, grad=False)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    assert math.isnan(report.findings[0].counterexample.implementation_value)  # type: ignore[union-attr]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_four_ranks(is_causal: bool) -> None:
+    program = functools.partial(by_messages, merge=by_logarithm, causal=is_causal)
+    report = report_on(program, causal if is_causal else whole, ranks=4)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 

@@ -272,6 +272,18 @@ CLAIMS: dict[str, list[Claim]] = {
     "VL67": [
         Claim("part of the sum", left + table(i, n) == right + table(j, n), {"same part": i == j}, (left == right,)),
     ],
+    "VL89": [
+        *induction("blocks", (zero, zero), (left + at(n), right + at(n)), left == right),
+        Claim("block left out", left + m * f == left, {"zero": m == 0}),
+        Claim("block taken whole", left + m * f == left + f, {"one": m == 1}),
+    ],
+    "VL69": [
+        Claim(
+            "equal in a part", at(n) == also(n),
+            {"in the part": z3.And(lower <= n, n < upper),
+             "equal there": z3.ForAll([k], z3.Implies(z3.And(lower <= k, k < upper), at(k) == also(k)))},
+        ),
+    ],
     "VL86": [Claim("weights distribute", f * (a + b) == f * a + f * b)],
     "VL87": [
         Claim("no element", linear(0) == 0, given=LINEAR),
@@ -343,6 +355,6 @@ def test_every_step_that_a_proof_names_is_in_the_catalogue() -> None:
 def test_steps_are_where_the_catalogue_says() -> None:
     for step in STEPS:
         file, _, names = step.location.partition(": ")
-        path = ROOT / ("verifycompile" if file.startswith("ir/") else ".") / file
+        path = ROOT / ("verifycompile" if file.startswith(("ir/", "refinement/")) else ".") / file
         for name in filter(None, names.split(", ")):
             assert f"def {name}(" in path.read_text(), step

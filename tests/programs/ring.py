@@ -95,7 +95,7 @@ def _forward(
     for step in range(steps):
         if step + 1 < steps:
             following = ring.start(key, value)
-        if not causal or step <= ring.rank - (mistake == "a step left out"):
+        if not causal or step <= (0 if mistake == "own block alone" else ring.rank):
             part, here = _attend(query, key, value, causal and (step == 0 or mistake == "every block masked"))
             merged = (part, here) if output is None or total is None else merge(output, total, part, here)
             output, total = merged
@@ -199,5 +199,30 @@ def by_permutation(mesh: DeviceMesh, mistake: str, causal: bool = False) -> Prog
                 key = shifted(key)
                 value = value if mistake == "values stay" else shifted(value)
         return output / total
+
+    return run
+
+
+def masked_blocks(mesh: DeviceMesh, mistake: str, merge: Merge) -> Program:
+    """A causal ring that masks blocks which it should skip, and merges their softmax."""
+    ranks = mesh.size()
+    targets = [(rank + 1) % ranks for rank in range(ranks)]
+
+    def shifted(x: Tensor) -> Tensor:
+        return collectives.permute_tensor(x.contiguous().flatten(), targets, (mesh, 0)).view_as(x)
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        rows, rank = query.shape[2], dist.get_rank()
+        output = total = None
+        for step in range(ranks):
+            keep = torch.arange(rows)[:, None] >= ((rank - step) % ranks - rank) * rows + torch.arange(rows)
+            scores = _scores(query, key, False).masked_fill(~keep, LOWEST)
+            here = torch.logsumexp(scores, -1, keepdim=True)
+            part = torch.exp(scores - here) @ value
+            merged = (part, here) if output is None or total is None else merge(output, total, part, here)
+            output, total = merged
+            key, value = shifted(key), shifted(value)
+        assert output is not None
+        return output
 
     return run

@@ -477,7 +477,20 @@ def has_infinity(view: View) -> bool:
     term = view.term
     if term.operation is CONTRACT:
         return any(has_infinity(operand) for operand in term.operands)
+    if term.operation.name == "exp":
+        (exponent,) = term.operands
+        return exponent.term.operation in (COMBINE, INFINITY) and has_infinity(exponent)
+    if term.operation is COMBINE:
+        return any(_is_infinite(operand) for operand in term.operands)
     return term.operation is INFINITY
+
+
+def _is_infinite(view: View) -> bool:
+    """Infinity, or infinity where a mask is one."""
+    term = view.term
+    return term.operation is INFINITY or (
+        term.operation is CONTRACT and any(operand.term.operation is INFINITY for operand in term.operands)
+    )
 
 
 def _common_size(sizes: Sequence[Size]) -> Size:

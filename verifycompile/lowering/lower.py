@@ -34,6 +34,7 @@ from verifycompile.rewrites.registry import (
     UNDECLARED,
     UNREPRESENTABLE,
     UNSUPPORTED,
+    UndefinedError,
     UnsupportedError,
     bind,
     declaration_of,
@@ -90,6 +91,8 @@ class Lowering:
         self.builder = Builder(pool, mesh, program.coordinates)
         self.values: dict[torch.fx.Node, Any] = {}
         self.blockers: dict[torch.fx.Node, Blocker] = {}
+        self._undefined: set[torch.fx.Node] = set()
+        """Nodes whose values may be no numbers: zero times such a value is not zero, so what takes it is unknown."""
         self.lemmas: dict[torch.fx.Node, tuple[tuple[str, str], ...]] = {}
         self.casts: dict[str, torch.fx.Node] = {}
         self.seconds: list[float] = []
@@ -164,11 +167,17 @@ class Lowering:
         try:
             with self.pool.budget.node():
                 return self._value(node)
+        except UndefinedError as error:
+            self._undefined.add(node)
+            return self._unknown(node, error.code, error.message)
         except UnsupportedError as error:
             return self._unknown(node, error.code, error.message)
+        except NonFiniteScalarError as error:
+            self._undefined.add(node)
+            return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
         except BudgetExceededError as error:
             return self._unknown(node, EXHAUSTED, f"`{node.target}`: {error}")
-        except (UnalignedError, ShapeError, NonFiniteScalarError) as error:
+        except (UnalignedError, ShapeError) as error:
             return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
         except Exception as error:  # noqa: BLE001
             # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
@@ -189,6 +198,10 @@ class Lowering:
             return self._unknown(node, UNREPRESENTABLE, f"the input `{node.name}` has no counterpart in the spec")
         if node.op != "call_function":
             return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
+        undefined = next((operand for operand in node.all_input_nodes if operand in self._undefined), None)
+        if undefined is not None:
+            self._undefined.add(node)
+            return self._unknown(node, self.blockers[undefined].code, self.blockers[undefined].message)
         if node.target is python_operator.getitem:
             empty = self._without_elements(node)
             if empty is not None:

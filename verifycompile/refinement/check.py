@@ -25,6 +25,7 @@ from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
+from verifycompile.refinement.part_by_part import same_part_by_part
 from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value, with_open_axes
 from verifycompile.refinement.proof import collect_steps, count_nodes
@@ -349,7 +350,7 @@ class Checker:
         if left is None or right is None:
             return None
         if self.implementation.program.mesh is None:
-            return () if same_value(left, right) else None
+            return () if same_value(left, right) or same_part_by_part(self.pool, left, right) else None
         return self._find_placements(left, right, implementation)
 
     def _note_relation(self, output: ProgramOutput, placements: Placements) -> None:

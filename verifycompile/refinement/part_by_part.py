@@ -1,0 +1,202 @@
+"""Equality of values part by part: what several ranks put together is compared with each part of the spec's value.
+
+Where ranks run different programs, as those of a causal ring do that skip blocks they do not see, their parts are no
+batch of one computation. The spec's value at the part's place is another term, though: a mask is decided for whole
+blocks of the index that is summed, whose sum ends with the last block that is seen. Both sides are written anew with
+the place of the part in all of their operands, and every sum under an inequality by blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, combine, contract, open_view
+from verifycompile.ir.budget import BudgetExceededError
+from verifycompile.ir.build import ShapeError, Signature, apply
+from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER, is_positive, may_be_lowest
+from verifycompile.ir.indicator import NOT, is_indicator, negate
+from verifycompile.ir.inequality import AT_MOST, block_of, whole_at_most
+from verifycompile.ir.pieces import concatenated_dim, opened_stack, pieces_of
+from verifycompile.ir.relabel import UnalignedError, narrow, substitute
+from verifycompile.ir.scalar import NonFiniteScalarError
+from verifycompile.ir.sign import is_positive_sum
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View
+from verifycompile.refinement.placement import same_value
+from verifycompile.refinement.products import same_products
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.registry import UnsupportedError
+
+_MOST_BLOCKS = 64
+_MOST_VIEWS = 20_000
+
+
+class _TooLargeError(Exception):
+    """More views to write anew than anyone wants to wait for."""
+
+
+def same_part_by_part(pool: TermPool, spec: View, found: View) -> bool:
+    """Whether a concatenation has the spec's value in each part; False where that is not found."""
+    dim = concatenated_dim(found)
+    if dim is None or spec.shape != found.shape:
+        return False
+    # Zero times what is no number is none: blocks that a mask leaves out may be dropped of finite values alone.
+    if not _is_defined(spec) or not _is_defined(found):
+        return False
+    try:
+        same = all(_same(_Places(pool), left, right) for left, right in _parts(spec, found, dim))
+    except (UnalignedError, ShapeError, NonFiniteScalarError, UnsupportedError, BudgetExceededError, _TooLargeError):
+        return False
+    if same:
+        pool.lemma_trace.append(("part-by-part", repr(found.term)))
+    return same
+
+
+def _parts(spec: View, found: View, dim: int) -> list[tuple[View, View]]:
+    pairs: list[tuple[View, View]] = []
+    start: Size = 0
+    for piece in pieces_of(found, dim):
+        length = piece.shape[dim]
+        left = narrow(spec, dim, start, length)
+        inner = concatenated_dim(piece)
+        pairs += [(left, piece)] if inner is None else _parts(left, piece, inner)
+        start = start + length
+    return pairs
+
+
+def _same(places: _Places, left: View, right: View) -> bool:
+    first, second = places.view(left), places.view(right)
+    return same_value(first, second) or same_products(places.pool, first, second)
+
+
+def _is_defined(view: View) -> bool:
+    """Whether no infinity, and no quotient or logarithm of a sum that masks may leave empty, is in a value."""
+    seen: set[Term] = set()
+    pending = [view]
+    while pending:
+        current = pending.pop()
+        term = current.term
+        if term in seen:
+            continue
+        seen.add(term)
+        operation = term.operation
+        if operation is INFINITY or (operation.name in ("reduce_max", "maximum") and may_be_lowest(current)):
+            return False
+        divides = operation is POWER and not (isinstance(term.attributes[0], Fraction) and term.attributes[0] > 0)
+        if (divides or operation is LOGARITHM) and _may_vanish(term.operands[0]):
+            return False
+        pending.extend(term.operands)
+    return True
+
+
+def _may_vanish(view: View) -> bool:
+    """Whether masks are all that is known of a sum that is not positive by construction."""
+    if is_positive(view.unscaled()) or is_positive_sum(view):
+        return False
+    summands = view.term.operands if view.term.operation is COMBINE else (view,)
+    return view.is_zero or all(_is_masked(summand) for summand in summands)
+
+
+def _is_masked(view: View) -> bool:
+    factors = view.term.operands if view.term.operation is CONTRACT else (view,)
+    return any(is_indicator(factor.unscaled()) for factor in factors)
+
+
+class _Places:
+    """Writes values anew so that constant positions reach all operands, and sums under inequalities go by blocks."""
+
+    def __init__(self, pool: TermPool) -> None:
+        self.pool = pool
+        self._builder = Builder(pool)
+        self._known: dict[View, View] = {}
+
+    def view(self, view: View) -> View:
+        known = self._known.get(view)
+        if known is None:
+            if len(self._known) > _MOST_VIEWS:
+                raise _TooLargeError
+            known = self._known[view] = self._written(opened_stack(view))
+        return known
+
+    def _written(self, view: View) -> View:
+        term = view.term
+        if not term.operands or term.fresh:
+            return view
+        opened = open_view(view)
+        operands = [self.view(dataclasses.replace(v, shape=opened.shape)) for v in opened.operands]
+        result = self._applied(view, operands, opened.shape, opened.summed, opened.cores)
+        return dataclasses.replace(result, shape=view.shape).scaled(view.coefficient)
+
+    def _applied(
+        self,
+        view: View,
+        operands: Sequence[View],
+        shape: tuple[Size, ...],
+        summed: tuple[int, ...],
+        cores: tuple[tuple[int, ...], ...],
+    ) -> View:
+        operation, attributes = view.term.operation, view.term.attributes
+        if operation is COMBINE:
+            return combine(self.pool, operands)
+        if operation is CONTRACT:
+            return self._sum(list(operands), shape, view.rank)
+        if operation is AT_MOST:
+            offset = self.pool.constant(Fraction(int(attributes[0])), shape)  # type: ignore[call-overload]  # a whole number
+            found = whole_at_most(self.pool, operands[0], combine(self.pool, [operands[1], offset]))
+            if found is not None:
+                return found
+        if operation is NOT and is_indicator(operands[0]):
+            return negate(self.pool, operands[0])
+        if operation is EXPONENTIAL:
+            return self._builder.exp(operands[0])
+        if operation is LOGARITHM:
+            return self._builder.log(operands[0])
+        if operation is POWER:
+            return self._builder.power(operands[0], attributes[0])  # type: ignore[arg-type]  # a scalar by construction
+        labels = tuple(range(len(shape)))
+        signature = Signature(tuple(labels for _ in operands), labels[: view.rank], frozenset(summed), cores)
+        return apply(self.pool, operation, attributes, operands, signature)
+
+    def _sum(self, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
+        """The sum of a product over the dimensions from ``free`` on, by blocks where a mask is decided for some."""
+        for mask in factors:
+            for dim in range(free, len(shape)) if mask.term.operation is AT_MOST else ():
+                blocks = self._blocks(mask, dim, shape)
+                if blocks is None:
+                    continue
+                self.pool.lemma_trace.append(("sum-by-blocks", repr(mask.term)))
+                parts: list[View] = []
+                for digits, length, decided in blocks:
+                    inner = (*shape[:dim], length, *shape[dim + 1 :])
+                    if decided.is_zero:
+                        continue
+                    rest = [self.view(_at(f, dim, digits, inner)) for f in factors if f is not mask]
+                    parts.append(self._sum([*rest, decided], inner, free))
+                return combine(self.pool, parts) if parts else self.pool.zero(shape[:free])
+        labels = tuple(range(len(shape)))
+        output = labels[:free]
+        return contract(self.pool, factors, tuple(labels for _ in factors), output, frozenset(labels[free:]))
+
+    def _blocks(
+        self, mask: View, dim: int, shape: tuple[Size, ...]
+    ) -> list[tuple[tuple[Digit, Digit], int, View]] | None:
+        """Digits and length of each block with the mask in it; None where the mask is decided in no block."""
+        size, length = shape[dim], block_of(mask, dim)
+        if length is None or not isinstance(size, int) or size // length > _MOST_BLOCKS:
+            return None
+        found: list[tuple[tuple[Digit, Digit], int, View]] = []
+        for number in range(size // length):
+            digits: tuple[Digit, Digit] = (CONSTANT, number, size // length), (dim, 1, length)
+            inner = (*shape[:dim], length, *shape[dim + 1 :])
+            found.append((digits, length, self.view(_at(mask, dim, digits, inner))))
+        return found if any(mask.term is self.pool.unit for _, _, mask in found) else None
+
+
+def _at(view: View, dim: int, digits: tuple[Digit, Digit], shape: tuple[Size, ...]) -> View:
+    """The view with ``digits`` for ``dim``, over dimensions of the sizes in ``shape``."""
+    replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
+    replacement[dim] = digits
+    return substitute(view, replacement, shape)
+
