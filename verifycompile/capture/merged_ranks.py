@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -145,12 +145,13 @@ def _merge(
 
 
 class _Nodes:
-    """Makes nodes with recorded shapes."""
+    """Makes nodes with recorded shapes. ``uneven``: sizes of dimensions whose parts are not of one size."""
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
         self.origin: torch.fx.Node | None = None
         self.simplify = Simplifier(self.call)
+        self.uneven: set[int] = set()
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         node = self.graph.call_function(target, args, kwargs)
@@ -185,8 +186,11 @@ class _Nodes:
         raise UnmergeableError(f"a collective with the reduction `{operation}`")
 
     def part(self, value: torch.fx.Node, dim: int, start: int, length: int) -> torch.fx.Node:
-        if value.meta["val"].shape[dim] == length:
+        size = value.meta["val"].shape[dim]
+        if size == length:
             return value
+        if _divides_unevenly(start, length, size):
+            self.uneven.add(size)
         return self.call(aten.slice.Tensor, value, dim, start, start + length)
 
 
@@ -213,6 +217,8 @@ class _Merger:
         self.module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
         self.nodes = _Nodes(self.graph)
         self.values: list[dict[torch.fx.Node, Any]] = [{} for _ in ranks]
+        self.of_spec = {_span(node) for node in spec.graph.graph.nodes if node.target is aten.slice.Tensor}
+        self.as_in_spec: set[Any] = set()
         self.blockers: list[Blocker] = []
         self.deliveries: Mapping[tuple[RankNode, int | None], RankNode] = {}
 
@@ -237,7 +243,7 @@ class _Merger:
                 required.setdefault(output.name, output.placements)
                 if required[output.name] != output.placements:
                     raise UnmergeableError(f"the ranks require different placements of `{output.name}`")
-        _write_uneven_slices(self.graph)
+        _write_uneven_slices(self.graph, self.nodes.uneven, self.as_in_spec)
         program = Program(
             graph=self.module,
             inputs=tuple(inputs),
@@ -352,7 +358,19 @@ class _Merger:
         copied = self.graph.node_copy(node, lambda operand: self._value(position, operand))
         self.nodes.origin = node
         self.values[position][node] = self.nodes.simplify(copied)
+        if node.target is aten.slice.Tensor:
+            self._own_slice(node, self.values[position][node])
         self.nodes.origin = None
+
+    def _own_slice(self, node: torch.fx.Node, merged: Any) -> None:
+        """A slice in a rank's own code divides a dimension among ranks, unless the spec takes it as well."""
+        span = _span(node)
+        if span is None:
+            return
+        if span in self.of_spec:
+            self.as_in_spec.add(merged)
+        elif _divides_unevenly(span[1], span[2], span[0]):
+            self.nodes.uneven.add(span[0])
 
     def _alias(self, position: int, node: torch.fx.Node, source: Any) -> None:
         if source in self.values[position]:
@@ -400,17 +418,20 @@ class _Merger:
         self.nodes.origin = None
 
 
-def _write_uneven_slices(graph: torch.fx.Graph) -> None:
-    """Where a dimension is divided unevenly, let all its slices be of the form that is put together again."""
-    slices = [node for node in graph.nodes if node.target is aten.slice.Tensor and _span(node) is not None]
-    uneven: set[int] = set()
-    for node in slices:
-        size, start, length = _span(node) or (0, 0, 0)
-        if length and (size % length or start % length):
-            uneven.add(size)
-    for node in slices:
-        if (_span(node) or (0,))[0] in uneven:
-            node.target = aten.slice_copy.Tensor
+def _write_uneven_slices(graph: torch.fx.Graph, uneven: Container[int], as_in_spec: Container[Any]) -> None:
+    """Let all slices of a dimension that is divided unevenly be of the form that is put together again.
+
+    ``uneven``: the sizes of such dimensions. ``as_in_spec``: slices that stay as they are.
+    """
+    for node in graph.nodes:
+        if node.target is aten.slice.Tensor and node not in as_in_spec:
+            span = _span(node)
+            if span is not None and span[0] in uneven:
+                node.target = aten.slice_copy.Tensor
+
+
+def _divides_unevenly(start: int, length: int, size: int) -> bool:
+    return length != 0 and (size % length != 0 or start % length != 0)
 
 
 def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
