@@ -357,20 +357,22 @@ class _Merger:
             raise UnmergeableError(f"a graph node of kind `{node.op}`", node)
         copied = self.graph.node_copy(node, lambda operand: self._value(position, operand))
         self.nodes.origin = node
-        self.values[position][node] = self.nodes.simplify(copied)
-        if node.target is aten.slice.Tensor:
-            self._own_slice(node, self.values[position][node])
+        if node.target is not aten.slice.Tensor or not self._is_in_spec(node, copied):
+            copied = self.nodes.simplify(copied)
+        self.values[position][node] = copied
         self.nodes.origin = None
 
-    def _own_slice(self, node: torch.fx.Node, merged: Any) -> None:
-        """A slice in a rank's own code divides a dimension among ranks, unless the spec takes it as well."""
+    def _is_in_spec(self, node: torch.fx.Node, copied: torch.fx.Node) -> bool:
+        """Whether a slice in a rank's own code is one that the spec takes as well: else it may divide a dimension."""
         span = _span(node)
         if span is None:
-            return
+            return False
         if span in self.of_spec:
-            self.as_in_spec.add(merged)
-        elif _divides_unevenly(span[1], span[2], span[0]):
+            self.as_in_spec.add(copied)
+            return not self.nodes.simplify.is_composed(copied.args[0])
+        if _divides_unevenly(span[1], span[2], span[0]):
             self.nodes.uneven.add(span[0])
+        return False
 
     def _alias(self, position: int, node: torch.fx.Node, source: Any) -> None:
         if source in self.values[position]:

@@ -77,6 +77,11 @@ class Simplifier:
         node.meta[_KEY] = (dim, merged)
         return node if _is_plain(node, segments, merged) else self._written(node, dim, merged)
 
+    @staticmethod
+    def is_composed(node: Any) -> bool:
+        """Whether a node is known to be put together of parts of others."""
+        return isinstance(node, Node) and _KEY in node.meta
+
     def _written(self, node: Node, dim: int, segments: Segments) -> Node:
         """A node that puts ``segments`` together; ``node`` where they do not have its dtype."""
         if any(
