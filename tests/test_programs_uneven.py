@@ -175,3 +175,20 @@ def normalized(mistake: str) -> Verdict:
 @pytest.mark.parametrize("mistake", ["", "part of the sum", "exchanged"])
 def test_parts_of_a_sum_with_a_factor_in_front(mistake: str) -> None:
     assert normalized(mistake) is (Verdict.REFUTED if mistake else Verdict.VERIFIED)
+
+
+class Turned(Normalized):
+    """Slices of its own, as rotary embeddings and shifts take them, beside parameters in uneven shards."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.cat((-x[..., 2:], x[..., :2]), dim=-1)
+        steps = torch.cat((x[1:] - x[:-1], x[:1]))
+        return super().forward(x * 2 + turned) + steps
+
+
+def test_slices_that_the_spec_takes_as_well() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        columns = ColwiseParallel(use_local_output=False)
+        plan = {"gate": columns, "up": columns, "down": RowwiseParallel()}
+        report = verify(parallelize_module(Turned(5), mesh, plan), (torch.randn(4, 4),), spec=Turned(5))
+    assert report.verdict is Verdict.VERIFIED, str(report)
