@@ -83,6 +83,7 @@ class Builder:
         self.coordinates = dict(coordinates or {})
         self.call = Call()
         self._written_in_parts: dict[Term, bool] = {}
+        self._narrowed: dict[tuple[View, int, Size, Size], View] = {}
 
     # -- the call being lowered
 
@@ -495,7 +496,13 @@ class Builder:
         parts, base = self.affine_parts(start)
         if parts:
             return self._narrow_by_coordinate(view, position, parts, base, length)
-        size = view.shape[position]
+        key = (view, position, base, length)
+        if key not in self._narrowed:
+            self._narrowed[key] = self._narrow(view, position, base, length)
+        return self._narrowed[key]
+
+    def _narrow(self, view: View, position: int, base: Size, length: Size) -> View:
+        size, dim = view.shape[position], position - self.lead
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:  # pyright: ignore[reportOperatorIssue]
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
         part = self.part(view, position, base, length)
@@ -504,7 +511,7 @@ class Builder:
         other = concatenated_dim(view)
         across = other is not None and other != position and length != size
         if across and self._is_written_in_parts(view.term):
-            return self._narrow_pieces(view, other or 0, dim, start, length)
+            return self._narrow_pieces(view, other or 0, dim, base, length)
         computed = self._narrow_operands(view, position, base, length, elementwise=True)
         if computed is not None:
             return computed
@@ -512,9 +519,9 @@ class Builder:
             return opened_stack(relabel.narrow(view, position, base, length))
         except relabel.UnalignedError:
             if across:
-                return self._narrow_pieces(view, other or 0, dim, start, length)
+                return self._narrow_pieces(view, other or 0, dim, base, length)
             computed = self._narrow_operands(view, position, base, length, elementwise=False)
-            return computed or self.along(SLICE, (base, 1), view, position - self.lead, length)
+            return computed or self.along(SLICE, (base, 1), view, dim, length)
 
     def _narrow_operands(
         self, view: View, position: int, start: Size, length: Size, *, elementwise: bool

@@ -27,7 +27,8 @@ def narrow_operands(
     """The slice of ``view`` along ``dim`` as its operation on sliced operands; None where none of them has parts.
 
     ``part``: the slice of a view that is made of pieces, else None. ``narrow``: the slice of any view.
-    ``elementwise``: go no further than through operations that compute each element from one of each operand.
+    ``elementwise``: go no further than through operations that compute each element from one of each operand; else
+    also through sums of one value, as ranks add theirs. Products that are summed are whole computations: no further.
     """
     return _Descent(pool, dim, part, narrow, elementwise=elementwise).inside(view, _MAX_DEPTH)
 
@@ -49,7 +50,8 @@ class _Descent:
         term = view.term
         if depth == 0 or not term.operands or any(d[0] == self._dim for i in term.fresh for d in view.axes[i]):
             return None
-        if self._elementwise and len(term.index_sizes) != term.free:
+        sums = len(term.index_sizes) != term.free
+        if sums and (self._elementwise or len(term.operands) != 1):
             return None
         opened = open_view(view)
         parts: list[View | None] = []
@@ -62,9 +64,11 @@ class _Descent:
         shape = (*view.shape[: self._dim], length, *view.shape[self._dim + 1 :])
         self._pool.lemma_trace.append(("slice-of-operands", repr(term)))
         operands: list[View] = []
-        for operand, part in zip(opened.operands, parts, strict=True):
-            plain = self._narrow(operand) if operand.uses(self._dim) else resized(operand, self._dim, length)
-            operands.append(plain if part is None else part)
+        for operand, found in zip(opened.operands, parts, strict=True):
+            part = found
+            if part is None:
+                part = self._narrow(operand) if operand.uses(self._dim) else resized(operand, self._dim, length)
+            operands.append(part)
         return _applied(self._pool, view, opened, operands, shape)
 
 
