@@ -73,8 +73,10 @@ def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None
 
 def _counted(b: Builder, left: View, right: View | Number) -> tuple[View, View] | None:
     """Quotient and remainder of a counter by a number, where they are its upper and its lower digits."""
-    if left.term.operation is not IOTA or left.coefficient != 1 or not isinstance(right, int) or right <= 1:
+    if left.term.operation is not IOTA or left.coefficient != 1 or not isinstance(right, int) or right < 1:
         return None
+    if right == 1:
+        return left, b.full(0, b.shape(left))
     (size,) = left.term.shape
     upper = exact_quotient(size, right)
     if upper is None or upper == 1:

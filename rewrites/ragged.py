@@ -321,6 +321,15 @@ def _gradient_of_groups(
     raise UnsupportedError(UNREPRESENTABLE, "the gradient of a part of rows whose number is read from a tensor")
 
 
+@ragged(aten.copy.default)
+def copy(b: Builder, counts: Counts, self: Any, src: Any) -> Ragged:
+    """Rows written over as many rows."""
+    del counts
+    require(isinstance(self, Ragged) and isinstance(src, Ragged), "a copy to")
+    require(self.rows == src.rows and self.dim == src.dim, "a copy to other rows of")
+    return dataclasses.replace(src, view=dense(b, aten.copy.default, self.view, src.view))
+
+
 @ragged(aten.new_zeros.default)
 def new_zeros(b: Builder, counts: Counts, self: Any, size: Sequence[Number], dtype: Any) -> Filled | View:
     del self, dtype

@@ -63,7 +63,7 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
     key = value.view if isinstance(value, Ragged) else value
     require(b.rank(key) == 1, "a sort of other than a row of")
     groups = bound_of(b, key)
-    require(groups is not None and groups > 1, "a sort by unbounded numbers of")
+    require(groups is not None, "a sort by unbounded numbers of")
     assert groups is not None
     (length,) = b.shape(key)
     group = b.unsqueeze(b.iota(groups), 1)
