@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
-from verifycompile.ir.size import Size, product
+from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
 from verifycompile.rewrites.formula import both, implies
 from verifycompile.rewrites.one_hot import Translator, UntranslatableError
@@ -62,16 +63,11 @@ def require_within(b: Builder, index: View, size: Size) -> None:
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
 
 
-_PLACES = ("topk_indices", "sort_indices", "argmax", "argmin")
-"""Operations whose elements are places of the dimension that they read."""
-
-
 def bound_of(b: Builder, key: View) -> int | None:
     """A number above all elements, which are whole and not below zero; None where none is known."""
-    if key.coefficient == 1 and key.term.operation.name in _PLACES:
-        (core,) = key.term.cores
-        size = product(key.term.index_sizes[i] for i in core)
-        return size if isinstance(size, int) else None
+    places = number_of_places(key)
+    if places is not None:
+        return places
     largest = _largest(key)
     return largest + 1 if largest is not None and within(b.pool, key, largest + 1) else None
 

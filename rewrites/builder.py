@@ -590,6 +590,13 @@ class Builder:
     def _narrow_by_coordinate(
         self, view: View, position: int, parts: list[tuple[int, Size]], base: Size, length: Size
     ) -> View:
+        smallest = min((step for _, step in parts if isinstance(step, int)), default=length)
+        if isinstance(smallest, int) and isinstance(length, int) and isinstance(base, int) and 0 < length < smallest:
+            # Every rank's slice is within a block of its own.
+            inside = base % smallest
+            if inside + length <= smallest:
+                block = self._narrow_by_coordinate(view, position, parts, base - inside, smallest)
+                return self.narrow(block, position - self.lead, inside, length)
         axes = self._steps(parts, length)
         digits: list[Digit] = [*((axis, 1, self.mesh[axis]) for axis in axes), (position, 1, length)]
         whole = self.narrow(view, position - self.lead, base, product(size for _, _, size in digits))

@@ -13,6 +13,7 @@ from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
+from verifycompile.rewrites.counted import equal_numbers
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
 
@@ -263,12 +264,12 @@ def clamp_max(b: Builder, self: View, max: Number) -> View:
 
 @operator(aten.eq.Tensor, aten.eq.Scalar)
 def eq(b: Builder, self: View, other: View | Number) -> View:
-    return b.equal(self, other)
+    return equal_numbers(b, *b.aligned(self, other))
 
 
 @operator(aten.ne.Tensor, aten.ne.Scalar)
 def ne(b: Builder, self: View, other: View | Number) -> View:
-    return b.negate(b.equal(self, other))
+    return b.negate(equal_numbers(b, *b.aligned(self, other)))
 
 
 @operator(aten.lt.Tensor, aten.lt.Scalar)

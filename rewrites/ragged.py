@@ -454,8 +454,10 @@ def index_put(
         fits = isinstance(self, View) and self.is_zero and indices[0].source is None
         require(fits, "rows put at places of a sort of")
         return sorted_rows(b, indices[0], values)
-    if accumulate is False and isinstance(self, View):
-        return _overwritten(b, self, indices, values)
+    if len(indices) == 1 and isinstance(self, View) and isinstance(indices[0], View):
+        return _put_by_mask(b, self, indices[0], values, accumulate)
+    if len(indices) == 1 and isinstance(self, View) and not accumulate:
+        return _overwritten(b, self, indices[0], values)
     require(accumulate and isinstance(values, Ragged) and isinstance(self, View), "values put at places of")
     places = [place for place in indices if place is not None]
     same = all(isinstance(p, Ragged) and b.rank(p.view) == 1 and p.rows == values.rows for p in places)
@@ -479,26 +481,34 @@ def _has_rows(b: Builder, counts: Counts, value: Any, places: Unsorted) -> bool:
     return value.dim == 0 and settled(b, counts.number(b, value.length)) == b.sum(places.rows.present, [0])
 
 
-def _overwritten(b: Builder, view: View, indices: Sequence[Any], values: Any) -> View:
-    """Values put at ragged places that are all different: what was there before does not matter."""
-    if len(indices) != 1 or not isinstance(values, Ragged) or values.dim != 0:
-        raise UnsupportedError(UNREPRESENTABLE, "values put at places of a dimension whose size is read from a tensor")
-    place, rows = indices[0], values.rows
-    if isinstance(place, View):
-        require(b.call.dtypes.get("indices") is torch.bool and b.rank(place) == 1, "values put at places of")
-        require(rows == Rows(b.shape(place)[0], place, None), "values put at other places of")
-        position = b.iota(rows.total)
-    else:
-        require(isinstance(place, Ragged) and b.rank(place.view) == 1 and place.rows == rows, "values put at places of")
-        position = place.view
-    lookup = b.equal(b.unsqueeze(position, 1), b.iota(b.shape(view)[0]))
-    different = isinstance(place, View) or _is_hit_once(b, position, rows.present)
-    require(different, "values put at places that may be equal of")
-    hit = b.contraction("i v, i -> v", lookup, rows.present)
-    for _ in range(b.rank(view) - 1):
-        hit = b.unsqueeze(hit, -1)
-    put = b.contraction("i v, i *r -> v *r", lookup, masked(b, values))
-    return b.add(b.sub(view, b.mul(hit, view)), put)
+def _put_by_mask(b: Builder, view: View, mask: View, values: Any, accumulate: bool) -> View:
+    """Values put, or added, where a mask holds."""
+    require(b.call.dtypes.get("indices") is torch.bool, "values put at places of")
+    shape, rank = b.shape(view), b.rank(mask)
+    total = product(b.shape(mask))
+    flat, rows = b.reshape(view, (total, *shape[rank:])), Rows(total, b.reshape(mask, (total,)), None)
+    values = _as_rows(b, values, rows)
+    added = values.view if accumulate else b.sub(values.view, flat)
+    return b.reshape(b.add(flat, masked(b, dataclasses.replace(values, view=added))), shape)
+
+
+def _overwritten(b: Builder, view: View, place: Any, values: Any) -> View:
+    """Values put at ragged places that are all different: the difference to what was there is added."""
+    require(isinstance(place, Ragged) and b.rank(place.view) == 1, "values put at places of")
+    values = _as_rows(b, values, place.rows)
+    require(_is_hit_once(b, place.view, place.rows.present), "values put at places that may be equal of")
+    before = dense(b, aten.index.Tensor, view, [place.view])
+    added = dataclasses.replace(values, view=b.sub(values.view, before))
+    return dense(b, aten.index_put.default, view, [place.view], masked(b, added), True)
+
+
+def _as_rows(b: Builder, values: Any, rows: Rows) -> Ragged:
+    """Values for these rows, which may be equal in all of them."""
+    if isinstance(values, Filled) and values.dim == 0:
+        return Ragged(b.expand(values.row, (rows.total, *b.shape(values.row)[1:])), 0, rows)
+    if isinstance(values, Ragged) and values.rows == rows and values.dim == 0:
+        return values
+    raise UnsupportedError(UNREPRESENTABLE, "values put at other places of a dimension whose size is read from data")
 
 
 def _is_hit_once(b: Builder, position: View, present: View) -> bool:

@@ -243,7 +243,7 @@ def groups_of(rows: Rows) -> Iterator[int]:
     for size in rows.table:
         if not isinstance(size, int) or groups * size > _MOST_GROUPS:
             return
-        yield from (groups * part for part in range(1, size + 1) if size % part == 0 and groups * part > 1)
+        yield from (groups * part for part in range(1, size + 1) if size % part == 0)
         groups *= size
 
 

@@ -86,7 +86,7 @@ class TokenSlots(Experts):
             token, slot = torch.where(chosen == k)
             y = F.silu(x[None, token].reshape(-1, HIDDEN) @ self.up[k]) @ self.down[k]
             y = y * weights[token, slot].unsqueeze(-1) * (2 if self.bug == "scale" else 1)
-            result = result.index_add(0, token, y)
+            result[token] += y
         return result
 
 

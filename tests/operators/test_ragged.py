@@ -130,7 +130,7 @@ def _pointwise(w: World) -> None:
     w.call(aten.mul.Tensor, first, other)
     w.call(aten.add.Tensor, second, w.random(WIDTH))
     w.call(aten.zeros_like.default, first)
-    w.call(aten.clone.default, first)
+    w.call(aten.copy.default, w.call(aten.clone.default, first), other)
 
 
 def _products(w: World) -> None:
@@ -174,6 +174,13 @@ def _places(w: World) -> None:
     w.call(aten.index_add.default, w.random(ROWS, WIDTH), 0, row, taken, alpha=2)
     w.call(aten.index.Tensor, x, [w.mask(ROWS)])
     w.call(aten.nonzero.default, w.mask(ROWS))
+    table, some = w.random(ROWS, WIDTH), w.mask(ROWS)
+    values = w.call(aten.index.Tensor, x, [some])
+    for accumulate in (False, True):
+        found = w.call(aten.index_put.default, table, [some], values, accumulate)
+        assert torch.allclose(w.rows(found.declared), found.real)
+    pairs = w.call(aten.index.Tensor, w.random(ROWS, WIDTH, 2), [mask])
+    w.call(aten.index_put.default, w.random(ROWS, WIDTH, 2), [mask], pairs)
 
 
 def _gradient_of_a_slice(w: World) -> None:

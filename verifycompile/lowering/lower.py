@@ -593,7 +593,14 @@ def _reads_count(node: torch.fx.Node) -> bool:
         return True
     if node.target is READ_NUMBER:
         return isinstance(node.meta.get("val"), torch.SymInt)
-    return node.target is torch.ops.aten.nonzero.default
+    return node.target is torch.ops.aten.nonzero.default or _takes_by_mask(node)
+
+
+def _takes_by_mask(node: torch.fx.Node) -> bool:
+    if node.target is not torch.ops.aten.index.Tensor:
+        return False
+    places: Any = node.args[1]
+    return any(_dtype(place) is torch.bool for place in places)
 
 
 def _sorts(node: torch.fx.Node) -> bool:
