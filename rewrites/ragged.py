@@ -19,7 +19,7 @@ from typing import Any
 import sympy
 import torch
 
-from verifycompile.ir.algebra import IOTA, open_view
+from verifycompile.ir.algebra import IOTA, has_infinity, open_view
 from verifycompile.ir.indicator import EQUAL, is_indicator
 from verifycompile.ir.size import normalize_size, product
 from verifycompile.ir.term import View
@@ -488,6 +488,7 @@ def _put_by_mask(b: Builder, view: View, mask: View, values: Any, accumulate: bo
     total = product(b.shape(mask))
     flat, rows = b.reshape(view, (total, *shape[rank:])), Rows(total, b.reshape(mask, (total,)), None)
     values = _as_rows(b, values, rows)
+    _require_numbers(view, values.view)
     added = values.view if accumulate else b.sub(values.view, flat)
     return b.reshape(b.add(flat, masked(b, dataclasses.replace(values, view=added))), shape)
 
@@ -496,10 +497,16 @@ def _overwritten(b: Builder, view: View, place: Any, values: Any) -> View:
     """Values put at ragged places that are all different: the difference to what was there is added."""
     require(isinstance(place, Ragged) and b.rank(place.view) == 1, "values put at places of")
     values = _as_rows(b, values, place.rows)
+    _require_numbers(view, values.view)
     require(_is_hit_once(b, place.view, place.rows.present), "values put at places that may be equal of")
     before = dense(b, aten.index.Tensor, view, [place.view])
     added = dataclasses.replace(values, view=b.sub(values.view, before))
     return dense(b, aten.index_put.default, view, [place.view], masked(b, added), True)
+
+
+def _require_numbers(*views: View) -> None:
+    if any(has_infinity(view) for view in views):
+        raise UnsupportedError(UNREPRESENTABLE, "infinite values put at places read from data")
 
 
 def _as_rows(b: Builder, values: Any, rows: Rows) -> Ragged:
