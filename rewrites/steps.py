@@ -109,6 +109,10 @@ STEPS = (
         "VL69", "part-by-part", "values put together of parts are equal where all of their parts are",
         "refinement/part_by_part.py: same_part_by_part",
     ),
+    Step(
+        "VL90", "no-such-position", "no position up to a size is a negative number, a fraction, or that size or more",
+        "ir/indicator.py: equal",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -125,7 +129,7 @@ PROOFS = {
     "VL52": INDUCTION, "VL53": INDUCTION, "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT,
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
     "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
-    "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION,
+    "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION, "VL90": POINT,
     "VL71": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 
 import verifycompile
 from tests.programs import autograd_collectives as pairs
@@ -137,6 +137,80 @@ def test_focal_loss_over_sharded_classes(mistake: str) -> None:
             param_placements={"weight": ROWS},
         )
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+
+
+# ------------------------------------------------------------------------------------------------ pairs of a batch
+
+
+class Pairs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 5), nn.Linear(3, 5)
+
+    def embed(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.left(x), self.right(y)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        left, right = self.embed(x, y)
+        return F.cross_entropy(left @ right.t(), torch.arange(left.shape[0]))
+
+
+class GatheredPairs(Pairs):
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        left, right = self.embed(x, y)
+        if self.mistake == "without gradient":
+            others = functional.all_gather_tensor(right.detach(), 0, group())
+        else:
+            others = pairs.GatherRows.apply(right, group())
+        first = 0 if self.mistake == "own rows" else dist.get_rank() * x.shape[0]
+        loss = F.cross_entropy(left @ others.t(), torch.arange(x.shape[0]) + first)
+        return loss * RANKS if self.mistake == "scale" else loss
+
+
+@pytest.mark.parametrize("mistake", ["", "without gradient", "own rows", "scale"])
+def test_contrastive_loss_over_all_ranks(mistake: str) -> None:
+    mean = (Partial("avg"),)
+    with fake_world(RANKS):
+        report = verifycompile.verify(
+            GatheredPairs(mistake),
+            (torch.randn(3, 4), torch.randn(3, 3)),
+            spec=Pairs(),
+            in_placements={"x": ROWS, "y": ROWS},
+            out_placements={"output.0": mean},
+            grad_placements={"*": mean},
+        )
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+
+
+class Sharded(nn.Module):
+    """A column-parallel layer whose input keeps the summand of its gradient that this rank computes."""
+
+    def __init__(self, rows: int, copied: bool = True) -> None:
+        super().__init__()
+        self.weight, self.copied = nn.Parameter(torch.randn(rows, 4)), copied
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (pairs.Copy.apply(x, group()) if self.copied else x) @ self.weight.t()
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_gradient_of_an_input_is_no_partial_sum(copied: bool) -> None:
+    class Spec(Sharded):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight.t()
+
+    with fake_world(RANKS):
+        report = verifycompile.verify(
+            Sharded(8 // RANKS, copied),
+            (torch.randn(3, 4, requires_grad=True),),
+            spec=Spec(8),
+            param_placements={"weight": ROWS},
+        )
+    assert report.verdict is (Verdict.VERIFIED if copied else Verdict.REFUTED), str(report)
 
 
 # ------------------------------------------------------------------------------------------------ inference

@@ -221,6 +221,13 @@ CLAIMS: dict[str, list[Claim]] = {
             {"position of the slice": k == s + j, "same first position": s == t},
         )
     ],
+    "VL90": [
+        Claim(
+            "no such position", one_where(j == k) == 0,
+            {"a position": z3.And(j >= 0, j < size), "another number": z3.Or(k < 0, k >= size)},
+        ),
+        Claim("a fraction", one_where(z3.ToReal(j) == x) == 0, {"no whole number": z3.Not(z3.IsInt(x))}),
+    ],
     "VL58": [
         Claim("window of a window", at(s + (t + k)) == at((s + t) + k)),
     ],

@@ -6,7 +6,9 @@ gather is a contraction with ``equal(index, iota)``, the one-hot form of the ind
 
 from __future__ import annotations
 
-from verifycompile.ir.algebra import CONTRACT, elementwise, multiply_views, open_view
+from fractions import Fraction
+
+from verifycompile.ir.algebra import CONTRACT, IOTA, elementwise, multiply_views, open_view
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
 from verifycompile.ir.term import Operation, TermPool, View
 
@@ -33,7 +35,21 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     for value, number in ((left, right), (right, left)):
         if number.term is pool.unit and is_indicator(number) and is_indicator(value) and value.term is not pool.unit:
             return negate(pool, value) if number.is_zero else value
-    return elementwise(pool, EQUAL, (), (left, right))
+    result = elementwise(pool, EQUAL, (), (left, right))
+    if _never_equal(pool, left, right) or _never_equal(pool, right, left):
+        pool.lemma_trace.append(("no-such-position", ""))
+        return pool.zero(result.shape)
+    return result
+
+
+def _never_equal(pool: TermPool, counter: View, number: View) -> bool:
+    """Whether the number is none of those that the counter counts: -100 is no position."""
+    if counter.term.operation is not IOTA or counter.coefficient != 1 or number.term is not pool.unit:
+        return False
+    value, size = number.coefficient, counter.term.index_sizes[0]
+    if not isinstance(value, Fraction):
+        return False
+    return value < 0 or value.denominator != 1 or (isinstance(size, int) and value >= size)
 
 
 def less(pool: TermPool, left: View, right: View) -> View:

@@ -198,8 +198,9 @@ class Checker:
         outputs = {o.name: o for o in self.implementation.program.outputs}
         missing = [o for o in self.spec.program.outputs if o.name not in outputs]
         if missing:
+            kind = "gradient" if missing[0].kind is OutputKind.GRADIENT else "output"
             return Mismatch(
-                "VC107", f"the implementation has no output `{missing[0].name}`", missing[0].name, missing[0].node
+                "VC107", f"the implementation has no {kind} `{missing[0].name}`", missing[0].name, missing[0].node
             )
         mismatch = self._mutation() or self._relate_inputs()
         if mismatch is not None:

@@ -74,10 +74,13 @@ def compare(
     mesh_shape: Sequence[int],
     placements: Sequence[Placement] | None,
     open_axes: frozenset[int] = frozenset(),
+    *,
+    partial: bool = True,
 ) -> OutputComparison:
     """Compares the ranks' ``parts`` under ``placements``, or under every clean relation where that is None.
 
     ``open_axes``: mesh axes of which ``placements`` says nothing, so that every clean relation will do there.
+    ``partial``: whether a relation that nobody declared may be a reduction.
     """
     if not math.isfinite(reference.tolerance) or not bool(torch.isfinite(_real(reference.value)).all()):
         return OutputComparison(reference.name, Agreement.UNKNOWN, detail="the spec's output is not finite")
@@ -90,6 +93,8 @@ def compare(
             for found in candidates
         )
         candidates = list(dict.fromkeys(opened))
+    elif not partial:
+        candidates = [found for found in candidates if not any(isinstance(item, Partial) for item in found)]
     return _compare_any(reference, parts, mesh_shape, candidates)
 
 

@@ -145,6 +145,8 @@ def _compare(spec: Program, implementation: Program, inputs: Inputs, seed: int) 
     forward = [result.relation for result in results.values() if result.relation is not None]
     for name in comparison.backward_names:
         results[name] = comparison.output(name, forward)
+    for name in comparison.missing_gradients:
+        results[name] = comparison.missing(name)
     return results
 
 
@@ -170,6 +172,23 @@ class _Comparison:
         late = {name for name in common if ancestors([self._implementation[name].node]) & tangents}
         self.forward_names = sorted((name for name in common if name not in late), key=self._order)
         self.backward_names = sorted(late, key=self._order)
+        # Where a backward pass runs, what it computes no gradient for gets none, which an optimizer takes for zero.
+        gradients = {output.name for output in spec.outputs if output.kind is OutputKind.GRADIENT}
+        runs = any(output.kind is OutputKind.GRADIENT for output in implementation.outputs)
+        self.missing_gradients = sorted(gradients - self._implementation.keys()) if runs else []
+
+    def missing(self, name: str) -> OutputComparison:
+        """How no gradient at all compares with the spec's."""
+        try:
+            value, response = (_tensor(p.value(self._spec[name].node)[0]) for p in (self._reference, self._disturbed))
+        except EvaluationError as error:
+            return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
+        if self._reference.uninitialised and _differ(value, response):
+            return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
+        reference = Reference(name, value, tolerance_of(value, response, self._scale))
+        nothing = [torch.zeros_like(value)] * math.prod(self._mesh_shape)
+        result = compare(reference, nothing, self._mesh_shape, (Replicate(),) * len(self._mesh_shape))
+        return dataclasses.replace(result, detail="the implementation has no such gradient")
 
     def _order(self, name: str) -> tuple[bool, int]:
         output = self._spec[name]
@@ -198,13 +217,15 @@ class _Comparison:
         parts = [_tensor(part) for part in self._ranks.value(implementation.node)]
         reference = Reference(name, value, tolerance_of(value, response, self._scale))
         required = implementation.required(forward)
-        result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes)
+        # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
+        partial = implementation.kind is not OutputKind.GRADIENT
+        result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
         no_number = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
         if not no_number or not self._ranks.uninitialised:
             return result
         # What is no number whatever the memory holds does not come from there.
         filled = [_tensor(part) for part in self._ranks.with_filling(1).value(implementation.node)]
-        result = compare(reference, filled, self._mesh_shape, required, implementation.open_axes)
+        result = compare(reference, filled, self._mesh_shape, required, implementation.open_axes, partial=partial)
         if result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value):
             return result
         return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
