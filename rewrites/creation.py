@@ -70,6 +70,11 @@ def zeros_like(b: Builder, self: View, dtype: torch.dtype | None) -> View:
     return b.full(0, b.shape(self))
 
 
+@operator(aten.zero.default)
+def zero(b: Builder, self: View) -> View:
+    return b.full(0, b.shape(self))
+
+
 @operator(aten.ones_like.default)
 def ones_like(b: Builder, self: View, dtype: torch.dtype | None) -> View:
     return b.full(1, b.shape(self))
@@ -112,10 +117,11 @@ def prims_iota(b: Builder, length: Size, start: int, step: int, dtype: torch.dty
 
 
 def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
-    if b.call.shape is None or any(isinstance(n, float) and not n.is_integer() for n in (start, end, step)):
+    fractional = any(isinstance(n, float) and not n.is_integer() for n in (start, end, step))
+    if b.call.shape is None or (fractional and (b.call.dtype is None or not b.call.dtype.is_floating_point)):
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}, {step})")
     length = b.call.shape[0]
-    if step == 1 and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]
+    if step == 1 and not fractional and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}) of {length} elements")
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
 

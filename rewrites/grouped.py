@@ -88,4 +88,4 @@ def histc(b: Builder, self: View, bins: int, min: Number, max: Number) -> View:
     if _counts_each(b, self, bins, min, max):
         return b.sum(b.equal(wide, b.iota(bins)), list(range(b.rank(self))))
     found = b.pointwise(IN_BIN, wide, b.iota(bins), attributes=(bins, min, max))
-    return b.sum(found, list(range(b.rank(self))))
+    return b.sum(found, list(range(b.rank(self)))) if b.rank(self) else found

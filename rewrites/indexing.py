@@ -21,6 +21,7 @@ from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, choose, require_real
 from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
 aten = torch.ops.aten
 
@@ -58,6 +59,7 @@ def embedding_dense_backward(
 
 
 @operator(aten.gather.default)
+@scalars_as_rows
 def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> View:
     """``self[..., index[...], ...]``; where ``index`` is shorter than ``self``, its leading part is meant."""
     rank = b.rank(self)
@@ -82,6 +84,7 @@ def _trim(b: Builder, view: View, index: View, position: int) -> View:
 
 
 @operator(aten.index_select.default)
+@scalars_as_rows
 def index_select(b: Builder, self: View, dim: int, index: View) -> View:
     position = dim % b.rank(self)
     size = b.shape(self)[position]

@@ -59,7 +59,7 @@ def operator(*targets: object) -> Callable[[Handler], Handler]:
 
     def register(handler: Handler) -> Handler:
         names = frozenset(list(inspect.signature(handler).parameters)[1:])
-        code = handler.__code__
+        code = inspect.unwrap(handler).__code__
         location = f"{code.co_filename}:{code.co_firstlineno}"
         for target in targets:
             if target in _DECLARATIONS:

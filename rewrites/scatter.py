@@ -18,6 +18,7 @@ from verifycompile.rewrites.elementwise import cast, filled, require_exact
 from verifycompile.rewrites.indexing import one_hot
 from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
 aten = torch.ops.aten
 
@@ -67,6 +68,8 @@ Write = Callable[[View, View, View | None, int], View]
 
 def _scattered(b: Builder, self: View, dim: int, index: View, src: View | None, write: Write) -> View:
     """``write`` on rows where there are no dimensions, and on the leading part that the index reaches."""
+    if 0 in b.shape(index):
+        return self
     if b.rank(self) == 0:
         row = b.unsqueeze(src, 0) if src is not None and b.rank(src) == 0 else src
         places = b.unsqueeze(index, 0) if b.rank(index) == 0 else index
@@ -91,6 +94,7 @@ def _scattered(b: Builder, self: View, dim: int, index: View, src: View | None, 
 
 
 @operator(aten.scatter_add.default)
+@scalars_as_rows
 def scatter_add(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     """``self[..., index[..., i], ...] += src[..., i, ...]``."""
 
@@ -110,6 +114,7 @@ def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> Vi
 
 
 @operator(aten.scatter.src)
+@scalars_as_rows
 def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
     def write(self: View, index: View, src: View | None, position: int) -> View:
         assert src is not None
@@ -130,6 +135,7 @@ def overwritten(b: Builder, self: View, index: View, src: View, position: int) -
 
 
 @operator(aten.scatter.value)
+@scalars_as_rows
 def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
     def write(self: View, index: View, src: View | None, position: int) -> View:
         size = b.shape(self)[position]
@@ -143,6 +149,7 @@ def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) 
 
 
 @operator(aten.index_add.default)
+@scalars_as_rows
 def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha: Number) -> View:
     """``self[..., index[i], ...] += alpha * source[..., i, ...]``."""
     require_exact(b, alpha=alpha)
@@ -156,6 +163,7 @@ def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha
 
 
 @operator(aten.index_copy.default)
+@scalars_as_rows
 def index_copy(b: Builder, self: View, dim: int, index: View, source: View) -> View:
     """``self[..., index[i], ...] = source[..., i, ...]``: a scatter with one index for all other dimensions."""
     position = _position(b, self, dim)

@@ -15,6 +15,7 @@ from verifycompile.rewrites.advanced_indexing import matches
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import cast, choose, require_exact, require_real
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.scalar_rows import scalars_as_rows
 from verifycompile.rewrites.scatter import dim_back, dim_last, require_equal_batch, scatter_add, written
 
 aten = torch.ops.aten
@@ -51,6 +52,7 @@ def _reduced(b: Builder, view: View, dim: int, index: View, source: View, reduce
 
 
 @operator(aten.scatter_reduce.two)
+@scalars_as_rows
 def scatter_reduce(b: Builder, self: View, dim: int, index: View, src: View, reduce: str, include_self: bool) -> View:
     if reduce == "sum" and include_self:
         return scatter_add(b, self, dim, index, src)
@@ -66,12 +68,14 @@ def scatter_by(b: Builder, self: View, dim: int, index: View, src: View, reduce:
 
 
 @operator(aten.scatter.value_reduce)
+@scalars_as_rows
 def scatter_value_by(b: Builder, self: View, dim: int, index: View, value: Number, reduce: str) -> View:
     require_exact(b, value=value)
     return scatter_reduce(b, self, dim, index, b.full(value, b.shape(index)), _SHORT[reduce], True)
 
 
 @operator(aten.index_reduce.default)
+@scalars_as_rows
 def index_reduce(b: Builder, self: View, dim: int, index: View, source: View, reduce: str, include_self: bool) -> View:
     """One index for all other dimensions."""
     position = _position(b, self, dim)
@@ -98,12 +102,14 @@ def _indexed(b: Builder, view: View, position: int, index: View) -> View:
 
 
 @operator(aten.index_fill.int_Scalar)
+@scalars_as_rows
 def index_fill(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
     require_exact(b, value=value)
     return choose(b, _indexed(b, self, _position(b, self, dim), index), value, self)
 
 
 @operator(aten.index_fill.int_Tensor)
+@scalars_as_rows
 def index_fill_tensor(b: Builder, self: View, dim: int, index: View, value: View) -> View:
     filling = cast(b, value, b.dtype_of("value"), b.dtype_of("self"))
     return choose(b, _indexed(b, self, _position(b, self, dim), index), filling, self)

@@ -76,3 +76,12 @@ def test_refuted(number: int, mesh: DeviceMesh) -> None:
 def test_dtensor_adds_partial_norms_like_partial_sums(mesh: DeviceMesh) -> None:
     """See docs/found.md."""
     assert verdict(lambda x: x.norm(dim=0).sum(), mesh, X) == "REFUTED"
+
+
+def test_a_write_that_the_implementation_leaves_out(mesh: DeviceMesh) -> None:
+    def written(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        kept.mul_(2)
+        return x + 1
+
+    assert verdict(written, mesh, X, X.abs()) == "VERIFIED"
+    assert verdict(lambda x, kept: x + 1, mesh, X, X.abs(), spec=written) == "REFUTED"

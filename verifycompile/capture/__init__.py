@@ -2,6 +2,6 @@
 
 from verifycompile.capture.implementation import capture_implementation, has_parallelism
 from verifycompile.capture.model import capture_model
-from verifycompile.capture.spec import recover_spec
+from verifycompile.capture.spec import recover_spec, with_unwritten
 
-__all__ = ["capture_implementation", "capture_model", "has_parallelism", "recover_spec"]
+__all__ = ["capture_implementation", "capture_model", "has_parallelism", "recover_spec", "with_unwritten"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from verifycompile.capture.implementation import capture_traced
-from verifycompile.capture.spec import recover_spec
+from verifycompile.capture.spec import recover_spec, with_unwritten
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
@@ -36,7 +35,8 @@ def capture_model(
 
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
         implementation = capture_traced(traced, options, reductions)
-        return recover_spec(options, implementation), implementation
+        spec = recover_spec(options, implementation)
+        return spec, with_unwritten(spec, implementation)
 
     function, reductions = without_outer_wrappers(_uncompiled(model))
     step = step_of(function)

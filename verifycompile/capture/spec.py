@@ -31,7 +31,7 @@ from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Program, ProgramInput, ProgramOutput, Role
+from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.dynamo import (
     Frame,
@@ -45,6 +45,19 @@ from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, trace_guards
 from verifycompile.torch_interface.wrappers import module_behind
+
+
+def with_unwritten(spec: Program, implementation: Program) -> Program:
+    """The implementation, which leaves as they are those of its inputs that the spec alone writes to."""
+    outputs = {output.name for output in implementation.outputs}
+    inputs = {f"mutation.{item.name}": item for item in implementation.inputs if item.placements is not None}
+    unwritten = [
+        ProgramOutput(item.node, OutputKind.MUTATION, name, -1, item.placements, "the input's placements")
+        for name, item in inputs.items()
+        if name not in outputs
+        and any(output.name == name and output.kind is OutputKind.MUTATION for output in spec.outputs)
+    ]
+    return dataclasses.replace(implementation, outputs=(*implementation.outputs, *unwritten))
 
 
 def recover_spec(options: Options, implementation: Program) -> Program:
