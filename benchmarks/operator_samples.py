@@ -202,6 +202,7 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     cotangents: Cotangents | None,
+    *,
     seed: int = 0,
     written: bool = False,
 ) -> list[torch.Tensor]:
