@@ -249,12 +249,14 @@ refuse("VC202 the value 2.5 in a tensor of torch.int64", aten.new_full.default, 
 refuse("VC202 the value -2.5 in a tensor of torch.int64", aten.scalar_tensor.default, -2.5, dtype=torch.int64)
 add(aten.arange.default, 5)
 add(aten.arange.default, 5, dtype=torch.float64)
-refuse("VC206 arange(0, 2.5, 1)", aten.arange.default, 2.5)
+add(aten.arange.default, 2.5)
+refuse("VC206 arange(0, 2.5, 1)", aten.arange.default, 2.5, dtype=torch.int64)
 add(aten.arange.start, 2, 7)
 refuse("VC206 arange(2.0, 7.0) of 5 elements", aten.arange.start, 2.0, 7.0, dtype=torch.int64)
 add(aten.arange.start_step, 2, 9, 3)
 add(aten.arange.start_step, 9, 2, -2)
-refuse("VC206 arange(0, 1, 0.25)", aten.arange.start_step, 0, 1, 0.25)
+add(aten.arange.start_step, 0, 1, 0.25)
+add(aten.arange.start_step, 2.5, -1, -0.75)
 add(prims.iota.default, 5, start=2, step=3, dtype=torch.int64, device=torch.device("cpu"), requires_grad=False)
 
 # ------------------------------------------------------------------------------------------------ lookups
