@@ -98,3 +98,26 @@ def test_a_variable_without_known_values_on_other_ranks_is_a_blocker(monkeypatch
         report = report_on(number, 0)
         assert report.verdict is not Verdict.VERIFIED
         assert any(finding.code == "VC203" for finding in report.findings) or report.verdict is Verdict.REFUTED
+
+
+class Factored(Sliced):
+    """A weight is a product of two where its rank is not 0."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda _: dist.get_rank())
+        self.name = name
+        setattr(self, name, 0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (1 if getattr(self, self.name) == 0 else 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("q_lora_rank", Verdict.VERIFIED), ("dt_rank", Verdict.VERIFIED), ("tp_rank", Verdict.REFUTED)],
+)
+def test_the_rank_of_a_matrix_is_no_rank(name: str, verdict: Verdict) -> None:
+    with fake_world(WORLD):
+        options: Any = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
+        report = verify(Factored(name), (torch.randn(2, 8),), **options)
+    assert report.verdict is verdict, str(report)

@@ -22,6 +22,8 @@ from verifycompile.torch_interface.rank_reads import CodeRead, guarded_sources, 
 _ENVIRONMENT = re.compile(r"environ\._data\[b'(\w*(?:RANK|PROCID))'\]")
 _RANK = re.compile(r"(?:(?P<axis>\w+)_)?rank")
 _OF_THE_JOB = (None, "global", "world", "local")
+_OF_A_MATRIX = re.compile(r"(?:\w+_)?(?:lora|low|dt|time_step)")
+"""What a rank of a factored matrix is called, which is 0 where the matrix is not factored: ``q_lora_rank``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _attributes(traced: TracedFrame, mesh: Mesh) -> Iterator[RankAttribute]:
         called = _RANK.fullmatch(str(path.steps[-1][1]))
         owner = path.root(len(path.steps) - 1).value(traced.frame)
         held = getattr(owner, "__dict__", {}).get(path.steps[-1][1])
-        if called is None or type(held) is not int:
+        if called is None or type(held) is not int or _OF_A_MATRIX.fullmatch(called["axis"] or ""):
             continue
         axis = names.index(called["axis"]) if called["axis"] in names else None
         if axis is None and called["axis"] not in _OF_THE_JOB and len(mesh.axes) > 1:
