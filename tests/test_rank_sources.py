@@ -112,12 +112,9 @@ class Factored(Sliced):
         return super().forward(x) * (1 if getattr(self, self.name) == 0 else 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [("q_lora_rank", Verdict.VERIFIED), ("dt_rank", Verdict.VERIFIED), ("tp_rank", Verdict.REFUTED)],
-)
-def test_the_rank_of_a_matrix_is_no_rank(name: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("name", "proved"), [("q_lora_rank", True), ("dt_rank", True), ("tp_rank", False)])
+def test_the_rank_of_a_matrix_is_no_rank(name: str, proved: bool) -> None:
     with fake_world(WORLD):
         options: Any = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
         report = verify(Factored(name), (torch.randn(2, 8),), **options)
-    assert report.verdict is verdict, str(report)
+    assert (report.verdict is Verdict.VERIFIED) is proved, str(report)
