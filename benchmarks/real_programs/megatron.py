@@ -1,53 +1,57 @@
-"""Layers of megatron-core, captured rank by rank with ``make_fx``, forward and backward, against the layers at TP 1.
+"""Layers and GPT models of megatron-core, forward and backward, against the same at tensor parallelism 1.
 
-Built on the CPU without Transformer Engine or apex. Three things that need a GPU are replaced: the current device, the
-random number tracker of attention dropout (which is zero), and the norm that refuses sequence parallelism.
+Captured rank by rank with ``make_fx`` for ``verify_graphs``; rows called "compiled" go through ``verify`` as
+``torch.compile`` traces them. Built on the CPU without Transformer Engine or apex: see ``megatron_world``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils.stateless import _reparametrize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 import verifycompile
 from benchmarks.coverage import Case, Package
+from benchmarks.real_programs.megatron_capture import Captured, Inputs, capture
+from benchmarks.real_programs.megatron_mutants import MUTANTS, mutate
+from benchmarks.real_programs.megatron_world import Norm, configuration, enter_world
 
 PACKAGE = Package("megatron-core", "pip install --no-deps megatron-core==0.16.1")
 
 SEQUENCE, BATCH, WIDTH, VOCABULARY = 8, 2, 16, 24
-Inputs = dict[str, torch.Tensor]
+SEQUENCE_PARALLEL = "sequence parallel"
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """``build``: from a configuration to a module. ``inputs``: what one rank passes. ``options``: of the configuration.
+    """``build``: from a configuration to a module. ``inputs``: what one of so many ranks passes.
 
-    ``strided``: parameters of which each rank holds its part of two halves.
+    ``options``: of the configuration. ``halves``: parameters of which each rank holds its part of two halves.
+    ``plain``, ``sequence_parallel``: whether it can be so. ``wrong``: known to be.
     """
 
     build: Callable[[Any], nn.Module]
     inputs: Callable[[int, bool], Inputs]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    strided: tuple[str, ...] = ()
+    halves: tuple[str, ...] = ()
+    plain: bool = True
     sequence_parallel: bool = True
     wrong: bool = False
-    needs_mask: bool = False
 
 
 def _hidden(ranks: int, sequence_parallel: bool) -> Inputs:
     return {"x": torch.randn(SEQUENCE // ranks if sequence_parallel else SEQUENCE, BATCH, WIDTH)}
+
+
+def _with_mask(ranks: int, sequence_parallel: bool) -> Inputs:
+    return {**_hidden(ranks, sequence_parallel), "attention_mask": _mask()}
 
 
 def _row_input(ranks: int, _: bool) -> Inputs:
@@ -65,45 +69,66 @@ def _logits(ranks: int, _: bool) -> Inputs:
     }
 
 
-class _First(nn.Module):
-    """Megatron's linear layers return the bias beside the result."""
+def _text(_: int, __: bool) -> Inputs:
+    return {
+        "x": torch.randint(VOCABULARY, (BATCH, SEQUENCE)),
+        "position_ids": torch.arange(SEQUENCE).expand(BATCH, SEQUENCE).clone(),
+        "attention_mask": _mask(),
+        "labels": torch.randint(VOCABULARY, (BATCH, SEQUENCE)),
+    }
+
+
+def _mask() -> torch.Tensor:
+    return torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE), 1).bool()
+
+
+class _Sum(nn.Module):
+    """Megatron's linear layers return the bias beside the result; the sum is where it is added."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x)[0]  # type: ignore[no-any-return]
+        result, bias = self.layer(x)
+        return result if bias is None else result + bias
 
 
-def _column(config: Any) -> nn.Module:
-    from megatron.core.tensor_parallel import ColumnParallelLinear
+def _column(**options: Any) -> Callable[[Any], nn.Module]:
+    def build(config: Any) -> nn.Module:
+        from megatron.core.tensor_parallel import ColumnParallelLinear
 
-    initialize, gathered = nn.init.xavier_normal_, not config.sequence_parallel
-    return _First(ColumnParallelLinear(WIDTH, 2 * WIDTH, config=config, init_method=initialize, gather_output=gathered))
+        return _Sum(
+            ColumnParallelLinear(WIDTH, 2 * WIDTH, config=config, init_method=nn.init.xavier_normal_, **options)
+        )
 
-
-def _row(config: Any) -> nn.Module:
-    from megatron.core.tensor_parallel import RowParallelLinear
-
-    layer = RowParallelLinear(
-        WIDTH,
-        2 * WIDTH,
-        config=config,
-        init_method=nn.init.xavier_normal_,
-        bias=True,
-        input_is_parallel=True,
-        skip_bias_add=False,
-    )
-    return _First(layer)
+    return build
 
 
-def _embedding(config: Any) -> nn.Module:
-    from megatron.core.tensor_parallel import VocabParallelEmbedding
+def _row(**options: Any) -> Callable[[Any], nn.Module]:
+    chosen = {"bias": True, "input_is_parallel": True, "skip_bias_add": False, **options}
 
-    return VocabParallelEmbedding(  # type: ignore[no-any-return]
-        VOCABULARY, WIDTH, init_method=nn.init.xavier_normal_, config=config, reduce_scatter_embeddings=True
-    )
+    def build(config: Any) -> nn.Module:
+        from megatron.core.tensor_parallel import RowParallelLinear
+
+        return _Sum(RowParallelLinear(WIDTH, 2 * WIDTH, config=config, init_method=nn.init.xavier_normal_, **chosen))
+
+    return build
+
+
+def _embedding(scattered: bool) -> Callable[[Any], nn.Module]:
+    def build(config: Any) -> nn.Module:
+        from megatron.core.tensor_parallel import VocabParallelEmbedding
+
+        return VocabParallelEmbedding(  # type: ignore[no-any-return]
+            VOCABULARY,
+            WIDTH,
+            init_method=nn.init.xavier_normal_,
+            config=config,
+            reduce_scatter_embeddings=scattered,
+        )
+
+    return build
 
 
 class _CrossEntropy(nn.Module):
@@ -117,207 +142,140 @@ class _CrossEntropy(nn.Module):
         return vocab_parallel_cross_entropy(x, labels, self.smoothing)  # type: ignore[no-any-return]
 
 
-class _Norm(nn.LayerNorm):
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5) -> None:  # noqa: ARG002 - as Megatron calls it
-        super().__init__(hidden_size, eps)
+def _layer_spec(config: Any) -> Any:
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+
+    spec = get_gpt_layer_local_spec(normalization="LayerNorm", num_experts=getattr(config, "num_moe_experts", None))
+    spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
+    return spec
 
 
 def _layer(config: Any) -> nn.Module:
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer.spec_utils import build_module
 
-    spec = get_gpt_layer_local_spec(normalization="LayerNorm")
-    spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = _Norm
-    return build_module(spec, config=config, layer_number=1)  # type: ignore[no-any-return]
+    return build_module(_layer_spec(config), config=config, layer_number=1)  # type: ignore[no-any-return]
 
+
+def _gpt(**options: Any) -> Callable[[Any], nn.Module]:
+    def build(config: Any) -> nn.Module:
+        from megatron.core.models.gpt import GPTModel
+        from megatron.core.transformer import transformer_block
+
+        transformer_block.LayerNormImpl = Norm
+        return GPTModel(config, _layer_spec(config), VOCABULARY, SEQUENCE, **options)  # type: ignore[no-any-return]
+
+    return build
+
+
+_GATED = {"gated_linear_unit": True, "activation_func": F.silu, "add_bias_linear": False}
+_GATED_BIAS = {"gated_linear_unit": True, "activation_func": F.silu}
+_LLAMA = {**_GATED, "num_query_groups": 4, "num_layers": 2}
+_HALVES = ("linear_fc1.weight", "linear_fc1.bias")
 
 PROGRAMS: dict[str, Program] = {
-    "ColumnParallelLinear": Program(_column, _hidden),
-    "RowParallelLinear": Program(_row, _row_input),
-    "VocabParallelEmbedding": Program(_embedding, _tokens),
+    "ColumnParallelLinear": Program(_column(gather_output=False), _hidden),
+    "ColumnParallelLinear, gather_output": Program(_column(gather_output=True), _hidden, sequence_parallel=False),
+    "ColumnParallelLinear, skip_bias_add": Program(_column(gather_output=False, skip_bias_add=True), _hidden),
+    "RowParallelLinear": Program(_row(), _row_input),
+    "RowParallelLinear, whole input": Program(_row(input_is_parallel=False), _hidden, sequence_parallel=False),
+    "RowParallelLinear, skip_bias_add": Program(_row(skip_bias_add=True), _row_input),
+    "VocabParallelEmbedding": Program(_embedding(False), _tokens, sequence_parallel=False),
+    "VocabParallelEmbedding, reduce_scatter_embeddings": Program(_embedding(True), _tokens, plain=False),
     "vocab_parallel_cross_entropy": Program(lambda _: _CrossEntropy(0.0), _logits, sequence_parallel=False),
     # Every rank smooths over its own part of the vocabulary.
     "vocab_parallel_cross_entropy, label_smoothing": Program(
         lambda _: _CrossEntropy(0.1), _logits, sequence_parallel=False, wrong=True
     ),
     "MLP": Program(lambda config: _layer(config).mlp, _hidden),
-    "MLP, gated": Program(
-        lambda config: _layer(config).mlp,
-        _hidden,
-        {"gated_linear_unit": True, "activation_func": F.silu},
-        ("linear_fc1.weight", "linear_fc1.bias"),
-    ),
-    "SelfAttention": Program(lambda config: _layer(config).self_attention, _hidden, needs_mask=True),
+    "MLP, gated": Program(lambda config: _layer(config).mlp, _hidden, _GATED_BIAS, _HALVES),
+    "SelfAttention": Program(lambda config: _layer(config).self_attention, _with_mask),
     "SelfAttention, grouped": Program(
-        lambda config: _layer(config).self_attention, _hidden, {"num_query_groups": 4}, needs_mask=True
+        lambda config: _layer(config).self_attention, _with_mask, {"num_query_groups": 4}
     ),
-    "TransformerLayer": Program(_layer, _hidden, needs_mask=True),
+    "TransformerLayer": Program(_layer, _with_mask),
+    "TransformerLayer, gated, grouped": Program(_layer, _with_mask, {**_LLAMA, "num_layers": 1}, _HALVES),
+    "GPTModel": Program(_gpt(), _text),
+    "GPTModel, tied": Program(_gpt(share_embeddings_and_output_weights=True), _text),
+    "GPTModel, rope, gated, grouped": Program(_gpt(position_embedding_type="rope"), _text, _LLAMA, _HALVES),
 }
 
-
-MUTANTS = ("parts not summed", "parts summed twice")
-"""Changes of the first all-reduce on every rank, which must not verify."""
+WITH_MUTANTS = (
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+    "vocab_parallel_cross_entropy",
+    "MLP, gated",
+    "SelfAttention, grouped",
+    "TransformerLayer",
+    "GPTModel, rope, gated, grouped",
+)
 
 
 def cases(_: str) -> Iterator[Case]:
-    """Every layer at two degrees, with and without sequence parallelism."""
+    """Every program at two degrees, with and without sequence parallelism; mutants at one."""
     for name, program in PROGRAMS.items():
         expected = "refuted" if program.wrong else "verified"
         for degree in (2, 4):
-            yield Case(name, f"tp={degree}", "training", expected)
+            if program.plain:
+                yield Case(name, f"tp={degree}", "training", expected)
             if program.sequence_parallel:
-                yield Case(name, f"tp={degree}", "training, sequence parallel", expected)
-    for name in ("RowParallelLinear", "MLP"):
+                yield Case(name, f"tp={degree}", f"training, {SEQUENCE_PARALLEL}", expected)
+    for name in WITH_MUTANTS:
         for mutant in MUTANTS:
             yield Case(name, "tp=2", f"training, mutant: {mutant}", "refuted")
+            if PROGRAMS[name].sequence_parallel and name != "ColumnParallelLinear":
+                yield Case(name, "tp=2", f"training, {SEQUENCE_PARALLEL}, mutant: {mutant}", "refuted")
 
 
 def check(case: Case) -> verifycompile.Report:
-    """Capture the layer at TP 1 and on every rank, and compare."""
+    """Capture the layer at tensor parallelism 1 and on every rank, and compare."""
     program, ranks = PROGRAMS[case.program], int(case.degree.partition("=")[2])
-    sequence_parallel = "sequence" in case.mode
-    spec = _capture(program, 0, 1, sequence_parallel)
-    graphs = [_capture(program, rank, ranks, sequence_parallel) for rank in range(ranks)]
-    layouts = _layouts(program, spec, graphs[0])
-    # Any clean relation will do but for weights of two halves, whose gradients lie as they do.
-    strided = {name.replace(".", "_") for name in program.strided}
-    outputs = {f"output.{1 + i}": placed for i, (name, placed) in enumerate(layouts.items()) if name in strided}
+    sequence_parallel = SEQUENCE_PARALLEL in case.mode
+    spec = _captured(program, 0, 1, sequence_parallel)
+    every = [_captured(program, rank, ranks, sequence_parallel) for rank in range(ranks)]
+    inputs = _layouts(program, spec, every[0])
     mutant = case.mode.partition("mutant: ")[2]
+    graphs = [found.graph for found in every]
     if mutant:
-        for graph in graphs:
-            _mutate(graph, mutant)
-        outputs["output.0"] = (Replicate(),)
-    return verifycompile.verify_graphs(spec, graphs, layouts, outputs)
+        mutate(graphs, mutant)
+    return verifycompile.verify_graphs(spec.graph, graphs, inputs, _required(spec, every[0], inputs))
 
 
-def _mutate(graph: torch.fx.GraphModule, mutant: str) -> None:
-    """The first all-reduce is left out, or done once more; it writes to its operand."""
-    first = graph.graph.find_nodes(op="call_function", target=torch.ops.c10d.allreduce_.default)[0]
-    with graph.graph.inserting_after(first):
-        again = graph.graph.node_copy(first)
-    if mutant == "parts not summed":
-        graph.graph.erase_node(again)
-        (tensor,) = first.args[0]
-        for results in list(first.users):
-            for result in list(results.users):
-                result.replace_all_uses_with(tensor)
-                graph.graph.erase_node(result)
-            graph.graph.erase_node(results)
-        graph.graph.erase_node(first)
-    graph.recompile()
+def _captured(program: Program, rank: int, ranks: int, sequence_parallel: bool) -> Captured:
+    enter_world(rank, ranks)
+    options = {"hidden_size": WIDTH, "sequence_parallel": sequence_parallel and ranks > 1, **program.options}
+    module = program.build(configuration(ranks, options))
+    inputs = program.inputs(ranks, sequence_parallel and ranks > 1)
+    names = [name for name in inspect.signature(module.forward).parameters if name != "x"]
+    first = next(iter(names), "x")
+    return capture(module, {first if name == "x" and first not in inputs else name: v for name, v in inputs.items()})
 
 
-def _layouts(program: Program, spec: torch.fx.GraphModule, graph: torch.fx.GraphModule) -> dict[str, Any]:
+def _layouts(program: Program, spec: Captured, own: Captured) -> dict[str, tuple[Placement, ...]]:
     """Each input is sharded along the dimension in which its sizes differ."""
-    layouts: dict[str, Any] = {}
-    strided = {name.replace(".", "_") for name in program.strided}
-    own = graph.graph.find_nodes(op="placeholder")
-    for whole, part in zip(spec.graph.find_nodes(op="placeholder"), own, strict=True):
-        sizes = zip(whole.meta["val"].shape, part.meta["val"].shape, strict=True)
-        dims = [dim for dim, (full, local) in enumerate(sizes) if full != local]
-        if not dims:
-            layouts[part.name] = (Replicate(),)
-        else:
-            layouts[part.name] = (_StridedShard(dims[0], split_factor=2) if part.name in strided else Shard(dims[0]),)
-    return layouts
+    return {
+        name: (
+            _layout(spec.inputs[name], own.inputs[name], name.endswith(program.halves) if program.halves else False),
+        )
+        for name in own.inputs
+    }
 
 
-def _capture(program: Program, rank: int, ranks: int, sequence_parallel: bool) -> torch.fx.GraphModule:
-    """The layer's results, and the gradients of parameters and inputs, as one graph with named placeholders."""
-    _enter_world(rank, ranks)
-    module = program.build(_configuration(ranks, sequence_parallel, program.options))
-    inputs = program.inputs(ranks, sequence_parallel)
-    arguments = {**dict(module.named_parameters()), **inputs}
-    differentiated = [name for name, value in arguments.items() if value.is_floating_point()]
-
-    def forward(values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        own = {name: values[name] for name, _ in module.named_parameters()}
-        rest = {name: value for name, value in values.items() if name not in own}
-        if program.needs_mask:
-            rest["attention_mask"] = torch.triu(torch.ones(1, 1, SEQUENCE, SEQUENCE), 1).bool()
-        with _reparametrize_module(module, own):
-            result = module(*[rest.pop("x")], **rest)
-        return result[0] if isinstance(result, tuple) else result
-
-    def run(*flat: torch.Tensor) -> list[torch.Tensor]:
-        values = {
-            name: value.detach().requires_grad_(name in differentiated)
-            for name, value in zip(arguments, flat[:-1], strict=True)
-        }
-        # Megatron's loss overwrites its input: a leaf must not be.
-        given = {name: value * 1 if name == "x" and name in differentiated else value for name, value in values.items()}
-        result = forward(given)
-        gradients = torch.autograd.grad(result, [values[name] for name in differentiated], flat[-1], allow_unused=True)
-        return [result.detach(), *gradients]
-
-    shape = _result_shape(forward, arguments)
-    graph = make_fx(run, tracing_mode="fake")(*arguments.values(), torch.randn(shape))
-    for node, name in zip(graph.graph.find_nodes(op="placeholder"), [*arguments, "cotangent"], strict=True):
-        node.name = node.target = name.replace(".", "_")
-    graph.recompile()
-    return graph
+def _layout(whole: torch.Size, part: torch.Size, halves: bool) -> Placement:
+    dims = [dim for dim, (full, local) in enumerate(zip(whole, part, strict=True)) if full != local]
+    if not dims:
+        return Replicate()
+    return _StridedShard(dims[0], split_factor=2) if halves else Shard(dims[0])
 
 
-def _result_shape(
-    forward: Callable[[Mapping[str, torch.Tensor]], torch.Tensor], arguments: Mapping[str, torch.Tensor]
-) -> tuple[int, ...]:
-    traced = make_fx(lambda *flat: forward(dict(zip(arguments, flat, strict=True))), tracing_mode="fake")(
-        *(value.detach().clone() for value in arguments.values())
-    )
-    (result,) = next(iter(traced.graph.find_nodes(op="output"))).all_input_nodes
-    _forget_buffers()
-    return tuple(result.meta["val"].shape)
+def _required(
+    spec: Captured, own: Captured, inputs: Mapping[str, tuple[Placement, ...]]
+) -> dict[str, tuple[Placement, ...]]:
+    """The result is whole or sharded as its shape says. A gradient lies as its parameter does.
 
-
-def _enter_world(rank: int, ranks: int) -> None:
-    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
-    from megatron.core import parallel_state
-
-    if dist.is_initialized():
-        parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=ranks, create_gloo_process_groups=False)
-    from megatron.core import tensor_parallel
-
-    tensor_parallel.get_cuda_rng_tracker = tensor_parallel.random.get_cuda_rng_tracker = _NoRandomState
-
-
-def _forget_buffers() -> None:
-    """Buffers that a trace made hold its fake tensors."""
-    from megatron.core import parallel_state
-
-    parallel_state._GLOBAL_MEMORY_BUFFER = None  # noqa: SLF001 - there is no public way
-    parallel_state._set_global_memory_buffer()  # noqa: SLF001
-
-
-class _NoRandomState:
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def fork(self, *_: Any) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-
-def _configuration(ranks: int, sequence_parallel: bool, options: Mapping[str, Any]) -> Any:
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    return TransformerConfig(
-        **{
-            "num_layers": 1,
-            "hidden_size": WIDTH,
-            "num_attention_heads": 8,
-            "ffn_hidden_size": 2 * WIDTH,
-            "use_cpu_initialization": True,
-            "tensor_model_parallel_size": ranks,
-            "sequence_parallel": sequence_parallel and ranks > 1,
-            "hidden_dropout": 0.0,
-            "attention_dropout": 0.0,
-            "bias_activation_fusion": False,
-            "masked_softmax_fusion": False,
-            "bias_dropout_fusion": False,
-            "gradient_accumulation_fusion": False,
-            "persist_layer_norm": False,
-            "apply_rope_fusion": False,
-            **options,
-        }
-    )
+    Where the layer marks a parameter, its gradients are added by the optimizer: megatron's ``finalize_model_grads``.
+    """
+    required: dict[str, tuple[Placement, ...]] = {"output.0": (_layout(spec.result, own.result, False),)}
+    for place, name in enumerate(own.differentiated):
+        required[f"output.{1 + place}"] = (Partial(),) if name in own.added_later else inputs[name]
+    return required
