@@ -443,13 +443,20 @@ def scatter_add(b: Builder, counts: Counts, self: Any, dim: int, index: Any, src
 @ragged(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
     b: Builder, counts: Counts, self: Any, indices: Sequence[Any], values: Any, accumulate: bool
-) -> View | Ragged:
-    """Values added at ragged places: those that are not there add zero. Or sorted rows put back."""
+) -> View | Ragged | Unsorted:
+    """Values added at ragged places: those that are not there add zero. Or sorted rows put back.
+
+    Counted up at the places of a sort, they are for each row its place among the sorted ones.
+    """
     unsorted = as_unsorted(counts, b, indices[0]) if len(indices) == 1 else None
     sorted_values = isinstance(values, Ragged) and unsorted is not None and values.rows == unsorted.rows
     if sorted_values and values.dim == 0 and unsorted is not None and (not accumulate or _is_zero(self)):
         require(_has_rows(b, counts, self, unsorted), "sorted rows put back into")
         return put_back(b, values, unsorted)
+    counted: Any = values
+    if unsorted is not None and unsorted.source is None and isinstance(counted, View) and not accumulate:
+        _require_counted_up(b, self, unsorted.length, counted)
+        return unsorted
     if isinstance(indices[0], Unsorted) and len(indices) == 1 and isinstance(values, View):
         fits = isinstance(self, View) and self.is_zero and indices[0].source is None
         require(fits, "rows put at places of a sort of")
@@ -466,6 +473,12 @@ def index_put(
     require(same and together and values.dim == skipped, "values put at places of")
     wholes = [place.view if isinstance(place, Ragged) else place for place in indices]
     return dense(b, aten.index_put.default, self, wholes, masked(b, values), True)
+
+
+def _require_counted_up(b: Builder, view: Any, length: object, values: View) -> None:
+    """Places counted up overwrite all that was there."""
+    everywhere = isinstance(view, View) and b.shape(view) == b.shape(values) == (length,)
+    require(everywhere and values == b.iota(b.shape(values)[0]), "numbers put at places of a sort of")
 
 
 def _is_zero(value: Any) -> bool:

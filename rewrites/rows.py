@@ -203,11 +203,16 @@ def collapsed(b: Builder, value: Ragged, groups: int, length: Size) -> View:
     return b.sum(b.reshape(masked(b, value), split), [value.dim])
 
 
-def laid_out(b: Builder, counts: Counts, value: Ragged) -> View | None:
-    """All rows of a tensor that were sorted, as a tensor; None for other rows."""
+def laid_out(b: Builder, counts: Counts, value: Ragged | Unsorted) -> View | None:
+    """All rows of a tensor that were sorted, or their places, as a tensor; None for other rows."""
     sorting = counts.sortings.get(value.rows)
     if sorting is None:
         return None
+    if isinstance(value, Unsorted):
+        place = b.equal(b.unsqueeze(sorting.index, 1), b.iota(sorting.length))
+        return b.contraction("i v, i -> v", place, b.iota(sorting.length)) if value.source is None else None
+    if b.rank(value.view) == 1 and value.view == row_numbers(b, sorting.groups, sorting.length):
+        return sorting.index
     whole = collapsed(b, value, sorting.groups, sorting.length)
     return dense(b, aten.index_select.default, whole, value.dim, sorting.index)
 

@@ -90,6 +90,48 @@ class TokenSlots(Experts):
         return result
 
 
+class Sharded(Experts):
+    """All tokens by a part of every expert's inner size, parts of a sum; put back by the inverse of the order."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = (x @ self.gate).softmax(-1).topk(CHOSEN, -1)
+        numbers, order = torch.sort(chosen.view(-1))
+        counts = torch.histc(numbers.float(), EXPERTS, 0, EXPERTS - 1)
+        y = self.compute(x[order // CHOSEN], counts)
+        y = y * weights.reshape(-1)[order if self.bug != "weights" else order.flip(0)].unsqueeze(-1)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(order.shape[0]).flip(0) if self.bug == "places" else torch.arange(order.shape[0])
+        slots = y[order if self.bug == "order" else inverse]
+        return slots.view(-1, CHOSEN, HIDDEN).sum(1)
+
+
+def sharded(bug: str = "") -> Report:
+    """Two ranks have all tokens and half of each expert."""
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = Sharded(mesh, bug)
+        model.up = nn.Parameter(torch.randn(EXPERTS, HIDDEN, INNER // 2))
+        model.down = nn.Parameter(torch.randn(EXPERTS, INNER // 2, HIDDEN))
+        return verifycompile.verify(
+            model,
+            (torch.randn(TOKENS, HIDDEN),),
+            mesh=mesh,
+            spec=Sharded(),
+            param_placements={"gate": (Replicate(),), "up": (Shard(2),), "down": (Shard(1),)},
+            grad_placements={"gate": (Partial(),), "up": (Shard(2),), "down": (Shard(1),)},
+            out_placements={"output.0": (Partial(),)},
+        )
+
+
+def test_sharded_experts_with_rows_put_back_by_the_inverse_of_the_order() -> None:
+    report = sharded()
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+@pytest.mark.parametrize("bug", ["weights", "places", "order"])
+def test_rows_put_elsewhere_are_not_verified(bug: str) -> None:
+    assert sharded(bug).verdict is not Verdict.VERIFIED
+
+
 def verified(kind: type[Experts], bug: str = "", *, spread: bool = True) -> Report:
     """Each of two ranks has half of the tokens; ``spread``: and half of the experts, else all of them."""
     with fake_mesh_world((2,), ("ep",)) as mesh:

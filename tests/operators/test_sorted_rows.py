@@ -79,6 +79,38 @@ def test_sorted_rows_are_those_of_torch() -> None:
     assert torch.equal(w.rows(found), rows.real)
 
 
+def test_places_counted_up_are_where_rows_came_from() -> None:
+    w = Routed()
+    order = w.sort()[1]
+    rows = w.call(aten.index.Tensor, w.random(ROWS, WIDTH), [order])
+    counter = Value(w.builder.iota(ROWS), torch.arange(ROWS))
+    places = w.call(aten.index_put.default, w.leaf(torch.full((ROWS,), 7)), [order], counter)
+    back = w.call(aten.index.Tensor, rows, [places])
+    assert torch.equal(w.rows(back.declared), back.real)
+    for value in (order, places):
+        found = laid_out(w.builder, w.counts, value.declared)
+        assert found is not None
+        assert torch.equal(w.rows(found).long(), value.real)
+
+
+def _other_numbers_than_places(w: Routed, rows: Value) -> None:
+    del rows
+    backwards = Value(w.builder.iota(ROWS, ROWS - 1, -1), torch.arange(ROWS).flip(0))
+    w.call(aten.index_put.default, w.leaf(torch.zeros(ROWS).long()), [w.sort()[1]], backwards)
+
+
+def _places_added_to_others(w: Routed, rows: Value) -> None:
+    del rows
+    counter = Value(w.builder.iota(ROWS), torch.arange(ROWS))
+    w.call(aten.index_put.default, w.leaf(torch.ones(ROWS).long()), [w.sort()[1]], counter, True)
+
+
+def _more_places_than_rows(w: Routed, rows: Value) -> None:
+    del rows
+    counter = Value(w.builder.iota(ROWS), torch.arange(ROWS))
+    w.call(aten.index_put.default, w.leaf(torch.ones(ROWS + 1).long()), [w.sort()[1]], counter)
+
+
 def test_groups_of_sorted_rows() -> None:
     w = Routed()
     _, order = w.sort()
@@ -170,7 +202,7 @@ def _parts_in_another_order(w: Routed, rows: Value) -> None:
 
 REFUSED = [
     _other_sizes, _a_slice_elsewhere, _rows_of_another_sort, _rows_of_another_order, _descending, _unbounded,
-    _parts_in_another_order,
+    _parts_in_another_order, _other_numbers_than_places, _places_added_to_others, _more_places_than_rows,
 ]  # fmt: skip
 
 

@@ -283,7 +283,7 @@ class Lowering:
         found: dict[torch.fx.Node, View] = {}
         for operand in node.all_input_nodes:
             value = self.values.get(operand)
-            if isinstance(value, Ragged):
+            if isinstance(value, (Ragged, Unsorted)):
                 self.builder.call = Call()
                 view = laid_out(self.builder, self.counts, value)
                 if view is None:
@@ -379,7 +379,7 @@ class Lowering:
     def _argument(self, argument: Any, keep_pieces: bool) -> Any:
         if isinstance(argument, torch.fx.Node):
             value = self.values[argument]
-            if isinstance(value, Ragged) and argument in self._laid_out:
+            if isinstance(value, (Ragged, Unsorted)) and argument in self._laid_out:
                 return self._laid_out[argument]
             if isinstance(value, Piece) and not keep_pieces:
                 value = self.values[argument] = self._piece(argument, value)
@@ -405,7 +405,7 @@ class Lowering:
         value = self.values.get(node)
         if isinstance(value, Piece):
             value = self.values[node] = self._piece(node, value)
-        if isinstance(value, Ragged):
+        if isinstance(value, (Ragged, Unsorted)):
             self.builder.call = Call()
             return laid_out(self.builder, self.counts, value)
         return value if isinstance(value, View) else None
