@@ -69,6 +69,44 @@ add(aten.linalg_matrix_exp.default, unit(2, 3, 3))
 add(aten.linalg_lu_factor_ex.default, _definite)
 _lu, _pivots, _ = aten.linalg_lu_factor_ex.default(_definite)
 add(aten.linalg_lu_solve.default, _lu, _pivots, real(2, 3, 2))
+_wide, _tall = real(2, 2, 4), real(2, 4, 2)
+for _matrices in (_wide, _tall):
+    add(aten.linalg_lu_factor_ex.default, _matrices)
+    add(aten.lu_unpack.default, *aten.linalg_lu_factor_ex.default(_matrices)[:2])
+    add(aten.linalg_lu.default, _matrices)
+    add(aten.geqrf.default, _matrices)
+    for _mode in ("reduced", "complete", "r"):
+        add(aten.linalg_qr.default, _matrices, _mode)
+    for _full in (False, True):
+        add(aten._linalg_svd.default, _matrices, _full)
+    add(aten.linalg_pinv.atol_rtol_tensor, _matrices, rtol=torch.tensor([0.4, 0.9]))
+    add(aten.linalg_pinv.atol_rtol_tensor, _matrices, atol=torch.tensor(0.3), rtol=torch.tensor(0.4))
+    add(aten.linalg_pinv.atol_rtol_tensor, _matrices)
+add(aten._linalg_svd.default, _wide, False, False)
+add(aten.linalg_pinv.atol_rtol_tensor, _definite, hermitian=True)
+for _matrices in (_m, _m.mT):
+    add(aten._linalg_det.default, _matrices)
+    add(aten._linalg_slogdet.default, _matrices)
+    for _left in (False, True):
+        add(aten._linalg_solve_ex.default, _matrices, real(2, 3, 3), left=_left)
+add(aten._linalg_det.default, real(3, 3))
+add(aten._linalg_solve_ex.default, _definite, real(2, 3))
+add(aten._linalg_solve_ex.default, real(3, 3), real(3))
+for _triangle_read in ("L", "U"):
+    for _vectors in (True, False):
+        add(aten._linalg_eigh.default, _m, _triangle_read, _vectors)
+add(aten.linalg_ldl_factor_ex.default, _definite - 5 * torch.eye(3, dtype=torch.float64))
+add(aten.linalg_ldl_solve.default, *aten.linalg_ldl_factor_ex.default(_definite)[:2], real(2, 3, 2))
+_reflectors, _scales = aten.geqrf.default(_tall)
+add(aten.linalg_householder_product.default, _reflectors, _scales)
+for _left in (False, True):
+    for _adjoint in (False, True):
+        add(aten.ormqr.default, _reflectors, _scales, real(2, 4, 4), _left, _adjoint)
+add(aten.linalg_ldl_solve.default, *aten.linalg_ldl_factor_ex.default(_definite)[:2], real(3, 2))
+for _operator in (
+    aten.linalg_inv_ex, aten.linalg_cholesky_ex, aten.linalg_lu_factor_ex, aten._linalg_det, aten._linalg_slogdet,
+):  # fmt: skip
+    add(_operator.default, real(0, 0))
 
 # ------------------------------------------------------------------------------------------------ diagonals
 
