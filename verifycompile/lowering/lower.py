@@ -76,8 +76,8 @@ _READS_MEMORY = frozenset(
         torch.ops.aten.as_strided.default,
         torch.ops.aten.as_strided_copy.default,
         torch.ops.aten.as_strided_scatter.default,
-        torch.ops.aten._linalg_det.default,
-        torch.ops.aten._linalg_slogdet.default,
+        torch.ops.aten._linalg_det.default,  # noqa: SLF001 - an operator
+        torch.ops.aten._linalg_slogdet.default,  # noqa: SLF001 - an operator
     }
 )
 
