@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.algebra import IOTA, iota
 from verifycompile.ir.indicator import is_indicator
-from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
-from verifycompile.ir.scalar import ONE
-from verifycompile.ir.size import exact_quotient
+from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real
+from verifycompile.rewrites.quotients import counted
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
 
@@ -60,33 +58,15 @@ def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None
     if b.call.dtype is torch.bool or (b.call.dtype is not None and b.call.dtype.is_complex):
         raise UnsupportedError(UNSUPPORTED, f"division with a result of {b.call.dtype}")
     if rounding in ("floor", "trunc"):
-        counted = _counted(b, left, right)
-        if counted is not None:
-            return counted[0]
+        whole = counted(b, left, right)
+        if whole is not None:
+            return whole[0]
     quotient = b.divide(left, right)
     if rounding is None:
         return quotient
     if rounding not in ("floor", "trunc"):
         raise UnsupportedError(UNSUPPORTED, f"division with rounding_mode={rounding}")
     return b.pointwise(FUNCTIONS["floor" if rounding == "floor" else "trunc"], quotient)
-
-
-def _counted(b: Builder, left: View, right: View | Number) -> tuple[View, View] | None:
-    """Quotient and remainder of a counter by a number, where they are its upper and its lower digits."""
-    if left.term.operation is not IOTA or left.coefficient != 1 or not isinstance(right, int) or right < 1:
-        return None
-    if right == 1:
-        return left, b.full(0, b.shape(left))
-    (size,) = left.term.shape
-    upper = exact_quotient(size, right)
-    if upper is None or upper == 1:
-        return None
-    try:
-        parts = [(upper, extract(left.axes[0], right, upper)), (right, extract(left.axes[0], 1, right))]
-    except UnalignedError:
-        return None
-    quotient, rest = (View(ONE, iota(b.pool, length).term, left.shape, (merge_digits(d),)) for length, d in parts)
-    return quotient, rest
 
 
 @operator(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -102,9 +82,9 @@ def floor_divide(b: Builder, self: View, other: View | Number) -> View:
 @operator(aten.remainder.Tensor, aten.remainder.Scalar)
 def remainder(b: Builder, self: View, other: View | Number) -> View:
     """``x - y floor(x / y)``: it has the sign of the divisor."""
-    counted = _counted(b, self, other)
-    if counted is not None:
-        return counted[1]
+    whole = counted(b, self, other)
+    if whole is not None:
+        return whole[1]
     return b.sub(self, b.mul(_quotient(b, self, other, "floor"), other))
 
 

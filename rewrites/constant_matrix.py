@@ -39,7 +39,26 @@ def constant_matrix(b: Builder, operation: Operation, attributes: Sequence[Hasha
 
 def window(b: Builder, stride: int, padding: int, dilation: int, windows: Size, reach: Size, line: Size) -> View:
     """``windows`` windows of ``reach`` elements each on a line."""
+    if padding == 0 and stride == reach and (dilation == 1 or reach == 1) and _side_by_side(windows, reach, line):
+        # Element k of window o is the element of the line that the digits (o, k) spell.
+        places = b.reshape(b.iota(line), (windows, reach, 1))
+        return b.equal(places, b.reshape(b.iota(line), (1, 1, line)))
     return constant_matrix(b, WINDOW, (stride, padding, dilation), (windows, reach, line))
+
+
+def tiles(b: Builder, count: Size, reach: int, line: Size) -> View | None:
+    """``[o, x]``: one where x is in tile o of a line cut into ``count`` tiles of ``reach`` elements, else None."""
+    if not _side_by_side(count, reach, line):
+        return None
+    tile = b.reshape(b.expand(b.reshape(b.iota(count), (count, 1)), (count, reach)), (1, line))
+    return b.equal(b.reshape(b.iota(count), (count, 1)), tile)
+
+
+def _side_by_side(count: Size, reach: Size, line: Size) -> bool:
+    """Whether ``count`` windows of ``reach`` elements are the whole line."""
+    if not (isinstance(count, int) and isinstance(reach, int) and isinstance(line, int)):
+        return False
+    return 0 < line == count * reach
 
 
 def names(letter: str, count: int) -> str:

@@ -14,6 +14,7 @@ from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
 from verifycompile.rewrites.counted import equal_numbers
+from verifycompile.rewrites.quotients import truncated_share
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
 
@@ -416,7 +417,10 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
         if source in INTEGER_DTYPES or source is torch.bool:
             return view
         if source in REAL_DTYPES:
-            return view if is_whole_sum(view) else b.pointwise(TRUNCATE, view)
+            if is_whole_sum(view):
+                return view
+            share = truncated_share(b, view)
+            return b.pointwise(TRUNCATE, view) if share is None else share
     if target is torch.bool:
         return view if is_indicator(view) else b.negate(b.equal(view, 0))
     if source in SHORT_DTYPES and (target in REAL_DTYPES or target in INTEGER_DTYPES) and _is_stored(view):

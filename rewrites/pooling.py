@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.size import Size, product
+from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
@@ -17,6 +17,7 @@ from verifycompile.rewrites.constant_matrix import (
     per_dimension,
     resample,
     resample_gradient,
+    tiles,
     window,
 )
 from verifycompile.rewrites.convolution import window_count
@@ -50,7 +51,10 @@ def _average_matrices(
     matrices: list[View] = []
     for size, reach, step, edge in zip(line, reaches, steps, per_dimension(padding, space), strict=True):
         count = window_count(size, reach, step, edge, 1, ceil_mode)
-        if divisor_override is None:
+        tiled = tiles(b, count, reach, size) if step == reach and edge == 0 else None
+        if tiled is not None:
+            matrices.append(b.divide(tiled, reach) if divisor_override is None else tiled)
+        elif divisor_override is None:
             attributes = ("average", reach, step, edge, ceil_mode, count_include_pad)
             matrices.append(constant_matrix(b, RESAMPLING, attributes, (count, size)))
         else:
@@ -98,7 +102,15 @@ def _average_pool_gradient(space: int) -> Handler:
 
 
 def _adaptive_matrices(b: Builder, windows: Sequence[Size], line: Sequence[Size]) -> list[View]:
-    return [constant_matrix(b, RESAMPLING, ("adaptive_average",), sizes) for sizes in zip(windows, line, strict=True)]
+    matrices: list[View] = []
+    for count, size in zip(windows, line, strict=True):
+        reach = exact_quotient(size, count) if count else None
+        tiled = tiles(b, count, reach, size) if isinstance(reach, int) else None
+        if tiled is None or reach is None:
+            matrices.append(constant_matrix(b, RESAMPLING, ("adaptive_average",), (count, size)))
+        else:
+            matrices.append(b.divide(tiled, reach))
+    return matrices
 
 
 def _adaptive_average_pool(space: int) -> Handler:

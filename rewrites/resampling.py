@@ -10,7 +10,7 @@ import torch
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.constant_matrix import RESAMPLING, constant_matrix, resample, resample_gradient
+from verifycompile.rewrites.constant_matrix import RESAMPLING, constant_matrix, resample, resample_gradient, tiles
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 
@@ -28,9 +28,18 @@ def _interpolation(
         # torch's kernels differ in what they make of it.
         raise UnsupportedError(UNSUPPORTED, f"an interpolation with the scales {list(scales)}")
     return [
-        constant_matrix(b, RESAMPLING, (*kind, scale), sizes)
+        _repeated(b, kind, scale, *sizes) or constant_matrix(b, RESAMPLING, (*kind, scale), sizes)
         for scale, *sizes in zip(scales, output, line, strict=True)
     ]
+
+
+def _repeated(b: Builder, kind: Sequence[Hashable], scale: float | None, output: Size, line: Size) -> View | None:
+    """``[o, x]`` where each element is repeated in its place; only powers of two are exact in torch's arithmetic."""
+    times = exact_quotient(output, line) if line else None
+    if kind[0] not in ("nearest", "nearest_exact") or not isinstance(times, int) or times < 1 or times & (times - 1):
+        return None
+    tiled = tiles(b, line, times, output) if scale in (None, times) else None
+    return None if tiled is None else b.permute(tiled, (1, 0))
 
 
 SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}

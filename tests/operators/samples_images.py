@@ -65,6 +65,10 @@ for _pool in (
     _x = real(2, 3, 5, 6)
     add(aten.avg_pool2d.default, _x, *_pool)
     add(aten.avg_pool2d_backward.default, real(*aten.avg_pool2d.default(_x, *_pool).shape), _x, *_pool)
+for _divisor in (None, 3):  # windows side by side
+    _pool = ([3, 2], [], [0, 0], False, True, _divisor)
+    add(aten.avg_pool2d.default, real(2, 3, 6, 4), *_pool)
+    add(aten.avg_pool2d_backward.default, real(2, 3, 2, 2), real(2, 3, 6, 4), *_pool)
 _x, _pool = real(1, 2, 4, 3, 4), ([2, 3, 2], [1, 2, 2], [0, 1, 1], True, False, None)
 add(aten.avg_pool3d.default, _x, *_pool)
 add(aten.avg_pool3d_backward.default, real(*aten.avg_pool3d.default(_x, *_pool).shape), _x, *_pool)
@@ -99,6 +103,10 @@ add(
 
 # ------------------------------------------------------------------------------------------------ interpolation
 
+for _name in ("upsample_nearest", "_upsample_nearest_exact"):  # each element repeated
+    for _scales in ([None, None], [4.0, 4.0], [4.0, 3.9]):
+        add(getattr(aten, f"{_name}2d").default, real(2, 2, 3, 2), [12, 8], *_scales)
+        add(getattr(aten, f"{_name}2d_backward").default, real(2, 2, 12, 8), [12, 8], [2, 2, 3, 2], *_scales)
 _LINES = {1: ((2, 3, 4), [7]), 2: ((2, 2, 4, 3), [6, 5]), 3: ((1, 2, 3, 2, 4), [5, 4, 6])}
 for _space, (_shape, _size) in _LINES.items():
     for _name in ("upsample_nearest", "_upsample_nearest_exact"):

@@ -209,7 +209,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
             )
         except BackendCompilerFailed as failure:
             raise failure.inner_exception from failure
-        except (SkipFrame, InternalTorchDynamoError) as failure:
+        except (SkipFrame, InternalTorchDynamoError, NotImplementedError) as failure:
             raise GraphBreakError(_explanation(failure)) from failure
         except GuardOnDataDependentSymNode as failure:
             raise GraphBreakError(_explanation(failure)) from failure
