@@ -10,12 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from verifycompile.ir.term import View
+from verifycompile.rewrites import sorted_rows
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.grouped import grouped_outer_product, grouped_product
+from verifycompile.rewrites.ragged import transpose
+from verifycompile.rewrites.rows import Counts, Ragged
 from verifycompile.torch_interface.custom import is_custom, run_custom
 
 Tensors = tuple[torch.Tensor, ...]
@@ -26,12 +30,16 @@ TRIALS = 12
 
 @dataclasses.dataclass(frozen=True)
 class KnownFunction:
-    """A function of tensors alone. ``sample``: inputs from a generator and the number of the trial."""
+    """A function of tensors alone. ``sample``: inputs from a generator and the number of the trial.
+
+    ``of_rows``: of rows of which the number, or the order, is read from data.
+    """
 
     name: str
     sample: Callable[[torch.Generator, int], Tensors]
     reference: Callable[..., Tensors]
     declared: Callable[..., Views]
+    of_rows: Callable[..., tuple[Any, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +55,14 @@ class Recognised:
 
     def call(self, b: Builder, arguments: Sequence[View]) -> View | Views:
         """The result on ``arguments``, in the order of the schema."""
-        b.pool.assumptions[self.assumption] = None
         results = self.function.declared(b, *arguments)
+        b.pool.assumptions[self.assumption] = None
+        return results[0] if len(results) == 1 else results
+
+    def call_of_rows(self, b: Builder, counts: Counts, arguments: Sequence[Any]) -> Any:
+        """The result where some of the arguments are rows of which the number, or the order, is read from data."""
+        results = self.function.of_rows(b, counts, *arguments)
+        b.pool.assumptions[self.assumption] = None
         return results[0] if len(results) == 1 else results
 
 
@@ -139,13 +153,36 @@ def _declared_gradients(b: Builder, rows: View, matrices: View, ends: View, grad
     return grouped_product(b, gradient, transposed, ends), grouped_outer_product(b, rows, gradient, ends)
 
 
+def _product_of_rows(b: Builder, counts: Counts, rows: Any, matrices: Any, ends: Any) -> tuple[Any, ...]:
+    return (sorted_rows.grouped_mm(b, counts, rows, matrices, ends, None),)
+
+
+def _gradients_of_rows(
+    b: Builder, counts: Counts, rows: Any, matrices: Any, ends: Any, gradient: Any
+) -> tuple[Any, ...]:
+    turned = transpose(b, counts, rows, 0, 1) if isinstance(rows, Ragged) else rows
+    inner = sorted_rows.grouped_mm(b, counts, gradient, _transposed(b, matrices), ends, None)
+    return inner, sorted_rows.grouped_mm(b, counts, turned, gradient, ends, None)
+
+
+def _transposed(b: Builder, matrices: Any) -> Any:
+    return b.transpose(matrices, 1, 2) if isinstance(matrices, View) else matrices
+
+
 KNOWN = (
-    KnownFunction("a grouped matrix product", _product_inputs, _product, _declared_product),
+    KnownFunction("a grouped matrix product", _product_inputs, _product, _declared_product, _product_of_rows),
     KnownFunction(
         "a grouped matrix product with transposed matrices",
         _product_inputs_transposed,
         lambda rows, matrices, ends: _product(rows, matrices.transpose(1, 2), ends),
         lambda b, rows, matrices, ends: _declared_product(b, rows, b.transpose(matrices, 1, 2), ends),
+        lambda b, counts, rows, matrices, ends: _product_of_rows(b, counts, rows, _transposed(b, matrices), ends),
     ),
-    KnownFunction("the gradient of a grouped matrix product", _gradient_inputs, _gradients, _declared_gradients),
+    KnownFunction(
+        "the gradient of a grouped matrix product",
+        _gradient_inputs,
+        _gradients,
+        _declared_gradients,
+        _gradients_of_rows,
+    ),
 )

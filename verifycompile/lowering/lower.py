@@ -331,7 +331,11 @@ class Lowering:
         kwargs = {k: self._argument(a, False) for k, a in node.kwargs.items()}
         self.builder.call = Call(self._dtypes(node), None, _dtype(node))
         self._check_type(node)
-        value = call_ragged(self.builder, self.counts, node.target, args, kwargs)
+        recognised = recognise(node.target) if declaration_of(node.target) is None else None
+        if recognised is None:
+            value = call_ragged(self.builder, self.counts, node.target, args, kwargs)
+        else:
+            value = recognised.call_of_rows(self.builder, self.counts, self._custom_arguments(node))
         recorded = _tensors(node.meta.get("val"))
         for found, tensor in zip(value if isinstance(value, tuple) else (value,), recorded, strict=True):
             self._check_ragged(node, found, tensor)
@@ -370,13 +374,17 @@ class Lowering:
 
     def _custom_call(self, node: torch.fx.Node, recognised: Recognised) -> Any:
         """An operator of another library, read as a function that it was found equal to."""
-        arguments = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
-        operands = [self._argument(arguments[name], False) for name in names_of(node.target)]
+        operands = self._custom_arguments(node)
         self.builder.call = Call(self._dtypes(node), self.shape_of(node), _dtype(node))
         self._check_type(node)
         value = recognised.call(self.builder, operands)
         self._check_result(node, value)
         return value
+
+    def _custom_arguments(self, node: torch.fx.Node) -> list[Any]:
+        """The arguments in the order of the schema."""
+        arguments = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
+        return [self._argument(arguments[name], False) for name in names_of(node.target)]
 
     def _argument(self, argument: Any, keep_pieces: bool) -> Any:
         if isinstance(argument, torch.fx.Node):
