@@ -81,11 +81,16 @@ def _counts_each(b: Builder, view: View, bins: int, low: Number, high: Number) -
 @operator(aten.histc.default)
 def histc(b: Builder, self: View, bins: int, min: Number, max: Number) -> View:
     """How many elements fall into each bin."""
-    require_real(b, "self")
-    if min == max:
-        raise UnsupportedError(UNSUPPORTED, "histc between the smallest and the largest element")
-    wide = b.unsqueeze(self, b.rank(self))
-    if _counts_each(b, self, bins, min, max):
-        return b.sum(b.equal(wide, b.iota(bins)), list(range(b.rank(self))))
-    found = b.pointwise(IN_BIN, wide, b.iota(bins), attributes=(bins, min, max))
+    found = in_bins(b, self, bins, min, max)
     return b.sum(found, list(range(b.rank(self)))) if b.rank(self) else found
+
+
+def in_bins(b: Builder, view: View, bins: int, low: Number, high: Number) -> View:
+    """For each element, along a new last dimension, whether it falls into each of the bins."""
+    require_real(b, "self")
+    if low == high:
+        raise UnsupportedError(UNSUPPORTED, "histc between the smallest and the largest element")
+    wide = b.unsqueeze(view, b.rank(view))
+    if _counts_each(b, view, bins, low, high):
+        return b.equal(wide, b.iota(bins))
+    return b.pointwise(IN_BIN, wide, b.iota(bins), attributes=(bins, low, high))

@@ -57,7 +57,7 @@ from verifycompile.rewrites.rows import (
     sorted_rows,
     stretch,
 )
-from verifycompile.rewrites.values import Group
+from verifycompile.rewrites.values import Group, Pieces
 from verifycompile.torch_interface.schema import is_pointwise
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
@@ -196,10 +196,7 @@ def split_rows(b: Builder, counts: Counts, self: Any, split_sizes: Sequence[Numb
     rank = b.rank(self.view if isinstance(self, Ragged) else self)
     dim %= rank
     if isinstance(self, Ragged) and dim != self.dim:
-        pieces = dense(b, aten.split_with_sizes.default, self.view, split_sizes, dim)
-        starts = itertools.accumulate(pieces.lengths, initial=0)
-        views = [b.narrow(pieces.view, dim, at, n) for at, n in zip(starts, pieces.lengths, strict=False)]
-        return tuple(Ragged(view, self.dim, self.rows) for view in views)
+        return _taken_apart(b, self, dense(b, aten.split_with_sizes.default, self.view, split_sizes, dim))
     if isinstance(self, Ragged) and self.rows.span is None:
         return _split_by_groups(b, counts, self, split_sizes)
     view, rows = _whole_rows(b, counts, self, dim)
@@ -211,6 +208,20 @@ def split_rows(b: Builder, counts: Counts, self: Any, split_sizes: Sequence[Numb
     return tuple(
         Ragged(view, dim, between(b, counts, rows.total, low, high)) for low, high in itertools.pairwise(edges)
     )
+
+
+@ragged(aten.split.Tensor)
+def split(b: Builder, counts: Counts, self: Any, split_size: Number, dim: int) -> tuple[Ragged, ...]:
+    """Parts of every row."""
+    require(isinstance(self, Ragged) and dim % b.rank(self.view) != self.dim, "equal parts of")
+    require(not counts.occur_in(split_size), "parts of a size read from data of")
+    return _taken_apart(b, self, dense(b, aten.split.Tensor, self.view, split_size, dim % b.rank(self.view)))
+
+
+def _taken_apart(b: Builder, value: Ragged, pieces: Pieces) -> tuple[Ragged, ...]:
+    starts = itertools.accumulate(pieces.lengths, initial=0)
+    views = [b.narrow(pieces.view, pieces.dim, at, n) for at, n in zip(starts, pieces.lengths, strict=False)]
+    return tuple(Ragged(view, value.dim, value.rows) for view in views)
 
 
 def _split_by_groups(b: Builder, counts: Counts, value: Ragged, sizes: Sequence[Number]) -> tuple[Ragged, ...]:
@@ -279,9 +290,12 @@ def slice_backward(
     end: Number,
     step: Number,
 ) -> View | Ragged:
-    """The gradient at the rows that the slice read."""
-    require(isinstance(grad_output, Ragged) and step == 1, "the gradient of a part of")
+    """The gradient at the rows, or at the places of every row, that the slice read."""
     dim %= len(input_sizes)
+    if isinstance(grad_output, Ragged) and dim != grad_output.dim:
+        whole = dense(b, aten.slice_backward.default, grad_output.view, input_sizes, dim, start, end, step)
+        return Ragged(whole, grad_output.dim, grad_output.rows)
+    require(isinstance(grad_output, Ragged) and step == 1, "the gradient of a part of")
     total, span = input_sizes[dim], grad_output.rows.span
     sorting = counts.sortings.get(grad_output.rows)
     if sorting is not None and sorting.length == total and grad_output.dim == dim and start == 0:
@@ -295,6 +309,20 @@ def slice_backward(
     to_end = span[1] == total and last.is_Integer and last >= _FAR
     require(span[0] == first and (span[1] == last or to_end), "the gradient of other rows along")
     return masked(b, grad_output)
+
+
+@ragged(aten.select_backward.default)
+def select_backward(
+    b: Builder, counts: Counts, grad_output: Any, input_sizes: Sequence[Number], dim: int, index: Number
+) -> Ragged:
+    """The gradient at the place of every row that was read."""
+    del counts
+    require(isinstance(grad_output, Ragged), "the gradient of one row of")
+    dim %= len(input_sizes)
+    place = grad_output.dim + (dim <= grad_output.dim)
+    return Ragged(
+        dense(b, aten.select_backward.default, grad_output.view, input_sizes, dim, index), place, grad_output.rows
+    )
 
 
 def _gradient_of_groups(
@@ -684,6 +712,8 @@ def _reshaped(b: Builder, counts: Counts, value: Ragged, size: Sequence[Number])
     """Another shape of every row: the dimension of the rows stays where the elements before and after it are kept."""
     shape = b.shape(value.view)
     dims = [d for d, n in enumerate(size) if counts.occur_in(n) or n == -1]
+    if not dims and value.rows in counts.sortings:
+        dims = [d for d, n in enumerate(size) if n == counts.sortings[value.rows].length][:1]
     require(len(dims) == 1, "another shape of")
     (dim,) = dims
     before, after = list(size[:dim]), list(size[dim + 1 :])

@@ -16,9 +16,10 @@ import torch
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import bound_of
-from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import exchange, group_ranks
 from verifycompile.rewrites.elementwise import REAL_DTYPES
+from verifycompile.rewrites.grouped import in_bins
 from verifycompile.rewrites.ordering import CUMULATIVE_SUM
 from verifycompile.rewrites.ragged import ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -83,6 +84,13 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
 
 
 # ------------------------------------------------------------------------------------------------ groups of rows
+
+
+@ragged(aten.histc.default)
+def histc(b: Builder, counts: Counts, self: Any, bins: int, min: Number, max: Number) -> View:
+    """How many of the rows that are there hold a number of each bin."""
+    require(isinstance(self, Ragged) and b.rank(self.view) == 1, "a histogram of")
+    return b.contraction("i v, i -> v", in_bins(b, self.view, bins, min, max), self.rows.present)
 
 
 @ragged(aten._grouped_mm.default)

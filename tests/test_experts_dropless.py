@@ -17,6 +17,7 @@ from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
 HIDDEN, INNER, EXPERTS, CHOSEN, TOKENS = 8, 16, 4, 2, 8
+SUM = Partial()
 
 
 class Experts(nn.Module):
@@ -132,7 +133,58 @@ def test_rows_put_elsewhere_are_not_verified(bug: str) -> None:
     assert sharded(bug).verdict is not Verdict.VERIFIED
 
 
-def verified(kind: type[Experts], bug: str = "", *, spread: bool = True) -> Report:
+def spans(ends: Tensor) -> list[slice]:
+    stops = ends.tolist()
+    return [slice(start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
+
+
+@torch.library.custom_op("verifycompile_experts::grouped", mutates_args=())
+def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """As a library brings its own grouped product along."""
+    result = rows.new_zeros(rows.size(0), matrices.size(2))
+    for span, matrix in zip(spans(ends), matrices, strict=True):
+        result[span] = rows[span] @ matrix
+    return result
+
+
+@torch.library.custom_op("verifycompile_experts::grouped_backward", mutates_args=())
+def grouped_backward(rows: Tensor, matrices: Tensor, ends: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    outer = [rows[span].T @ gradient[span] for span in spans(ends)]
+    return grouped(gradient, matrices.transpose(1, 2), ends), torch.stack(outer)
+
+
+grouped.register_fake(lambda rows, matrices, ends: rows.new_empty(rows.size(0), matrices.size(2)))
+grouped_backward.register_fake(lambda rows, matrices, *_: (torch.empty_like(rows), torch.empty_like(matrices)))
+grouped.register_autograd(
+    lambda ctx, gradient: (*grouped_backward(*ctx.saved_tensors, gradient), None),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+class Inverted(Experts):
+    """Gated experts over rows sorted by expert, counted by a histogram, put back by the inverse permutation."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, bug: str = "") -> None:
+        super().__init__(mesh, bug)
+        self.bias = nn.Parameter(torch.randn(EXPERTS, INNER))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = (x @ self.gate).softmax(-1).topk(CHOSEN, -1)
+        keys, order = torch.sort(chosen.reshape(-1))
+        ends = torch.histc(keys.float(), EXPERTS, 0, EXPERTS - 1).cumsum(0, dtype=torch.int32)
+        gate, up = (grouped(x[order // CHOSEN], self.up, ends) + self.bias[keys]).chunk(2, -1)
+        hidden = F.silu(gate) * up
+        if self.bug == "scale":
+            hidden = hidden * 2
+        y = grouped(hidden, self.down[:, ::2], ends) * weights.reshape(-1)[order].unsqueeze(-1)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(order.size(0))
+        if self.bug == "sorted twice":
+            inverse = order
+        return y[inverse].view(-1, CHOSEN, HIDDEN).sum(1)
+
+
+def verified(kind: type[Experts], bug: str = "", *, spread: bool = True, summed: Any = SUM) -> Report:
     """Each of two ranks has half of the tokens; ``spread``: and half of the experts, else all of them."""
     with fake_mesh_world((2,), ("ep",)) as mesh:
         experts: Any = Shard(0) if spread else Replicate()
@@ -143,7 +195,7 @@ def verified(kind: type[Experts], bug: str = "", *, spread: bool = True) -> Repo
             spec=kind(),
             in_placements={"x": (Shard(0),)},
             param_placements={"gate": (Replicate(),), "*": (experts,)},
-            grad_placements={"gate": (Partial(),), "*": (experts if spread else Partial(),), "x": (Shard(0),)},
+            grad_placements={"gate": (Partial(),), "*": (experts if spread else summed,), "x": (Shard(0),)},
             out_placements={"output.0": (Shard(0),)},
         )
 
@@ -170,11 +222,19 @@ def test_an_exchange_that_torch_refuses_is_not_verified() -> None:
     assert verified(Experts, "sizes of the other direction").verdict is Verdict.UNPROVED
 
 
-@pytest.mark.parametrize("kind", [OneByOne, TokenSlots])
+@pytest.mark.parametrize("kind", [OneByOne, TokenSlots, Inverted])
 def test_tokens_of_each_rank_by_all_experts(kind: type[Experts]) -> None:
     report = verified(kind, spread=False)
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
-def test_wrong_scale_of_tokens_is_refuted() -> None:
-    assert verified(TokenSlots, "scale", spread=False).verdict is Verdict.REFUTED
+@pytest.mark.parametrize(("kind", "bug"), [(TokenSlots, "scale"), (Inverted, "scale"), (Inverted, "sorted twice")])
+def test_wrong_scale_or_order_of_tokens_is_refuted(kind: type[Experts], bug: str) -> None:
+    assert verified(kind, bug, spread=False).verdict is Verdict.REFUTED
+
+
+def test_a_gradient_of_experts_that_is_not_summed_is_refuted() -> None:
+    report = verified(Inverted, spread=False, summed=Replicate())
+    assert report.verdict is Verdict.REFUTED
+    assert report.findings[0].code == "VC101"
+    assert report.findings[0].counterexample is not None

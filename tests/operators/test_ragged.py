@@ -160,6 +160,7 @@ def _layouts(w: World) -> None:
     w.call(aten.unbind.int, cube, 2)
     w.call(aten.expand.default, wide, [4, B, 2, WIDTH])
     w.call(aten.split_with_sizes.default, second, [2, 2 * WIDTH - 2], 1)
+    w.call(aten.split.Tensor, second, WIDTH, -1)
 
 
 def _places(w: World) -> None:
@@ -187,7 +188,10 @@ def _gradient_of_a_slice(w: World) -> None:
     some = w.call(aten.slice.Tensor, w.random(ROWS, WIDTH), 0, A, A + B)
     w.call(aten.slice_backward.default, some, [ROWS, WIDTH], 0, A, A + B, 1)
     w.call(aten.slice.Tensor, w.random(ROWS, WIDTH), 0, A)
-    rest, _ = w.parts(w.random(ROWS, WIDTH))
+    rest, second = w.parts(w.random(ROWS, WIDTH))
+    w.call(aten.slice_backward.default, second, [B, 2 * WIDTH], 1, 1, 2 * WIDTH, 2)
+    w.call(aten.select_backward.default, second, [2, B, WIDTH], 0, 1)
+    w.call(aten.select_backward.default, second, [B, WIDTH, 3], -1, -1)
     w.call(aten.slice_backward.default, rest, [ROWS, WIDTH], 0, 0, A, 1)
 
 

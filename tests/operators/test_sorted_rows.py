@@ -148,6 +148,17 @@ def test_grouped_products_of_sorted_rows() -> None:
                     [rows.declared, matrices.declared, w.sizes.declared], {})  # fmt: skip
 
 
+@pytest.mark.parametrize("ends", [(0, GROUPS - 1), (-0.5, GROUPS), (1, 2)])
+def test_histograms_of_sorted_rows(ends: tuple[float, float]) -> None:
+    w = Routed()
+    keys, order = w.sort()
+    counted = Value(keys.declared, keys.real.double())
+    found = w.call(aten.histc.default, counted, GROUPS, *ends)
+    assert torch.equal(w.rows(found.declared), found.real)
+    with pytest.raises(UnsupportedError):
+        w.call(aten.histc.default, w.call(aten.index.Tensor, w.random(ROWS, WIDTH), [order]), GROUPS, *ends)
+
+
 def test_rows_overwritten_where_they_are_different() -> None:
     w = Routed()
     hit = w.call(aten.nonzero.default, Value(
@@ -293,5 +304,6 @@ def test_rows_sorted_again_where_they_arrive() -> None:
 def test_every_declaration_is_tried() -> None:
     own = {str(t) for t, d in ragged_declarations().items() if d.handler.__module__.endswith("sorted_rows")}
     assert own == {
-        "aten.sort.stable", "aten.sort.default", "aten._grouped_mm.default", "_c10d_functional.all_to_all_single.default",
+        "aten.sort.stable", "aten.sort.default", "aten.histc.default", "aten._grouped_mm.default",
+        "_c10d_functional.all_to_all_single.default",
     }  # fmt: skip

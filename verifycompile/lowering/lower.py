@@ -20,7 +20,7 @@ from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.size import Size, normalize_size
-from verifycompile.ir.term import Operation, TermPool, View, identity_view
+from verifycompile.ir.term import Operation, Term, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
 from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call, Memory
@@ -419,6 +419,28 @@ class Lowering:
             self.builder.call = Call()
             return laid_out(self.builder, self.counts, value)
         return value if isinstance(value, View) else None
+
+    def has_read_rows(self, node: torch.fx.Node) -> bool:
+        """Whether the number of rows of a lowered node, or their order, is read from data."""
+        return _is_ragged_value(self.values.get(node))
+
+    def unknowns(self, nodes: Iterable[torch.fx.Node]) -> set[str] | None:
+        """Names of the nodes without a known value that the values of ``nodes`` are made of; None where not known."""
+        views = [self.view(node) for node in nodes]
+        if any(view is None for view in views):
+            return None
+        found: set[str] = set()
+        seen: set[Term] = set()
+        pending = [view.term for view in views if view is not None]
+        while pending:
+            term = pending.pop()
+            if term in seen:
+                continue
+            seen.add(term)
+            pending.extend(operand.term for operand in term.operands)
+            if term.operation is UNKNOWN and term.attributes[0] == self.side:
+                found.add(str(term.attributes[1]))
+        return found
 
     def _number(self, value: Any) -> Any:
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):

@@ -136,7 +136,7 @@ class _Cause:
             return self._from_blocker(self.spec.blockers[root], root, None)
         twin = self.relations.counterpart(root)
         if twin is None:
-            return self._blocked(self.implementation, self.relations.impl_order)
+            return self._blocked(self.implementation, [output.node for _, output in self.failed])
         if twin in self.implementation.blockers:
             return self._from_blocker(self.implementation.blockers[twin], root, twin)
         if self.relations.is_repeated(root):
@@ -152,7 +152,7 @@ class _Cause:
             if found is None or found.whole:
                 continue
             if found.kind is Kind.DIFFERENT:
-                blocked = self._blocked(self.implementation, ordered_ancestors(self.implementation, [impl_operand]))
+                blocked = self._blocked(self.implementation, [impl_operand])
                 if blocked is not None:
                     return blocked
             return self._fault(found, root, twin, spec_operand, impl_operand)
@@ -276,8 +276,8 @@ class _Cause:
         }
         code = codes.get(found.kind, "VC107")
         if code == "VC107":
-            blocked = self._blocked(self.implementation, self.relations.impl_order)
-            blocked = blocked or self._blocked(self.spec, self.relations.spec_order)
+            blocked = self._blocked(self.implementation, [output.node for _, output in self.failed])
+            blocked = blocked or self._blocked(self.spec, [output.node for output, _ in self.failed])
             if blocked is not None:
                 return blocked
         message = f"`{name}`: {found.describe(name, self.mesh)}"
@@ -285,9 +285,11 @@ class _Cause:
 
     # -- blockers and messages
 
-    def _blocked(self, lowering: Lowering, order: Sequence[torch.fx.Node]) -> Mismatch | None:
-        for node in order:
-            if node in lowering.blockers:
+    def _blocked(self, lowering: Lowering, nodes: Sequence[torch.fx.Node]) -> Mismatch | None:
+        """The first blocker that the values of ``nodes`` depend on: memory that is overwritten does not matter."""
+        unknown = lowering.unknowns(nodes)
+        for node in ordered_ancestors(lowering, nodes):
+            if node in lowering.blockers and (unknown is None or node.name in unknown):
                 on_spec = lowering is self.spec
                 return self._from_blocker(lowering.blockers[node], node if on_spec else None, None if on_spec else node)
         return None

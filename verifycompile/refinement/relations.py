@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
+import math
 import operator as python_operator
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,7 +15,7 @@ from verifycompile.ir import algebra
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramOutput
-from verifycompile.refinement.classify import Found, classify
+from verifycompile.refinement.classify import Found, Kind, classify
 from verifycompile.torch_interface.source import location_of
 
 
@@ -37,7 +39,7 @@ class NodeRelations:
     def __init__(self, case: Diagnosis) -> None:
         self.pool = case.pool
         self.spec, self.implementation = case.spec, case.implementation
-        self.failed = case.failed
+        self.failed, self._means = case.failed, case.means
         self.mesh: Mesh | None = case.implementation.program.mesh
         self.spec_order = ordered_ancestors(self.spec, [o.node for o, _ in case.failed])
         self.impl_order = ordered_ancestors(self.implementation, [o.node for _, o in case.failed])
@@ -49,14 +51,35 @@ class NodeRelations:
     def is_unrelated(self, node: torch.fx.Node) -> bool:
         """Whether no implementation value is this spec value, whole or as a partial sum."""
         view = self.spec.view(node)
-        if view is None or node.op == "placeholder" or view.term is self.pool.unit:
+        if view is None or node.op == "placeholder" or view.term is self.pool.unit or self.spec.has_read_rows(node):
             return False
         candidates = (*self.impl_by_term.get(view.term, ()), *self._partial_holders.get(view.term, ()))
+        if node in self.spec.blockers and self._spec_unknowns is not None and node.name not in self._spec_unknowns:
+            return False  # memory that is overwritten before it is read
         for candidate in candidates:
             other = self.implementation.view(candidate)
-            if other is not None and classify(self.pool, view, other, self.mesh).related:
+            found = None if other is None else classify(self.pool, view, other, self.mesh)
+            if found is not None and (found.related or self._becomes_mean(found)):
                 return False
         return True
+
+    def _becomes_mean(self, found: Found) -> bool:
+        """Whether a value has the scale that makes it right where the mean over ranks is taken outside."""
+        return found.kind in (Kind.SCALED, Kind.PARTIAL) and found.factor in self._mean_scales
+
+    @functools.cached_property
+    def _mean_scales(self) -> frozenset[int]:
+        """Numbers of ranks over which means are taken, unless a failed output has that scale itself."""
+        if self.mesh is None:
+            return frozenset()
+        sizes = [self.mesh.axes[axis].size for axis in sorted(self._means)]
+        products = {math.prod(some) for n in range(1, len(sizes) + 1) for some in itertools.combinations(sizes, n)}
+        for spec_output, impl_output in self.failed:
+            left, right = self.spec.view(spec_output.node), self.implementation.view(impl_output.node)
+            found = None if left is None or right is None else classify(self.pool, left, right, self.mesh)
+            if found is not None and found.kind is Kind.SCALED:
+                products.discard(found.factor)
+        return frozenset(products)
 
     def of_implementation(self, view: View) -> tuple[torch.fx.Node, Found] | None:
         """A spec node to which an implementation value is related, and how."""
@@ -69,6 +92,10 @@ class NodeRelations:
                 if found.related:
                     return node, found
         return None
+
+    @functools.cached_property
+    def _spec_unknowns(self) -> set[str] | None:
+        return self.spec.unknowns([output.node for output, _ in self.failed])
 
     @functools.cached_property
     def _partial_holders(self) -> dict[Term, list[torch.fx.Node]]:
@@ -110,10 +137,14 @@ class NodeRelations:
         return [n for n in self.spec_order if n in reached]
 
     def roots(self) -> list[torch.fx.Node]:
-        """The nodes of the unrelated chain whose operands all have a relation."""
+        """The nodes of the unrelated chain whose operands all have a relation.
+
+        Those that are computed of nothing come last: the numbers of a rank's own rows rightly have no relation.
+        """
         chain = self.unrelated_chain()
         members = set(chain)
-        return [n for n in chain if not any(i in members for i in self._operands(n))]
+        roots = [n for n in chain if not any(i in members for i in self._operands(n))]
+        return sorted(roots, key=lambda n: not self._operands(n))
 
     def unmatched(self) -> list[torch.fx.Node]:
         """Implementation nodes whose terms no spec node has, one per term."""
@@ -159,8 +190,19 @@ class NodeRelations:
         return None
 
     def _operands(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """Operands with a tensor value; for an element of a tuple, those of the operator that made the tuple."""
-        return [i for i in producer(node).all_input_nodes if self.spec.view(i) is not None]
+        """Operands with a tensor value; for an element of a tuple, those of the operator that made the tuple.
+
+        For rows in an order that is read from data, which are not compared, the operands that they were made of.
+        """
+        found: dict[torch.fx.Node, None] = {}
+        pending = [producer(node)]
+        while pending:
+            for operand in pending.pop().all_input_nodes:
+                if self.spec.has_read_rows(operand):
+                    pending.append(producer(operand))
+                elif self.spec.view(operand) is not None:
+                    found[operand] = None
+        return list(found)
 
 
 def _by_term(lowering: Lowering, nodes: Sequence[torch.fx.Node]) -> dict[Term, list[torch.fx.Node]]:
