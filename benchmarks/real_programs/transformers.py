@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import verifycompile
@@ -96,6 +97,12 @@ GENERAL: dict[str, Any] = {
     "query_pre_attn_scalar": 8,
 }
 """What the tiny configurations of all other models have beside ``BASE``: each takes what it knows."""
+
+OWN: dict[str, dict[str, Any]] = {
+    # Layers with a window have twice as many heads of keys.
+    "mimo_v2_flash": {**GENERAL, "num_key_value_heads": 2},
+}
+"""Those of them that need sizes of their own."""
 
 MORE = (
     "afmoe",
@@ -187,7 +194,7 @@ def cases(version: str) -> Iterator[Case]:
 
 def is_local(version: str) -> bool:
     """Whether this version of the package keeps parameters as plain local tensors."""
-    return tuple(int(part) for part in version.split(".")[:2]) < (5, 10)
+    return tuple(int(part) for part in version.split(".")[:2]) < (5, 13)
 
 
 def check(case: Case) -> verifycompile.Report:
@@ -198,14 +205,15 @@ def check(case: Case) -> verifycompile.Report:
     start(degree)
     training = case.mode.startswith("training")
     attention = "sdpa" if "sdpa" in case.mode else "eager"
-    spec = single(case.program, attention)
+    experts = "batched_mm" if "batched experts" in case.mode else None
+    spec = single(case.program, attention, experts)
     options: dict[str, Any] = {"spec": spec} if "spec" in case.mode else {}
     if is_local(transformers.__version__):
-        model, mesh = locally_distributed(case.program, attention, degree, spec)
+        model, mesh = locally_distributed(single_empty(case.program, attention, experts), degree, spec)
         placements = local_placements(model, spec, degree)
         options = {"spec": spec, "mesh": mesh, "param_placements": placements}
     else:
-        model = distributed(case.program, attention, degree, spec)
+        model = distributed(single_empty(case.program, attention, experts), degree, spec)
     tokens = torch.zeros(2, 8, dtype=torch.int64)
     arguments: dict[str, Any] = {"input_ids": tokens, "use_cache": "cache" in case.mode}
     if training and "logits" not in case.mode:
@@ -222,21 +230,27 @@ def start(degree: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=degree)
 
 
-def single(name: str, attention: str) -> nn.Module:
-    """The single-device model."""
+def single(name: str, attention: str, experts: str | None = None) -> nn.Module:
+    """The single-device model; ``experts``: how it computes them, where not as the package prefers."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    config = CONFIG_MAPPING[name](**{**BASE, **SIZES.get(name, GENERAL)})
+    config = CONFIG_MAPPING[name](**{**BASE, **SIZES.get(name, OWN.get(name, GENERAL))})
+    if experts is not None:
+        config._experts_implementation = experts  # noqa: SLF001 - its only way
     return AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
 
-def distributed(name: str, attention: str, degree: int, whole: nn.Module) -> nn.Module:
+def single_empty(name: str, attention: str, experts: str | None) -> nn.Module:
+    """The single-device model without memory."""
+    with torch.device("meta"):
+        return single(name, attention, experts)
+
+
+def distributed(model: Any, degree: int, whole: nn.Module) -> nn.Module:
     """The model under its own plan. Its weights are not initialised; its buffers are those of ``whole``."""
     from transformers.distributed import DistributedConfig
     from transformers.distributed.utils import initialize_distributed_mesh
 
-    with torch.device("meta"):
-        model: Any = single(name, attention)
     config = DistributedConfig(tp_size=degree)
     _, mesh = initialize_distributed_mesh(config)
     model = type(model).maybe_distribute_model(model, config, mesh).to_empty(device="cpu")
@@ -244,12 +258,10 @@ def distributed(name: str, attention: str, degree: int, whole: nn.Module) -> nn.
     return model
 
 
-def locally_distributed(name: str, attention: str, degree: int, whole: nn.Module) -> tuple[nn.Module, DeviceMesh]:
+def locally_distributed(model: Any, degree: int, whole: nn.Module) -> tuple[nn.Module, DeviceMesh]:
     """The model of an earlier version, whose parameters are this rank's plain local tensors."""
     from transformers.integrations import tensor_parallel
 
-    with torch.device("meta"):
-        model: Any = single(name, attention)
     _, mesh, _ = tensor_parallel.initialize_tensor_parallelism("auto", tp_size=degree)
     model = tensor_parallel.distribute_model(model, "auto", None, mesh, degree)
     for parameter_name, parameter in list(model.named_parameters()):
@@ -275,12 +287,19 @@ def _copy_buffers(model: nn.Module, whole: nn.Module) -> None:
             buffer.copy_(buffers[name])
 
 
-def local_placements(model: nn.Module, whole: nn.Module, degree: int) -> dict[str, tuple[Any, ...]]:
-    """Placements of plain local parameters, from their shapes."""
+def local_placements(model: Any, whole: nn.Module, degree: int) -> dict[str, tuple[Any, ...]]:
+    """Placements of plain local parameters, from their shapes; packed ones hold a part of each of two weights."""
+    from transformers.integrations import tensor_parallel
+
     placements: dict[str, tuple[Any, ...]] = {}
     wholes = dict(whole.named_parameters())
     for name, parameter in model.named_parameters():
         shape, local = wholes[name].shape, parameter.shape
         dims = [dim for dim, (size, part) in enumerate(zip(shape, local, strict=True)) if size == part * degree]
-        placements[name] = (Shard(dims[0]),) if shape != local else (Replicate(),)
+        style = tensor_parallel._get_parameter_tp_plan(name, model.tp_plan) or ""  # noqa: SLF001 - its only way
+        packed = style.startswith("packed") and len(shape) > 1
+        if shape == local:
+            placements[name] = (Replicate(),)
+        else:
+            placements[name] = (_StridedShard(dims[0], split_factor=2) if packed else Shard(dims[0]),)
     return placements

@@ -64,6 +64,9 @@ def test_operator_facts():
     assert evaluation.mutated_arguments(aten.add.Tensor) == ()
     assert evaluation.returns_fresh_memory(aten.mm.default)
     assert not evaluation.returns_fresh_memory(aten.view.default)
+    assert evaluation.is_view(aten.expand.default)
+    assert evaluation.is_view(aten.split.Tensor)
+    assert not any(map(evaluation.is_view, (aten.mm.default, aten.add_.Tensor, aten.clone.default, max)))
     assert callable(evaluation.decomposition(aten._fused_rms_norm_backward.default))
 
 

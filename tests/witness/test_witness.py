@@ -288,6 +288,15 @@ def test_size_guard():
     assert find_witness(SPEC, wrong, max_elements=10) is None
 
 
+def test_views_do_not_count_for_the_size_guard():
+    inputs = {"x": torch.randn(4, 8)}
+    spec = trace(lambda x: x.expand(10**6, 4, 8)[3] + 1, inputs)
+    wrong = trace(lambda x: x.expand(10**6, 4, 8)[3], inputs, on=TP, layouts={"output.0": [R]})
+    assert find_witness(spec, wrong, max_elements=10**5) is not None
+    written_out = trace(lambda x: (x.expand(10**6, 4, 8) + 1)[3], inputs)
+    assert find_witness(written_out, wrong, max_elements=10**5) is None
+
+
 def test_random_state_and_default_dtype_are_left_alone():
     state = torch.get_rng_state()
     find_witness(SPEC, parallel(mlp, **{"output.0": [R]}))

@@ -63,6 +63,14 @@ def mutated_arguments(target: object) -> tuple[str, ...]:
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
+def is_view(target: object) -> bool:
+    """Whether an operator only looks at the memory of an argument in another way."""
+    if not isinstance(target, OpOverload):
+        return False
+    aliases = [result.alias_info for result in target._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
 def returns_fresh_memory(target: object) -> bool:
     """Whether no result of an operator can be a view of an argument."""
     if not isinstance(target, OpOverload):

@@ -11,7 +11,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
-from verifycompile.torch_interface.evaluation import real_tensors, size_hint
+from verifycompile.torch_interface.evaluation import is_view, real_tensors, size_hint
 from verifycompile.witness.comparison import (
     PERTURBATION,
     RELATIVE_TOLERANCE,
@@ -113,9 +113,13 @@ def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> di
 
 
 def elements(program: Program) -> int:
-    """What an evaluation costs: the number of elements of all values on all ranks, small values rounded up."""
+    """What an evaluation costs: the number of elements of all values on all ranks, small values rounded up.
+
+    A view of another value costs no more than the call.
+    """
     ranks = len(program.mesh.ranks) if program.mesh is not None else 1
-    sizes = [_elements_of(node.meta.get("val")) for node in program.graph.graph.nodes]
+    nodes = program.graph.graph.nodes
+    sizes = [0 if is_view(node.target) else _elements_of(node.meta.get("val")) for node in nodes]
     return ranks * sum(max(size, _ELEMENTS_OF_A_CALL) for size in sizes)
 
 
