@@ -15,10 +15,10 @@ from verifycompile.ir.algebra import has_infinity
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.advanced_indexing import put_accumulated
+from verifycompile.rewrites.advanced_indexing import matches, put_accumulated
 from verifycompile.rewrites.bounds import require_within, within
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import cast, choose, require_real
+from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_real
 from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
@@ -107,11 +107,12 @@ def _from_front(view: View, position: int, lead: int) -> list[int]:
 
 @operator(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(b: Builder, self: View, indices: Sequence[View | None], values: View, accumulate: bool) -> View:
-    """``self[mask] = scalar``, ``self[arange, index] = values`` (or ``self[index, arange]``), and sums at indices."""
+    """Rows under a mask, ``self[arange, index] = values`` (or ``self[index, arange]``), distinct places, and sums."""
     (first, *others) = indices
     values = cast(b, values, b.dtype_of("values"), b.dtype_of("self"))
-    if not others and first is not None and not accumulate and is_indicator(first):
-        return _put_masked(b, self, first, values)
+    by_mask = b.call.dtypes.get("indices") is torch.bool or not accumulate
+    if not others and first is not None and is_indicator(first) and by_mask:
+        return _put_masked(b, self, first, values, accumulate)
     if len(others) == 1 and first is not None and others[0] is not None and b.rank(self) == 2:
         result = _put_rows(b, self, (first, others[0]), values, accumulate)
         if result is not None:
@@ -120,6 +121,11 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
         return put_accumulated(b, self, indices, values)
     if not others and first is not None and _is_permutation(b, first, b.shape(self)[0]):
         return _put_everywhere(b, self, first, values)
+    given = [dim for dim, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and b.call.dtypes.get("indices") in INTEGER_DTYPES:
+        result = _put_distinct(b, self, given[0], indices[given[0]], values)
+        if result is not None:
+            return result
     raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar` and `x[arange, index] = values`")
 
 
@@ -135,17 +141,43 @@ def _put_everywhere(b: Builder, view: View, index: View, values: View) -> View:
     return b.contraction("i v, i *r -> v *r", one_hot(b, index, shape[0]), rows)
 
 
-def _put_masked(b: Builder, view: View, mask: View, values: View) -> View:
-    if any(size != 1 for size in b.shape(values)):
-        raise UnsupportedError(UNSUPPORTED, "index_put with a mask and more than one value")
+def _put_distinct(b: Builder, view: View, dim: int, index: View | None, values: View) -> View | None:
+    """Values at places of one dimension, no two of which are the same."""
+    if index is None or b.rank(index) != 1 or not is_distinct(b, index, 0):
+        return None
+    shape, (count,) = list(b.shape(view)), b.shape(index)
+    put = b.expand(values, [*shape[:dim], count, *shape[dim + 1 :]])
+    places = matches(b, index, shape[dim])
+    if count == 1:
+        mask = b.squeeze(places, 0)
+        for _ in shape[dim + 1 :]:
+            mask = b.unsqueeze(mask, -1)
+        return choose(b, mask, put, view)
+    if has_infinity(put) or has_infinity(view):
+        return None
+    before, after = (" ".join(f"{name}{d}" for d in range(n)) for name, n in (("l", dim), ("r", len(shape) - dim - 1)))
+    written = b.contraction(f"i v, {before} i {after} -> {before} v {after}", places, put)
+    replaced = b.contraction(f"i v, {before} v {after} -> {before} v {after}", places, view)
+    return b.add(b.sub(view, replaced), written)
+
+
+def _put_masked(b: Builder, view: View, mask: View, values: View, accumulate: bool) -> View:
+    """The same values in every row that the mask picks: how many these are depends on data."""
     if b.shape(mask) != b.shape(view)[: b.rank(mask)] or b.call.dtypes.get("indices") is not torch.bool:
         raise UnsupportedError(UNSUPPORTED, "index_put with whole numbers as its mask")
-    for _ in range(b.rank(view) - b.rank(mask)):
+    rest = b.rank(view) - b.rank(mask)
+    row = values
+    while b.rank(row) > rest and b.shape(row)[0] == 1:
+        row = relabel.remove_dim(row, b.lead)
+    if b.rank(row) > rest:
+        raise UnsupportedError(UNSUPPORTED, "index_put with a mask and more than one value")
+    for _ in range(rest):
         mask = b.unsqueeze(mask, b.rank(mask))
-    scalar = values
-    while b.rank(scalar):
-        scalar = relabel.remove_dim(scalar, b.lead)
-    return choose(b, mask, scalar, view)
+    if accumulate:
+        if has_infinity(row) or not b.dtype_of("self").is_floating_point:
+            raise UnsupportedError(UNSUPPORTED, f"a sum under a mask in {b.dtype_of('self')}")
+        return b.add(view, b.mul(mask, row))
+    return choose(b, mask, row, view)
 
 
 def _put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, accumulate: bool) -> View | None:

@@ -38,8 +38,8 @@ KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")
 MODE = Operation("mode_value"), Operation("mode_index")
-INDEX_OF_EXTREME = {kind: Operation(f"index_of_{kind}") for kind in ("max", "min")}
 ARG_EXTREME = {kind: Operation(f"arg{kind}") for kind in ("max", "min")}
+"""Of several largest elements the first, as torch says of `argmax` and of `max` along a dimension."""
 
 
 def is_distinct(b: Builder, index: View, position: int) -> bool:
@@ -231,7 +231,7 @@ def _place(b: Builder, operation: Operation, view: View, dim: int, keepdim: bool
 
 def _extreme_with_index(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
-        index = _place(b, INDEX_OF_EXTREME[kind], self, dim, keepdim)
+        index = _place(b, ARG_EXTREME[kind], self, dim, keepdim)
         return (extreme(b, self, [dim], keepdim, kind) if b.rank(self) else self), index
 
     return handler

@@ -6,6 +6,7 @@ import torch
 
 from verifycompile.ir.size import product
 from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites.arithmetic import any_over
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES, REAL_DTYPES
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
@@ -13,7 +14,6 @@ from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Unsupp
 aten = torch.ops.aten
 
 PLACE_AMONG = Operation("place_among_boundaries", whole=True)
-IS_AMONG = Operation("is_among", indicator=True)
 
 
 def _require_equal_dtypes(b: Builder, *names: str) -> None:
@@ -57,7 +57,7 @@ def is_in(b: Builder, elements: View, test_elements: View, assume_unique: bool, 
     if 0 in b.shape(test_elements):
         raise UnsupportedError(UNREPRESENTABLE, "a search in nothing")
     candidates = b.reshape(test_elements, [product(b.shape(test_elements))])
-    found = b.core(IS_AMONG, (), "*n, v -> *n", elements, candidates, cores="v")
+    found = any_over(b, b.equal(b.unsqueeze(elements, -1), candidates), -1, False)
     return b.negate(found) if invert else found
 
 

@@ -18,6 +18,8 @@ from verifycompile.torch_interface.schema import arguments_of
 
 aten = torch.ops.aten
 
+NEXT_AFTER = Operation("nextafter")
+
 FUNCTIONS = (
     "acosh", "asinh", "atanh", "digamma", "erfinv", "frac", "i0", "logit", "mvlgamma", "polygamma", "sinc",
     "special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
@@ -82,3 +84,13 @@ def frexp(b: Builder, self: View) -> tuple[View, View]:
     require_real(b, "self")
     mantissa, exponent = (b.pointwise(operation, self) for operation in FREXP)
     return mantissa, exponent
+
+
+@operator(aten.nextafter.default)
+def nextafter(b: Builder, self: View, other: View) -> View:
+    """The neighbour in the direction of ``other``, of which there is another one in every dtype."""
+    require_real(b, "self", "other")
+    dtype = b.dtype_of("self")
+    if b.dtype_of("other") != dtype:
+        raise UnsupportedError(UNSUPPORTED, "neighbours of numbers of one dtype among those of another")
+    return b.pointwise(NEXT_AFTER, self, other, attributes=(dtype,))

@@ -60,10 +60,6 @@ def _place_among(cores: Any) -> Tensor:
     return torch.searchsorted(boundaries, values, right=cores.attributes[0]).squeeze(-1).double()
 
 
-def _is_among(cores: Any) -> Tensor:
-    return (cores.alone(0).unsqueeze(-1) == cores.alone(1, 0)).any(-1).double()
-
-
 def _multilabel(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return aten.multilabel_margin_loss_forward.default(x.contiguous(), target.long().contiguous(), 0)
 
@@ -164,7 +160,6 @@ CORES: dict[str, Callable[[Any], Tensor]] = {
     "mode_value": _pair(lambda a, x, _: x.mode(-1, True), 0),
     "mode_index": _pair(lambda a, x, _: x.mode(-1, True), 1),
     "place_among_boundaries": _place_among,
-    "is_among": _is_among,
     "cross_product": lambda cores: torch.linalg.cross(
         *(t.expand([*cores.batch, 3]) for t in (cores.alone(0, 0), cores.alone(1, 1)))
     ),

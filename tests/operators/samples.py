@@ -286,6 +286,13 @@ _mask = truth(3, 4)
 add(aten.index_put.default, real(3, 4), [_mask], real())
 add(aten.index_put.default, real(3, 4), [truth(3)], torch.zeros((), dtype=torch.float64))
 add(aten.index_put.default, real(3, 4), [truth(3, 4)], real(1))
+for _accumulate in (False, True):
+    add(aten.index_put.default, real(3, 4), [truth(3)], real(4), _accumulate)
+    add(aten.index_put.default, real(3, 4), [truth(3)], real(1, 4), _accumulate)
+    add(aten.index_put.default, real(3, 2, 4), [truth(3, 2)], real(), _accumulate)
+add(aten.index_put.default, real(3, 4), [torch.tensor([2])], real(1, 4))
+add(aten.index_put.default, real(3, 4), [None, torch.tensor([-1])], real(3, 1))
+add(aten.index_put.default, real(2, 3, 4), [None, torch.tensor([1])], real(4))
 refuse(
     "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
     aten.index_put.default,

@@ -36,6 +36,7 @@ for _name in ("angle", "isposinf", "isneginf"):
     add(getattr(aten, _name).default, real(3, 4))
 add(aten.copysign.Tensor, real(3, 4), real(4))
 add(aten.copysign.Scalar, real(3, 4), -2.0)
+add(aten.nextafter.default, real(3, 4), real(4))
 add(aten.ldexp.Tensor, real(3, 4), real(4))
 add(aten.round.decimals, real(3, 4) * 100, decimals=1)
 add(aten.round.decimals, real(3, 4) * 100, decimals=-1)

@@ -142,6 +142,24 @@ def test_one_element_a_row(accumulate: bool, transposed: bool, single: bool) -> 
         torch.testing.assert_close(value, aten.index_put.default(x, places, values, accumulate))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_places_of_the_largest_are_distinct(dim: int) -> None:
+    """Some of them, so that the other rows stay."""
+    ranks = Ranks()
+    b = ranks.b
+    keys, x = torch.randn(ROWS, dtype=torch.float64), torch.randn(ROWS, ROWS, dtype=torch.float64)
+    declaration = declaration_of(aten.topk.default)
+    assert declaration is not None
+    _, places = declaration.handler(b, **bind(declaration, [ranks.leaf(keys), 2], {}))
+    values = torch.randn((2, ROWS) if dim == 0 else (ROWS, 2), dtype=torch.float64)
+    indices: list[torch.Tensor | None] = [None] * dim
+    b.call = Call({**REAL.dtypes, "indices": torch.int64}, dtype=torch.float64)
+    result = ranks.call(aten.index_put.default, ranks.leaf(x), [*indices, places], ranks.leaf(values), False)
+    expected = aten.index_put.default(x, [*indices, keys.topk(2).indices], values, False)
+    for value in ranks.values(result):
+        torch.testing.assert_close(value, expected)
+
+
 def test_an_index_that_may_be_negative_is_refused() -> None:
     """torch counts it from the end, the one-hot form finds nothing."""
     ranks = Ranks()

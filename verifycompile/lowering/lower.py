@@ -51,7 +51,7 @@ UNKNOWN = Operation(UNKNOWN_NAME)
 PROVABLE_DTYPES = frozenset(
     {
         torch.float64, torch.float32, torch.bfloat16, torch.float16,
-        torch.int64, torch.int32, torch.bool, torch.complex64, torch.complex128,
+        torch.int64, torch.int32, torch.bool, torch.complex32, torch.complex64, torch.complex128,
     }
 )  # fmt: skip
 """Narrower integers wrap around and 8-bit floats saturate: a value of another dtype is an unknown."""
@@ -389,6 +389,8 @@ class Lowering:
     def _argument(self, argument: Any, keep_pieces: bool) -> Any:
         if isinstance(argument, torch.fx.Node):
             value = self.values[argument]
+            if value is None and argument in self.blockers:  # a number that is read from a tensor
+                raise UnsupportedError(self.blockers[argument].code, self.blockers[argument].message)
             if isinstance(value, (Ragged, Unsorted)) and argument in self._laid_out:
                 return self._laid_out[argument]
             if isinstance(value, Piece) and not keep_pieces:

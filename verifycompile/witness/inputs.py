@@ -31,6 +31,8 @@ class Distribution(enum.Enum):
     """Positive floats, Booleans all False."""
     SMALL = "small"
     """Positive floats so small that what is added to them for stability counts."""
+    REVERSED = "reversed"
+    """As normal, the floats of each input in reverse order."""
     IGNORED = "ignored"
     """As normal, and some labels are of the class that the loss ignores: more on one rank than on another."""
 
@@ -140,7 +142,7 @@ def _draw_input(
     traced: torch.Tensor = entry.node.meta["val"]
     shape = traced_shape(entry, sizes)
     if traced.dtype == torch.bool:
-        if distribution in (Distribution.NORMAL, Distribution.SMALL, Distribution.IGNORED):
+        if distribution not in (Distribution.POSITIVE, Distribution.POSITIVE_UNSET):
             return torch.randint(0, 2, shape, generator=generator).bool()
         return torch.full(shape, distribution is Distribution.POSITIVE)
     if traced.dtype.is_complex:
@@ -150,12 +152,13 @@ def _draw_input(
         bound = bound if index_limit is None else min(bound, index_limit)
         lowest = 1 if not shape and bound > 1 else 0  # a single number may be a count, by which programs divide
         return torch.randint(lowest, max(bound, 1), shape, generator=generator).to(traced.dtype)
-    if distribution not in (Distribution.NORMAL, Distribution.IGNORED):
+    if distribution not in (Distribution.NORMAL, Distribution.REVERSED, Distribution.IGNORED):
         size = _SMALL if distribution is Distribution.SMALL else 1.0
         return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5) * size
     # Products with a matrix keep the size of their operand: activations neither saturate nor vanish with depth.
     fan_in = shape[-1] if entry.role is Role.PARAMETER and len(shape) > 1 else 1
-    return torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
+    values = torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
+    return values.flip(tuple(range(len(shape)))) if distribution is Distribution.REVERSED else values
 
 
 def _with_ignored(labels: torch.Tensor, ignored: int, implementation: Program) -> torch.Tensor:
