@@ -570,8 +570,11 @@ class Builder:
             size = inner.shape[position]
             if step != 1 or not isinstance(first, int) or not isinstance(size, int):
                 return None
-            inside = first <= start and start + length <= first + size
-            return self.narrow(inner, dim, start - first, length) if inside else None
+            low, high = max(start, first), min(start + length, first + size)
+            if low >= high:
+                return self.pool.zero((*view.shape[:position], length, *view.shape[position + 1 :]))
+            kept = self.narrow(inner, dim, low - first, high - low)
+            return self.pad(kept, dim, low - start, length)
         if concatenated_dim(view) != position:
             return None
         pieces = pieces_of(view, position)

@@ -49,7 +49,7 @@ def verify_captured(spec: Program, implementation: Program, options: Options) ->
     if not implementation.ranks or mesh is None:
         return verify_programs(spec, implementation, options)
     ranks = [
-        RankProgram(program, _members(program, rank, mesh))
+        RankProgram(program, _members(program, rank, mesh), same_objects=True)
         for program, rank in zip(implementation.ranks, mesh.ranks, strict=True)
     ]
     return verify_ranks(spec, ranks, mesh, options)

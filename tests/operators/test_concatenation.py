@@ -62,3 +62,18 @@ def test_a_slice_of_pieces_in_another_order_is_another_value() -> None:
     assert b.narrow(b.transpose(b.concatenate([x, y], 1), 0, 1), 0, 4, 4) == b.transpose(y, 0, 1)
     doubled = b.scale(b.concatenate([x, b.scale(y, 3)], 1), 2)
     assert b.narrow(doubled, 1, 4, 4) == b.scale(y, 6)
+
+
+def test_slices_of_padding() -> None:
+    pool = TermPool()
+    _, _, z = leaves(pool)
+    b = Builder(pool)
+    whole = b.pad(z, 1, 2, 6)
+    value = torch.nn.functional.pad(VALUES["z"], (2, 2))
+    for start in range(6):
+        for stop in range(start + 1, 7):
+            part = b.narrow(whole, 1, start, stop - start)
+            torch.testing.assert_close(Evaluator(VALUES).view(part), value[:, start:stop])
+    assert b.narrow(whole, 1, 2, 2) == z
+    assert b.narrow(whole, 1, 0, 2).is_zero
+    assert b.select(b.add(b.pad(b.unsqueeze(z, 0), 0, 0, 2), b.pad(b.unsqueeze(b.scale(z, 3), 0), 0, 1, 2)), 0, 0) == z

@@ -43,10 +43,12 @@ class RankProgram:
 
     ``inputs`` and ``outputs`` are those of ``Program``: names are the spec's, placements are over the whole mesh.
     ``members``: the group argument of a collective -> global ranks of the group, in order.
+    ``same_objects``: the rank has the objects of all others, also those that its graph does not use.
     """
 
     program: Program
     members: Callable[[Any], tuple[int, ...]]
+    same_objects: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +219,7 @@ class _Merger:
         self.module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
         self.nodes = _Nodes(self.graph)
         self.values: list[dict[torch.fx.Node, Any]] = [{} for _ in ranks]
+        self.whole: dict[str, torch.fx.Node] = {}
         self.of_spec = {_span(node) for node in spec.graph.graph.nodes if node.target is aten.slice.Tensor}
         self.as_in_spec: set[Any] = set()
         self.blockers: list[Blocker] = []
@@ -243,6 +246,7 @@ class _Merger:
                 required.setdefault(output.name, output.placements)
                 if required[output.name] != output.placements:
                     raise UnmergeableError(f"the ranks require different placements of `{output.name}`")
+        self._hold_unchanged(held)
         _write_uneven_slices(self.graph, self.nodes.uneven, self.as_in_spec)
         program = Program(
             graph=self.module,
@@ -256,10 +260,37 @@ class _Merger:
         )
         return MergedRanks(program, held, required)
 
+    def _hold_unchanged(self, held: Mapping[str, dict[int, torch.fx.Node]]) -> None:
+        """A rank has an input as it was where only other ranks write to it, and no gradient where others have one."""
+        for output in self.spec.outputs:
+            if output.kind is OutputKind.VALUE or output.name not in held:
+                continue
+            name = output.name.partition(".")[2]
+            items = {
+                position: item
+                for position, entry in enumerate(self.ranks)
+                for item in entry.program.inputs
+                if item.name == name and isinstance(item.node.meta.get("val"), torch.Tensor)
+            }
+            for position, entry in enumerate(self.ranks):
+                if position in held[output.name]:
+                    continue
+                item = items.get(position)
+                if output.kind is OutputKind.GRADIENT and item is not None:
+                    value = self.values[position][item.node].meta["val"]
+                    held[output.name][position] = self.nodes.call(
+                        aten.full.default, list(value.shape), 0, dtype=value.dtype
+                    )
+                elif output.kind is OutputKind.MUTATION and item is not None:
+                    held[output.name][position] = self.values[position][item.node]
+                elif output.kind is OutputKind.MUTATION and entry.same_objects and items:
+                    written = next(iter(items.values()))
+                    held[output.name][position] = self._part(position, self.whole[name], written)
+
     # -- inputs
 
     def _inputs(self) -> list[ProgramInput]:
-        whole: dict[str, torch.fx.Node] = {}
+        whole = self.whole
         inputs: list[ProgramInput] = []
         needed = {item.name for entry in self.ranks for item in entry.program.inputs}
         for item in self.spec.inputs:

@@ -1,0 +1,48 @@
+"""What only some ranks write to, or compute the gradient of, is as it was on the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.support import fake_mesh_world
+from verifycompile import Verdict, verify
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3))
+        self.register_buffer("count", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(x.sum(0))
+        return x @ self.weight
+
+
+class Ranks(Counting):
+    """``mistake``: what the second rank does not do."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = dist.get_rank() == 0
+        if first or self.mistake == "":
+            self.count.add_(x.sum(0))
+        elif self.mistake == "reads":
+            self.count.mul_(1)
+        elif self.mistake == "gradient":
+            self.count.add_(x.sum(0))
+            return x @ self.weight.detach()
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("mistake", ["", "nothing", "reads", "gradient"])
+def test_what_one_rank_leaves_out(mistake: str) -> None:
+    with fake_mesh_world((2,), ("ranks",)) as mesh:
+        report = verify(Ranks(mistake), (torch.randn(2, 3),), spec=Counting(), mesh=mesh)
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
