@@ -151,6 +151,20 @@ def linspace(b: Builder, start: Number, end: Number, steps: int, dtype: torch.dt
     return b.combination((step, b.iota(steps)), (first, b.full(1, (steps,))))
 
 
+@operator(aten.linspace.Tensor_Tensor)
+def linspace_of_tensors(b: Builder, start: View, end: View, steps: int, dtype: torch.dtype | None) -> View:
+    """The same from one number without dimensions to another."""
+    dtypes = {b.dtype_of("start"), b.dtype_of("end"), b.call.dtype}
+    if not all(found is not None and found.is_floating_point for found in dtypes):
+        raise UnsupportedError(UNSUPPORTED, f"linspace in {b.call.dtype}")
+    if b.rank(start) or b.rank(end) or steps < 1:
+        raise UnsupportedError(UNREPRESENTABLE, f"linspace in {steps} steps")
+    if steps == 1:
+        return b.unsqueeze(start, 0)
+    position = b.scale(b.iota(steps), divide(as_scalar(1), as_scalar(steps - 1)))
+    return b.add(b.mul(b.sub(end, start), position), start)
+
+
 def _indices_of_triangle(b: Builder, row: int, col: int, offset: int, lower: bool) -> View:
     """The places of a triangle of a matrix in row-major order, as a constant: rows, then columns."""
     if row * col > LARGEST_CONSTANT:
