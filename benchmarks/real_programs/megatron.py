@@ -7,7 +7,6 @@ Captured rank by rank with ``make_fx`` for ``verify_graphs``; rows called "compi
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ SEQUENCE_PARALLEL = "sequence parallel"
 class Program:
     """``build``: from a configuration to a module. ``inputs``: what one of so many ranks passes.
 
-    ``options``: of the configuration. ``halves``: parameters of which each rank holds its part of two halves.
+    ``options``: of the configuration. ``halves``: placeholders of which each rank holds its part of two halves.
     ``plain``, ``sequence_parallel``: whether it can be so. ``wrong``: known to be.
     """
 
@@ -47,7 +46,7 @@ class Program:
 
 
 def _hidden(ranks: int, sequence_parallel: bool) -> Inputs:
-    return {"x": torch.randn(SEQUENCE // ranks if sequence_parallel else SEQUENCE, BATCH, WIDTH)}
+    return {"hidden_states": torch.randn(SEQUENCE // ranks if sequence_parallel else SEQUENCE, BATCH, WIDTH)}
 
 
 def _with_mask(ranks: int, sequence_parallel: bool) -> Inputs:
@@ -55,23 +54,23 @@ def _with_mask(ranks: int, sequence_parallel: bool) -> Inputs:
 
 
 def _row_input(ranks: int, _: bool) -> Inputs:
-    return {"x": torch.randn(SEQUENCE, BATCH, WIDTH // ranks)}
+    return {"hidden_states": torch.randn(SEQUENCE, BATCH, WIDTH // ranks)}
 
 
 def _tokens(_: int, __: bool) -> Inputs:
-    return {"x": torch.randint(VOCABULARY, (BATCH, SEQUENCE))}
+    return {"input_": torch.randint(VOCABULARY, (BATCH, SEQUENCE))}
 
 
 def _logits(ranks: int, _: bool) -> Inputs:
     return {
-        "x": torch.randn(SEQUENCE, BATCH, VOCABULARY // ranks),
+        "logits": torch.randn(SEQUENCE, BATCH, VOCABULARY // ranks),
         "labels": torch.randint(VOCABULARY, (SEQUENCE, BATCH)),
     }
 
 
 def _text(_: int, __: bool) -> Inputs:
     return {
-        "x": torch.randint(VOCABULARY, (BATCH, SEQUENCE)),
+        "input_ids": torch.randint(VOCABULARY, (BATCH, SEQUENCE)),
         "position_ids": torch.arange(SEQUENCE).expand(BATCH, SEQUENCE).clone(),
         "attention_mask": _mask(),
         "labels": torch.randint(VOCABULARY, (BATCH, SEQUENCE)),
@@ -89,8 +88,8 @@ class _Sum(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result, bias = self.layer(x)
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result, bias = self.layer(hidden_states)
         return result if bias is None else result + bias
 
 
@@ -136,10 +135,10 @@ class _CrossEntropy(nn.Module):
         super().__init__()
         self.smoothing = smoothing
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 
-        return vocab_parallel_cross_entropy(x, labels, self.smoothing)  # type: ignore[no-any-return]
+        return vocab_parallel_cross_entropy(logits, labels, self.smoothing)  # type: ignore[no-any-return]
 
 
 def _layer_spec(config: Any) -> Any:
@@ -170,7 +169,7 @@ def _gpt(**options: Any) -> Callable[[Any], nn.Module]:
 _GATED = {"gated_linear_unit": True, "activation_func": F.silu, "add_bias_linear": False}
 _GATED_BIAS = {"gated_linear_unit": True, "activation_func": F.silu}
 _LLAMA = {**_GATED, "num_query_groups": 4, "num_layers": 2}
-_HALVES = ("linear_fc1.weight", "linear_fc1.bias")
+_HALVES = ("linear_fc1_weight", "linear_fc1_bias")
 
 PROGRAMS: dict[str, Program] = {
     "ColumnParallelLinear": Program(_column(gather_output=False), _hidden),
@@ -243,22 +242,18 @@ def check(case: Case) -> verifycompile.Report:
 
 def _captured(program: Program, rank: int, ranks: int, sequence_parallel: bool) -> Captured:
     enter_world(rank, ranks)
-    options = {"hidden_size": WIDTH, "sequence_parallel": sequence_parallel and ranks > 1, **program.options}
-    module = program.build(configuration(ranks, options))
-    inputs = program.inputs(ranks, sequence_parallel and ranks > 1)
-    names = [name for name in inspect.signature(module.forward).parameters if name != "x"]
-    first = next(iter(names), "x")
-    return capture(module, {first if name == "x" and first not in inputs else name: v for name, v in inputs.items()})
+    options: dict[str, Any] = {
+        "hidden_size": WIDTH,
+        "sequence_parallel": sequence_parallel and ranks > 1,
+        **program.options,
+    }
+    return capture(program.build(configuration(ranks, options)), program.inputs(ranks, options["sequence_parallel"]))
 
 
 def _layouts(program: Program, spec: Captured, own: Captured) -> dict[str, tuple[Placement, ...]]:
     """Each input is sharded along the dimension in which its sizes differ."""
-    return {
-        name: (
-            _layout(spec.inputs[name], own.inputs[name], name.endswith(program.halves) if program.halves else False),
-        )
-        for name in own.inputs
-    }
+    sizes = ((name, spec.inputs[name], own.inputs[name]) for name in own.inputs)
+    return {name: (_layout(whole, part, name.endswith(program.halves)),) for name, whole, part in sizes}
 
 
 def _layout(whole: torch.Size, part: torch.Size, halves: bool) -> Placement:

@@ -58,8 +58,10 @@ def capture(module: nn.Module, inputs: Inputs) -> Captured:
         gradients = torch.autograd.grad(result, [values[name] for name in differentiated], flat[-1])
         return [result.detach(), *gradients]
 
-    shape = _result_shape(forward, arguments)
-    graph = make_fx(run, tracing_mode="fake")(*arguments.values(), torch.randn(shape))
+    with torch.no_grad():
+        shape = forward({name: value.clone() for name, value in arguments.items()}).shape
+    forget_buffers()
+    graph = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments.values(), torch.randn(shape))
     placeholders = graph.graph.find_nodes(op="placeholder")
     names = [name.replace(".", "_") for name in (*arguments, "cotangent")]
     for node, name in zip(placeholders, names, strict=True):
@@ -73,13 +75,3 @@ def capture(module: nn.Module, inputs: Inputs) -> Captured:
         tuple(name.replace(".", "_") for name in differentiated),
         frozenset(name.replace(".", "_") for name in marked),
     )
-
-
-def _result_shape(forward: object, arguments: Inputs) -> torch.Size:
-    assert callable(forward)
-    traced = make_fx(lambda *flat: forward(dict(zip(arguments, flat, strict=True))), tracing_mode="fake")(
-        *(value.detach().clone() for value in arguments.values())
-    )
-    (result,) = next(iter(traced.graph.find_nodes(op="output"))).all_input_nodes
-    forget_buffers()
-    return result.meta["val"].shape

@@ -41,7 +41,7 @@ def enter_world(rank: int, ranks: int) -> None:
 
 
 def forget_buffers() -> None:
-    """Buffers that a trace made hold its fake tensors."""
+    """Buffers that were made outside of a trace are no part of it, and the other way round."""
     from megatron.core import parallel_state
 
     parallel_state._GLOBAL_MEMORY_BUFFER = None  # noqa: SLF001 - there is no public way
