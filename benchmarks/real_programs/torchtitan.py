@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.attention import SDPBackend
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import verifycompile
@@ -52,6 +53,9 @@ PLANS: dict[str, tuple[tuple[str, ...], str]] = {
 MUTANTS = ("parts not summed", "scaled by the degree", "order of the shards")
 """Changes of the first layer under tensor parallelism that must not verify: see ``_mutate``."""
 
+SQUARES = "mean of squares"
+"""Part of a mode: a loss whose mean over all ranks is the mean of their means."""
+
 EXPERTS = "experts"
 """Part of a mode: feed-forward layers are experts."""
 
@@ -64,11 +68,13 @@ def cases(version: str) -> Iterator[Case]:
     for program in ("llama3", "llama4", *(() if old else ("deepseek_v3", "qwen3"))):
         yield Case(program, "tp=2", "training")
         yield Case(program, "fsdp=2,tp=2", "training" if sums else "training, logits")
-        if not sums:
-            continue  # older versions in brief
         yield Case(program, "tp=4", "training")
-        if program != "llama3":
+        if program != "llama3" and not old:
             yield Case(program, "tp=2", f"training, {EXPERTS}")
+        if not sums:
+            for mutant in MUTANTS:
+                yield Case(program, "tp=2", f"training, mutant: {mutant}", "refuted")
+            continue  # older versions in brief
         for mode in ("logits", "no loss parallelism", "full activation checkpointing"):
             yield Case(program, "tp=2", f"training, {mode}")
         yield Case(program, "tp=2", "training, selective activation checkpointing")
@@ -82,9 +88,10 @@ def cases(version: str) -> Iterator[Case]:
         yield Case(program, "dp_replicate=2", "training, logits")
     for program in ("llama3 simple_fsdp", *(() if old else ("deepseek_v3 simple_fsdp",))):
         for degree in ("fsdp=2", "fsdp=4", "dp_replicate=2", "dp_replicate=2,fsdp=2", "fsdp=2,tp=2"):
-            yield Case(program, degree, "training" if sums else "training, logits")
-        step = "training" if sums else "training, logits"
-        yield Case(program, "dp_replicate=2,fsdp=2,tp=2", f"{step}, selective activation checkpointing")
+            yield Case(program, degree, "training" if sums else f"training, {SQUARES}")
+        if sums:
+            step = "training, selective activation checkpointing"
+            yield Case(program, "dp_replicate=2,fsdp=2,tp=2", step)
 
 
 def check(case: Case) -> verifycompile.Report:
@@ -94,6 +101,7 @@ def check(case: Case) -> verifycompile.Report:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     sys.meta_path.insert(0, _EmptyModules())
     shard_attention_on_the_cpu()
+    _attend_on_the_cpu()
     _count_integers_on_the_cpu()
     torch.manual_seed(0)
     dimensions = _dimensions(sizes, world)
@@ -104,7 +112,8 @@ def check(case: Case) -> verifycompile.Report:
     model = function(_model(case.program, sizes, case.mode), **known)
     _mutate(model, case.mode, dimensions, mesh)
     tokens = torch.zeros(2, SEQUENCE, dtype=torch.int64)
-    step, arguments = (model, (tokens,)) if "logits" in case.mode else (_Step(model), (tokens, tokens.clone()))
+    step = model if "logits" in case.mode else _Step(model, case.mode)
+    arguments = (tokens,) if step is model else (tokens, tokens.clone())
     options: dict[str, Any] = {}
     axes = [name for name in _axis_names(dimensions, mesh) if name in (*DATA_AXES, "tp")]
     if any(name in DATA_AXES for name in axes):
@@ -112,7 +121,7 @@ def check(case: Case) -> verifycompile.Report:
         names = ("tokens",) if step is model else ("tokens", "labels")
         whole = dimensions.get_mesh(axes) if hasattr(dimensions, "get_mesh") else mesh[tuple(axes)]
         options = {"mesh": whole, "in_placements": dict.fromkeys(names, placements)}
-    sharded_logits = sizes.get("tp", 1) > 1 and "logits" not in case.mode and "no loss" not in case.mode
+    sharded_logits = sizes.get("tp", 1) > 1 and not any(kind in case.mode for kind in ("logits", "no loss", SQUARES))
     with loss_parallel() if sharded_logits else contextlib.nullcontext():
         return verifycompile.verify(step, arguments, **options)
 
@@ -125,6 +134,16 @@ def _count_integers_on_the_cpu() -> None:
         return histogram(values.float(), bins, min, max).to(values.dtype)
 
     torch.histc = counted
+
+
+def _attend_on_the_cpu() -> None:
+    """Old versions ask for kernels that only GPUs have."""
+    from torchtitan.models import attention
+
+    for kind in vars(attention).values():
+        for name in ("sdpa_backends", "backends"):
+            if isinstance(getattr(kind, name, None), list):
+                setattr(kind, name, [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 
 
 def _mutate(model: Any, mode: str, dimensions: Any, mesh: Any) -> None:
@@ -156,13 +175,15 @@ def _mutate(model: Any, mode: str, dimensions: Any, mesh: Any) -> None:
 class _Step(nn.Module):
     """A model and torchtitan's loss."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, mode: str) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.squares = model, SQUARES in mode
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         from torchtitan.components.loss import cross_entropy_loss
 
+        if self.squares:
+            return self.model(tokens).float().square().mean()
         return cross_entropy_loss(self.model(tokens), labels)
 
 
