@@ -35,7 +35,8 @@ class Signature:
     """Labels of one application.
 
     ``inputs``: per operand, one label per dimension. ``output``: one label per result dimension.
-    ``summed``: labels bound by a sum (or another symmetric reduction). ``cores``: ordered groups of bound labels.
+    ``summed``: labels bound by a sum (or another symmetric reduction). ``cores``: ordered groups of bound labels, each
+    the digits of one dimension, so that no operation may depend on where one label ends and the next one begins.
     ``fresh``: output labels that no operand feeds, with their sizes.
     """
 
@@ -240,7 +241,7 @@ def _build(
         for low, high in itertools.pairwise(chain)
     }
     rewritten = [_rewrite_axes(operands[i], signature.inputs[i], chains) for i in order]
-    groups, appearance = _merge(rewritten, signature, extent)
+    groups, appearance = _merge(rewritten, signature, chains)
 
     core_labels = {label for group in signature.cores for label in group}
     free = [g for g in appearance if g[0][0] not in signature.summed and g[0][0] not in core_labels]
@@ -310,7 +311,7 @@ def _rewrite_axes(
 def _merge(
     rewritten: list[list[list[tuple[bool, _Item]]]],
     signature: Signature,
-    extent: Mapping[_Atom, Size],
+    chains: Mapping[Label, list[Size]],
 ) -> tuple[dict[_Atom, list[_Atom]], list[list[_Atom]]]:
     """Group atoms that are neighbours in every operand. Returns (head -> members, groups by first appearance)."""
     after: dict[_Atom, set[_Atom | None]] = {}
@@ -328,7 +329,10 @@ def _merge(
                 previous = atom
             if previous is not None:
                 after[previous].add(None)
-    core_of = {label: (i, label) for i, group in enumerate(signature.cores) for label in group}
+    core_of = {label: (i,) for i, group in enumerate(signature.cores) for label in group}
+    # The next one in the order in which the operation reads a core; a label ends where the next one begins.
+    reading = (_reading_order(group, chains) for group in signature.cores)
+    following = {atom: follower for atoms in reading for atom, follower in itertools.pairwise(atoms)}
 
     def kind(atom: _Atom) -> Hashable:
         label = atom[0]
@@ -338,7 +342,7 @@ def _merge(
         if follower is None or follower == atom or before[follower] != {atom} or kind(atom) != kind(follower):
             return False
         # Inside a core the order of reading matters: only digits that are neighbours there may merge.
-        return atom[0] not in core_of or atom[1] == product((follower[1], extent[follower]))
+        return atom[0] not in core_of or following.get(atom) == follower
 
     joined = {
         atom: follower
@@ -366,13 +370,12 @@ def _core_groups(
 ) -> list[list[_Atom]]:
     """Groups of one core in reading order; digits that no operand uses are kept, one group each."""
     tails = {a for members in groups.values() for a in members[1:]}
-    result: list[list[_Atom]] = []
-    for label in core:
-        for low in reversed(chains[label][:-1]):
-            atom = (label, low)
-            if atom not in tails:
-                result.append(groups.get(atom, [atom]))
-    return result
+    return [groups.get(atom, [atom]) for atom in _reading_order(core, chains) if atom not in tails]
+
+
+def _reading_order(core: Sequence[Label], chains: Mapping[Label, list[Size]]) -> list[_Atom]:
+    """The digits of a core, which are those of one dimension, most significant first."""
+    return [(label, low) for label in core for low in reversed(chains[label][:-1])]
 
 
 def _indexed(
