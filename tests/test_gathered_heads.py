@@ -42,7 +42,7 @@ def _world() -> dist.ProcessGroup:
 
 def scattered(gradient: Tensor) -> Tensor:
     rows = torch.cat(gradient.split(WIDTH // RANKS, 1), 0)
-    return functional.reduce_scatter_tensor(rows, "sum", 0, _world())
+    return functional.reduce_scatter_single(rows, "sum", 0, _world())
 
 
 def added(gradient: Tensor) -> Tensor:
