@@ -84,3 +84,56 @@ def test_verifies(put_together: Callable[[Tensor], Tensor], sharded: bool) -> No
 def test_mutants_are_refuted(put_together: Callable[[Tensor], Tensor], place: Callable[[int], int]) -> None:
     report = report_on(put_together, place, False)
     assert report.verdict is Verdict.REFUTED, str(report)
+
+
+GROUPS, WORLD = 2, 4
+SHARED = HEADS // GROUPS
+
+
+def whole_groups(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    parts = (query.view(ROWS, GROUPS, SHARED * SIZE), *(_of_groups(heads) for heads in (key, value)))
+    return torch.cat(parts, 2).view(ROWS, -1)
+
+
+def _of_groups(heads: Tensor) -> Tensor:
+    return heads.view(GROUPS, SHARED, ROWS, SIZE).sum(1).transpose(0, 1)
+
+
+def group_report(group: Callable[[int], int], place: Callable[[int], int]) -> Report:
+    """Two ranks a group: a rank's places are digits of its number, no multiples of it."""
+    own, size = HEADS // WORLD, (SHARED + 2) * SIZE
+
+    def graph_of(rank: int) -> torch.fx.GraphModule:
+        def step(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            put, first, start = torch.ops.aten.slice_backward, place(rank) * own, group(rank) * size
+            heads = put(query.view(ROWS, own, SIZE), [ROWS, SHARED, SIZE], 1, first, first + own, 1)
+            part = torch.cat([heads.view(ROWS, SHARED * SIZE), key.sum(0), value.sum(0)], 1)
+            return added(put(part, [ROWS, GROUPS * size], 1, start, start + size, 1))
+
+        part = (torch.randn(ROWS, own * SIZE), torch.randn(own, ROWS, SIZE), torch.randn(own, ROWS, SIZE))
+        return make_fx(step, tracing_mode="fake")(*part)
+
+    inputs = (torch.randn(ROWS, HEADS * SIZE), *(torch.randn(HEADS, ROWS, SIZE) for _ in range(2)))
+    with fake_world(WORLD):
+        graphs = [graph_of(rank) for rank in range(WORLD)]
+        layouts = {0: (Shard(1),), 1: (Shard(0),), 2: (Shard(0),)}
+        return verify_graphs(make_fx(whole_groups)(*inputs), graphs, layouts, {"output.0": (Replicate(),)})
+
+
+def test_groups_of_ranks() -> None:
+    report = group_report(lambda rank: rank // 2, lambda rank: rank % 2)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+@pytest.mark.parametrize(
+    ("group", "place"),
+    [
+        (lambda rank: rank % 2, lambda rank: rank // 2),
+        (lambda rank: rank // 2, lambda rank: 1 - rank % 2),
+        (lambda rank: 1 - rank // 2, lambda rank: rank % 2),
+    ],
+    ids=["digits exchanged", "places of the neighbour", "the other group"],
+)
+def test_wrong_groups_are_refuted(group: Callable[[int], int], place: Callable[[int], int]) -> None:
+    report = group_report(group, place)
+    assert report.verdict is Verdict.REFUTED, str(report)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.fx
+from torch.distributed.tensor import Partial, Replicate, Shard
 
 from verifycompile.capture.graphs import (
     Prepared,
@@ -21,12 +22,17 @@ from verifycompile.capture.graphs import (
 )
 from verifycompile.capture.legacy_collectives import GroupTable, ranks_of
 from verifycompile.capture.merged_ranks import RankProgram
-from verifycompile.capture.rank_graphs import DifferentGraphsError, Generalization
+from verifycompile.capture.rank_graphs import DifferentGraphsError, Generalization, finer_mesh
+from verifycompile.capture.refine_mesh import RefinedMesh
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, Program, ProgramInput, ProgramOutput
 from verifycompile.rank_verification import order_finding, verify_ranks
 from verifycompile.verification import verify_programs
+
+_Item = TypeVar("_Item", ProgramInput, ProgramOutput)
+_CUT_ALIKE = (Partial, Replicate, Shard)
+"""Placements that are, on every digit of an axis, what they are on the axis."""
 
 
 def verify_graphs(
@@ -102,13 +108,34 @@ def _general_program(ranks: Sequence[Prepared], programs: Sequence[Program], mes
             return None
         if [_boundary(item) for item in program.outputs] != [_boundary(item) for item in first.outputs]:
             return None
+    graphs = [prepared.graph for prepared in ranks]
+    finer = finer_mesh(graphs, mesh) if len(ranks) == len(mesh.ranks) else None
+    inputs = None if finer is None else _on_finer_mesh(first.inputs, finer)
+    outputs = None if finer is None else _on_finer_mesh(first.outputs, finer)
+    if finer is not None and inputs is not None and outputs is not None:
+        mesh, first = finer.mesh, dataclasses.replace(first, mesh=finer.mesh, inputs=inputs, outputs=outputs)
     try:
-        general = Generalization([prepared.graph for prepared in ranks], mesh)
+        general = Generalization(graphs, mesh)
     except DifferentGraphsError as error:
         if len(ranks) == 1:
             return dataclasses.replace(first, blockers=(*first.blockers, Blocker(None, "VC206", f"{error}.")))
         return None
     return dataclasses.replace(first, coordinates=general.coordinates, groups=general.groups)
+
+
+def _on_finer_mesh(items: tuple[_Item, ...], finer: RefinedMesh) -> tuple[_Item, ...] | None:
+    """The same layouts on the cut axes, where each digit of an axis has the axis's placement; None for other kinds."""
+    placed: list[_Item] = []
+    for item in items:
+        placements = item.placements
+        if placements is not None:
+            if any(type(placement) not in _CUT_ALIKE for placement in placements):
+                return None
+            placements = tuple(own for own, parts in zip(placements, finer.parts, strict=True) for _ in parts)
+        if item.open_axes:
+            return None
+        placed.append(dataclasses.replace(item, placements=placements))
+    return tuple(placed)
 
 
 def _boundary(item: ProgramInput | ProgramOutput) -> tuple[object, ...]:

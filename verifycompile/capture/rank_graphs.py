@@ -15,7 +15,9 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile.capture import common_graph
 from verifycompile.capture.legacy_collectives import ranks_of
+from verifycompile.capture.refine_mesh import RefinedMesh, refine
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import axes_of_line
@@ -24,6 +26,20 @@ from verifycompile.torch_interface.ranks import coordinate_node, exchanges_parts
 
 class DifferentGraphsError(Exception):
     """The ranks' graphs have no common form. The message says where they part."""
+
+
+def finer_mesh(graphs: Sequence[torch.fx.GraphModule], mesh: Mesh) -> RefinedMesh | None:
+    """The mesh with its axes cut so that the numbers in which the graphs differ are linear in the coordinates.
+
+    None where no cut is needed, or none helps. A number such as ``rank // 2`` is linear in digits of the rank.
+    """
+    try:
+        differences = common_graph.compare(dict(zip(mesh.ranks, graphs, strict=True)))
+    except common_graph.DifferentGraphsError:
+        return None
+    cuts = common_graph.needed_cuts(differences, mesh)
+    refined = refine(mesh, [mesh.ranks[:stride] for stride in cuts])
+    return refined if len(refined.mesh.axes) > len(mesh.axes) else None
 
 
 class Generalization:
