@@ -191,6 +191,13 @@ PROGRAMS: dict[str, Program] = {
     "SelfAttention, grouped": Program(
         lambda config: _layer(config).self_attention, _with_mask, {"num_query_groups": 4}
     ),
+    # Fewer groups than ranks: the projections are gathered whole.
+    "SelfAttention, two groups": Program(
+        lambda config: _layer(config).self_attention, _with_mask, {"num_query_groups": 2}
+    ),
+    "SelfAttention, one group": Program(
+        lambda config: _layer(config).self_attention, _with_mask, {"num_query_groups": 1}
+    ),
     "TransformerLayer": Program(_layer, _with_mask),
     "TransformerLayer, gated, grouped": Program(_layer, _with_mask, {**_LLAMA, "num_layers": 1}, _HALVES),
     "GPTModel": Program(_gpt(), _text),
