@@ -9,11 +9,19 @@ from typing import Any
 import torch.fx
 
 from verifycompile.backends.reports import keep_report, warn_with_report
-from verifycompile.capture import capture_implementation, has_parallelism, recover_spec, with_unwritten
+from verifycompile.capture import (
+    Results,
+    capture_implementation,
+    has_parallelism,
+    recover_spec,
+    results_of,
+    with_unwritten,
+)
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
+from verifycompile.program import Program
 from verifycompile.rank_verification import verify_captured
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
@@ -21,6 +29,7 @@ from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, unwrapped, without_override
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
+from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +47,32 @@ def verify(
     parallelism is handed over at once, unless an option says what to prove about it.
     Raises ``RefinementError`` for a graph that is refuted or unproved, ``UsageError`` for an incomplete question.
     """
+    layouts: dict[int, ReturnedLayout] = {}
     try:
         checked = Options.from_mapping(options)
         inner = _inner_backend(checked, mode)
-        report = report_on(gm, example_inputs, checked)
+        report = report_on(gm, example_inputs, checked, layouts)
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     if report is not None and not report:
         if report.verdict is Verdict.REFUTED or checked.on_unproved == "error":
             raise RefinementError(report)
         warn_with_report(report)
-    return in_buckets(inner)(without_marks(gm), example_inputs)
+    return keeping_layouts(in_buckets(inner)(without_marks(gm), example_inputs), layouts)
 
 
-def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Report | None:
-    """The report on a Dynamo graph, or None where there is nothing parallel to check. Call it inside a backend."""
-    if not _says_what_to_prove(options) and not has_parallelism(gm, example_inputs):
+def report_on(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    layouts: dict[int, ReturnedLayout] | None = None,
+) -> Report | None:
+    """The report on a Dynamo graph, or None where there is nothing parallel to check. Call it inside a backend.
+
+    ``layouts`` is filled with those of the graph's results, by position, where they are proved.
+    """
+    parallel = has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
+    if not parallel and not _says_what_to_prove(options):
         log.debug("no DTensor, mesh or collective: the graph is passed on")
         return None
     if frame_under_compilation().is_backward_of_torch_distributed:
@@ -61,12 +80,34 @@ def report_on(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: 
         return None
     with without_override():
         implementation = capture_implementation(gm, example_inputs, options)
+        results = results_of(implementation)
         spec = recover_spec(options, implementation)
         implementation = with_unwritten(spec, implementation)
     report = verify_captured(spec, implementation, options)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
+    if layouts is not None and report:
+        layouts.update(_layouts(implementation, results, report))
     return report
+
+
+def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:
+    """How the graph's results are laid out, by position, where that is proved."""
+    if implementation.mesh is None or implementation.ranks:
+        return {}
+    axes = implementation.mesh.axes
+    means = frozenset(axis for output in implementation.outputs for axis in output.outer_mean)
+    return {
+        position: ReturnedLayout(axes, report.placements[name], results.mesh, means)
+        for position, name in enumerate(results.names)
+        if name in report.placements
+    }
+
+
+def _follows_on(example_inputs: Sequence[Any]) -> bool:
+    """Whether a graph break brought a tensor here that the graph before holds in parts."""
+    layouts = [returned_layout(value) for value in example_inputs] if frame_under_compilation().is_resumption else []
+    return any(layout is not None and not layout.is_whole for layout in layouts)
 
 
 trace_collectives_where(lambda compiler: unwrapped(compiler) is verify)

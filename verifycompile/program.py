@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Iterable, Mapping
 
 import sympy
@@ -94,6 +95,7 @@ class ProgramOutput:
     ``open_axes``: mesh axes of which ``placements`` says nothing, because the DTensor lies on a part of the mesh.
     ``outer_mean``: for a gradient, mesh axes over which a wrapper outside of the graph takes the mean. Where a forward
     output is sharded over such an axis, the loss is outside too, a mean over the ranks, and the gradient is a sum here.
+    A gradient that is no sum over such an axis is that of what another graph returned: see ``scale``.
     """
 
     node: torch.fx.Node
@@ -109,10 +111,26 @@ class ProgramOutput:
         """``placements``, given those found for the forward outputs."""
         if self.placements is None or not self.outer_mean:
             return self.placements
-        sharded = {
+        outside = self._loss_outside(forward)
+        return tuple(
+            Partial("sum") if axis in outside and isinstance(item, Partial) else item
+            for axis, item in enumerate(self.placements)
+        )
+
+    def scale(self, forward: Iterable[tuple[Placement, ...]], mesh: Mesh) -> int:
+        """How often the spec's gradient it is: where the loss is in this graph, a rank's gradient is of its own loss.
+
+        ``forward``: the placements found for the forward outputs.
+        """
+        if self.placements is None or not self.outer_mean:
+            return 1
+        axes = self.outer_mean - self._loss_outside(forward)
+        return math.prod(mesh.axes[axis].size for axis in axes if not isinstance(self.placements[axis], Partial))
+
+    def _loss_outside(self, forward: Iterable[tuple[Placement, ...]]) -> set[int]:
+        return {
             axis for found in forward for axis in self.outer_mean if not isinstance(found[axis], Replicate | Partial)
         }
-        return tuple(Partial("sum") if axis in sharded else item for axis, item in enumerate(self.placements))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,6 +72,7 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
             stages=result.stages,
         ),
         certificate=Certificate.of(spec, implementation, result, assumptions) if verdict is Verdict.VERIFIED else None,
+        placements=dict(result.placements),
     )
 
 

@@ -1,7 +1,10 @@
 """From a call or a Dynamo graph to ``Program`` values: the parallel implementation and its single-device spec."""
 
-from verifycompile.capture.implementation import capture_implementation, has_parallelism
+from verifycompile.capture.implementation import Results, capture_implementation, has_parallelism, results_of
 from verifycompile.capture.model import capture_model
 from verifycompile.capture.spec import recover_spec, with_unwritten
 
-__all__ = ["capture_implementation", "capture_model", "has_parallelism", "recover_spec", "with_unwritten"]
+__all__ = [
+    "Results", "capture_implementation", "capture_model", "has_parallelism", "recover_spec", "results_of",
+    "with_unwritten",
+]  # fmt: skip

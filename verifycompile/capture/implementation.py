@@ -33,6 +33,7 @@ from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import forget_layouts
 
 EXPORT = "verifycompile.export"
+MESH = "verifycompile.mesh"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
 
 
@@ -54,6 +55,20 @@ def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence
     return capture_traced(traced_frame_under_compilation(graph, example_inputs), options)
 
 
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """``names``: of the outputs that are the results of a Dynamo graph, in order. ``mesh``: that of the program."""
+
+    names: tuple[str, ...]
+    mesh: DeviceMesh | None
+
+
+def results_of(implementation: Program) -> Results:
+    """The results of a program that was captured here, before its spec is recovered."""
+    exported: Export = implementation.graph.meta[EXPORT]
+    return Results(tuple(names[0] for names in exported.results), implementation.graph.meta[MESH])
+
+
 def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions | None = None) -> Program:
     """``capture_implementation`` for a frame that was traced here.
 
@@ -72,6 +87,7 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
     found = everywhere.root
     program = _program(traced, hooked, found, options, reductions)
     graph.meta[EXPORT] = hooked.exported
+    graph.meta[MESH] = found.mesh.mesh
 
     def of_rank(other: TracedFrame) -> Program:
         return _program(other, _hooked(other, options, for_all_ranks=False), found, options, reductions, even=False)
@@ -145,6 +161,7 @@ def _program(
         assumptions=(
             *root.assumptions,
             *outer_assumptions(outer, root.mesh),
+            *boundary.assumptions(),
             *groups.assumptions,
             *hooked.assumptions,
         ),

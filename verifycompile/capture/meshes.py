@@ -28,6 +28,7 @@ from verifycompile.torch_interface.mesh import (
     world_mesh,
 )
 from verifycompile.torch_interface.ranks import GroupUse, coordinate_reads, group_uses
+from verifycompile.torch_interface.returned import returned_layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,9 +90,15 @@ def _parts_of(root: DeviceMesh, meshes: Sequence[DeviceMesh]) -> tuple[DeviceMes
 
 
 def _meshes_of(traced: TracedFrame) -> tuple[DeviceMesh, ...]:
-    """The meshes of the DTensors that enter the graph, and those that enter it themselves."""
+    """The meshes of the DTensors that enter the graph, and those that enter it themselves.
+
+    After a graph break also those over which the graph before laid its results out.
+    """
     seen: dict[int, DeviceMesh] = {}
     for value in traced.example_inputs:
+        layout = returned_layout(value) if traced.frame.is_resumption else None
+        if layout is not None and layout.mesh is not None:
+            seen.setdefault(id(layout.mesh), layout.mesh)
         held = value.device_mesh if isinstance(value, DTensor) else real_object(value)
         if isinstance(held, DeviceMesh):
             seen.setdefault(id(held), held)

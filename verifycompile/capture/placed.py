@@ -34,6 +34,7 @@ from verifycompile.program import Blocker, OutputKind, ProgramInput, ProgramOutp
 from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
 from verifycompile.torch_interface.mesh import RootMesh, real_object
 from verifycompile.torch_interface.placements import of_booleans
+from verifycompile.torch_interface.returned import ReturnedLayout, is_argument_of_resumed, returned_layout
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
@@ -76,6 +77,8 @@ class PlacedBoundary:
         self._even = even
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
         self._fed_layouts = _layouts_of_from_local(exported, root.mesh)
+        self._between: dict[str, ReturnedLayout] = {}
+        self._returned: list[str] = []
         self._dtensors = {
             exported.names[flat.index].name
             for flat in exported.joint.inputs
@@ -83,7 +86,7 @@ class PlacedBoundary:
         }
 
     def inputs(self) -> tuple[ProgramInput, ...]:
-        """Every placeholder of the joint graph, in order. Raises ``UsageError`` VC303 and VC306."""
+        """Every placeholder of the joint graph, in order. Raises ``UsageError`` VC303, VC305 and VC306."""
         inputs = tuple(self._input(flat) for flat in self._exported.joint.inputs)
         self._check_option_names(inputs)
         return inputs
@@ -136,14 +139,59 @@ class PlacedBoundary:
         if flat.layout is not None:
             return self._place_dtensor(flat.layout, name)
         if role is Role.INPUT:
+            returned = self._returned_placements(flat, name)
+            if returned is not None:
+                return _Placed(returned, global_shape(name, shape, returned, self._mesh))
             declared = self._options.in_placements.get(name)
             fed = self._fed_layouts.get(flat.index)
+            between = self._is_between(name)
+            if between and not (declared or fed):
+                self._require_whole(name)
         else:
+            between = False
             declared = by_pattern(self._options.param_placements, self._own_names.get(name, name))
             fed = None
         chosen = declared or fed or (Replicate(),) * len(self._mesh.axes)
         placements = self._checked(name, chosen, len(shape))
+        if between and declared:
+            means = frozenset(axis for outer in self._outer.values() if outer.reduction == "avg" for axis in outer.axes)
+            self._between[name] = ReturnedLayout(self._mesh.axes, placements, None, means)
         return _Placed(placements, global_shape(name, shape, placements, self._mesh), assumed=declared is None)
+
+    def _returned_placements(self, flat: Flat, name: str) -> Placements | None:
+        """What is known of a tensor that comes from the graph before a graph break."""
+        traced = self._exported.traced
+        if flat.origin is not Origin.ARGUMENT or not traced.frame.is_resumption:
+            return None
+        layout = returned_layout(traced.example_inputs[flat.index])
+        if layout is None or layout.axes != self._mesh.axes:
+            return None
+        self._between[name] = layout
+        self._returned.append(name)
+        return layout.placements
+
+    def _is_between(self, name: str) -> bool:
+        """Whether an input of the graph after a graph break is none of the program's."""
+        frame = self._exported.traced.frame
+        return frame.is_resumption and not is_argument_of_resumed(frame, name.split(".", maxsplit=1)[0])
+
+    def _require_whole(self, name: str) -> None:
+        """Raises ``UsageError`` VC305 where what is computed between graphs may be sharded, since the inputs are."""
+        declared = self._options.in_placements.values()
+        if any(not isinstance(item, Replicate) for placements in declared for item in placements):
+            raise UsageError(
+                "VC305",
+                f"`{name}` is computed between graphs, after a graph break: how it is sharded is not known. "
+                "Say it with `in_placements`, or remove the break.",
+            )
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What was taken from the graphs before. Call it after ``inputs``."""
+        layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
+        return tuple(
+            f"`{name}` is placed ({layout}), as the graph before a graph break returned it"
+            for name, layout in layouts.items()
+        )
 
     def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
         whole = tuple(size_of(size) for size in layout.global_shape)
@@ -156,7 +204,10 @@ class PlacedBoundary:
 
     def _outer_mean(self, kind: OutputKind, name: str, placements: Placements | None) -> frozenset[int]:
         """Mesh axes over which a wrapper takes the mean of a gradient that leaves the graph as each rank's own."""
-        outer = self._outer.get(name.split(".", 1)[1]) if kind is OutputKind.GRADIENT else None
+        owner_name = name.split(".", 1)[1] if kind is OutputKind.GRADIENT else ""
+        if owner_name in self._between:
+            return self._between[owner_name].means
+        outer = self._outer.get(owner_name)
         if outer is None or placements is None or outer.reduction != "avg":
             return frozenset()
         return frozenset(axis for axis in outer.axes if isinstance(placements[axis], Partial))
@@ -223,6 +274,11 @@ class PlacedBoundary:
             return self._checked(name, (Replicate(),) * len(self._mesh.axes), ndim), "its plain gradient's shape"
         if owner is None or owner.placements is None:
             return None, ""
+        if kind is OutputKind.GRADIENT and owner_name in self._between:
+            # What the graph before takes for the gradient of its result.
+            placements = self._between[owner_name].placements
+            whole = tuple(Replicate() if isinstance(item, Partial) else item for item in placements)
+            return whole, "the placements of the result that it is the gradient of"
         if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
             partial = any(isinstance(item, Partial) for item in owner.placements)
             return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")
@@ -282,7 +338,9 @@ class PlacedBoundary:
         parameters = [name for name in plain if roles[name] is not Role.INPUT]
         tensors = [name for name, role in roles.items() if role in _TENSOR_ROLES]
         unused = set(self._exported.traced.frame.locals)
-        for name in self._options.in_placements:
+        # The rest of a broken program has inputs of its own.
+        named = () if self._exported.traced.is_broken else self._options.in_placements
+        for name in named:
             if name not in arguments and name.split(".")[0] not in unused:
                 raise UsageError(
                     "VC306",

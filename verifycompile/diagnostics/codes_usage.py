@@ -66,7 +66,7 @@ CODES = (
         severity=Severity.ERROR,
         meaning=(
             "torch.compile did not capture the program as one graph, so a part of it runs outside of every graph that "
-            "could be checked."
+            "could be checked, and the layout of what it computes there is not known."
         ),
         reason="What runs between the graphs is not seen; a proof of the pieces is not a proof of the program.",
         example=("def forward(self, x):\n    print(x.sum().item())\n    return self.down(self.up(x))"),

@@ -6,6 +6,8 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 
+from torch.distributed.tensor.placement_types import Placement
+
 from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.verdict import Verdict
@@ -51,6 +53,7 @@ class Report:
     """Verdict, relations, findings and what the proof rests on.
 
     ``relations``: for each spec output that has one, the clean expression over the implementation's outputs.
+    ``placements``: for each of them that is a tensor, how the implementation holds it over the axes of its mesh.
     ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
     Raises ``ValueError`` on construction where verdict, findings and certificate contradict each other.
     """
@@ -61,6 +64,9 @@ class Report:
     assumptions: tuple[str, ...] = ()
     stats: Stats = dataclasses.field(default_factory=Stats)
     certificate: Certificate | None = None
+    placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
+        default_factory=dict[str, tuple[Placement, ...]], repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if self.verdict is Verdict.VERIFIED and self.findings:

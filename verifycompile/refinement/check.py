@@ -12,6 +12,7 @@ import dataclasses
 import gc
 import time
 from collections.abc import Generator, Mapping, Sequence
+from fractions import Fraction
 
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
@@ -373,6 +374,7 @@ class Checker:
     def _claimed(self, left: View, right: View, output: ProgramOutput, claims: Mapping[str, Placements]) -> bool:
         """Whether the placements claimed are those that must be, and hold."""
         mesh, found = self.implementation.program.mesh, claims.get(output.name)
+        right = self._at_scale(output, right)
         if mesh is None or found is None or len(found) != len(mesh.axes):
             return False
         if output.placements is None:
@@ -393,6 +395,7 @@ class Checker:
         assert mesh is not None
         if self._claims is not None:
             return self._claims[output.name] if self._claimed(left, right, output, self._claims) else None
+        right = self._at_scale(output, right)
         if output.placements is None:
             # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
             return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)
@@ -406,6 +409,14 @@ class Checker:
             return required if holds(self.pool, left, right, required, mesh) else None
         except (UnsupportedError, ValueError):
             return None
+
+    def _at_scale(self, output: ProgramOutput, view: View) -> View:
+        """The value of an output as it compares with the spec's."""
+        mesh = self.implementation.program.mesh
+        if mesh is None or not output.outer_mean:
+            return view
+        forward = [self.placements[o.name] for o in self._forward if o.name in self.placements]
+        return view.scaled(Fraction(1, output.scale(forward, mesh)))
 
     # -- assumptions
 

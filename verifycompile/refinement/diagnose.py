@@ -243,6 +243,9 @@ class _Cause:
             # A mean that happens to be right is a wrong scale, not another layout.
             if actual is None or Partial("avg") in actual:
                 continue
+            if actual == impl_output.placements:
+                text = f"`{spec_output.name}` is the gradient of a loss that is summed over the ranks"
+                return self._at_output("VC103", f"{text}; it must be their mean", spec_output, impl_output, found)
             declared = impl_output.declared or "its requirement"
             required = _show(impl_output.placements or ())
             message = f"`{spec_output.name}` has the placements {_show(actual)}, {declared} says {required}"

@@ -179,6 +179,7 @@ class _Comparison:
     ) -> None:
         self._spec = {output.name: output for output in spec.outputs}
         self._implementation = {output.name: output for output in implementation.outputs}
+        self._mesh = implementation.mesh
         self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
         self._reference, self._disturbed, self._ranks = reference, disturbed, ranks
         self._scale = 0.0
@@ -235,7 +236,8 @@ class _Comparison:
             return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
         largest = value.abs().max().item() if value.numel() and value.dtype != torch.bool else 1.0
         self._scale = max(self._scale, float(largest))
-        parts = [_tensor(part) for part in self._ranks.value(implementation.node)]
+        scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
+        parts = [_at_scale(part, scale) for part in self._ranks.value(implementation.node)]
         reference = Reference(name, value, tolerance_of(value, response, self._scale))
         required = implementation.required(forward)
         # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
@@ -245,7 +247,7 @@ class _Comparison:
         if not no_number or not self._ranks.uninitialised:
             return result
         # What is no number whatever the memory holds does not come from there.
-        filled = [_tensor(part) for part in self._ranks.with_filling(1).value(implementation.node)]
+        filled = [_at_scale(part, scale) for part in self._ranks.with_filling(1).value(implementation.node)]
         result = compare(reference, filled, self._mesh_shape, required, implementation.open_axes, partial=partial)
         if result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value):
             return result
@@ -256,6 +258,10 @@ def _tensor(value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise EvaluationError(f"an output is no tensor but {type(value).__name__}")
     return value
+
+
+def _at_scale(value: object, scale: int) -> torch.Tensor:
+    return _tensor(value) if scale == 1 else _tensor(value) / scale
 
 
 def _differ(value: torch.Tensor, response: torch.Tensor) -> bool:

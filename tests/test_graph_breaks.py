@@ -1,0 +1,117 @@
+"""Programs that torch compiles in several graphs: what one returns is laid out for the next as it was proved."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from tests.support import fake_mesh_world
+from verifycompile import RefinementError, UsageError
+
+# Dynamo looks at the gradient of what the graph before returned.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+
+
+@torch._dynamo.disable
+def outside(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+class Broken(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.up, self.down = kind, nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.up(x))
+        torch._dynamo.graph_break()
+        if "outside" in self.kind:
+            hidden = outside(hidden)
+        z = self.down(hidden)
+        if "again" in self.kind:
+            torch._dynamo.graph_break()
+        return (z - y).square().sum() if "sum" in self.kind else (z - y).square().mean()
+
+
+def run(model: nn.Module, *args: torch.Tensor, **options: Any) -> torch.Tensor:
+    compiled: Any = torch.compile(model, backend="verify", options={"inner": "aot_eager", **options})
+    return compiled(*args)
+
+
+def sharded(kind: str, **placements: Any) -> torch.Tensor:
+    """The batch and the parameters are sharded; the loss is a rank's own, or the sum of it."""
+    rows = (Shard(0),)
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        model = Broken(kind)
+        fully_shard(model, mesh=mesh)
+        return run(model, torch.randn(4, 8), torch.randn(4, 8), in_placements={"x": rows, "y": rows, **placements})
+
+
+@pytest.mark.parametrize("kind", ["mean", "mean again"])
+def test_rows_of_each_rank_after_a_break(kind: str) -> None:
+    assert sharded(kind).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("sum", "`grad.down.weight` is averaged over dp, though the ranks hold parts of a sum"),
+        ("sum again", "`grad.z` is the gradient of a loss that is summed over the ranks; it must be their mean"),
+    ],
+)
+def test_a_loss_after_a_break_that_is_summed_where_the_mean_is_taken(kind: str, message: str) -> None:
+    with pytest.raises(RefinementError) as refused:
+        sharded(kind)
+    assert refused.value.report.verdict.name == "REFUTED"
+    assert (refused.value.report.findings[0].code, refused.value.report.findings[0].message) == ("VC103", message)
+
+
+def test_what_is_computed_outside_of_graphs_is_not_known() -> None:
+    with pytest.raises(UsageError) as refused:
+        sharded("mean outside")
+    assert str(refused.value) == (
+        "error[VC305]: `___stack0` is computed between graphs, after a graph break: how it is sharded is not known. "
+        "Say it with `in_placements`, or remove the break."
+    )
+    assert sharded("mean outside", ___stack0=(Shard(0),)).requires_grad
+    with pytest.raises(RefinementError):
+        sharded("sum outside", ___stack0=(Shard(0),))
+
+
+class Parts(nn.Module):
+    def __init__(self, is_linear: bool) -> None:
+        super().__init__()
+        self.is_linear, self.up, self.down = is_linear, nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        torch._dynamo.graph_break()
+        return y * 2 if self.is_linear else torch.relu(y)
+
+
+def parallel(mesh: DeviceMesh, output: Any, *, is_linear: bool) -> nn.Module:
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=output)}
+    return parallelize_module(Parts(is_linear), mesh, plan)
+
+
+@pytest.mark.parametrize(("output", "is_linear"), [(Replicate(), False), (Shard(0), False), (Partial(), True)])
+def test_a_layout_goes_through_a_break(output: Any, is_linear: bool) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        result = run(parallel(mesh, output, is_linear=is_linear), torch.randn(4, 8))
+    assert pickle.loads(pickle.dumps(result.detach())).shape == result.shape
+
+
+def test_a_sum_that_is_missing_before_a_break_is_refuted_behind_it() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh, pytest.raises(RefinementError) as refused:
+        run(parallel(mesh, Partial(), is_linear=False), torch.randn(4, 8))
+    assert refused.value.report.verdict.name == "REFUTED"
+    assert refused.value.report.findings[0].code == "VC101"
+    assert "`y` is placed (P(sum)), as the graph before a graph break returned it" in refused.value.report.assumptions
