@@ -638,6 +638,8 @@ class Builder:
             result = self.mul(result, mask)
         shape = list(self.shape(view))
         shape[dim] = product((length, *(self.mesh[axis] for axis in axes)))
+        if isinstance(base, int) and base < 0:
+            raise UnsupportedError(UNREPRESENTABLE, f"places that are counted from the end: {start}")
         return self.reshape(result, shape), dim, base
 
     def depends_on_rank(self, value: object) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import sympy
 import torch
 
 from verifycompile.ir.size import Size
@@ -193,6 +194,10 @@ def slice_scatter(
     """``self`` with ``src`` in the place of a slice."""
     position = _position(b, self, dim)
     size = b.shape(self)[position]
+    if isinstance(start, sympy.Expr) and b.depends_on_rank(start) and step == 1 and end is not None:
+        if sympy.expand(end - start) != b.shape(src)[position]:
+            raise UnsupportedError(UNREPRESENTABLE, f"a write of {b.shape(src)[position]} elements to {start}:{end}")
+        return _replaced_by_coordinate(b, self, position, start, cast(b, src, b.dtype_of("src"), b.dtype_of("self")))
     if step != 1 or not isinstance(size, int) or not isinstance(start, int | None) or not isinstance(end, int | None):
         raise UnsupportedError(UNSUPPORTED, f"a write to a slice from {start} to {end} with step {step}")
     first, last, _ = slice(start, end).indices(size)
@@ -213,15 +218,25 @@ def _replaced(b: Builder, view: View, position: int, first: int, last: int, sour
     return b.concatenate(parts, position) if len(parts) > 1 else source
 
 
+def _replaced_by_coordinate(b: Builder, view: View, position: int, start: Number, source: View) -> View:
+    """``view`` with ``source`` from ``start`` on, another place on each rank."""
+    size = b.shape(view)[position]
+    places = b.pad(*b.placed_by_coordinate(b.full(1, b.shape(source)), position, start), size)
+    placed = b.pad(*b.placed_by_coordinate(source, position, start), size)
+    return b.add(b.mul(view, b.sub(1, places)), placed)
+
+
 @operator(aten.select_scatter.default)
 def select_scatter(b: Builder, self: View, src: View, dim: int, index: int) -> View:
     """``self`` with ``src`` in the place of one index of ``dim``."""
     position = _position(b, self, dim)
     size = b.shape(self)[position]
+    source = b.unsqueeze(cast(b, src, b.dtype_of("src"), b.dtype_of("self")), position)
+    if b.depends_on_rank(index):
+        return _replaced_by_coordinate(b, self, position, index, source)
     if not isinstance(size, int):
         raise UnsupportedError(UNSUPPORTED, f"a write to the index {index} of a dimension of size {size}")
     first = index % size
-    source = b.unsqueeze(cast(b, src, b.dtype_of("src"), b.dtype_of("self")), position)
     return _replaced(b, self, position, first, first + 1, source)
 
 

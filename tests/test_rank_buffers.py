@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import Replicate, Shard
 
 from tests.support import fake_mesh_world
 from verifycompile import Verdict, verify
@@ -45,4 +46,34 @@ class Ranks(Counting):
 def test_what_one_rank_leaves_out(mistake: str) -> None:
     with fake_mesh_world((2,), ("ranks",)) as mesh:
         report = verify(Ranks(mistake), (torch.randn(2, 3),), spec=Counting(), mesh=mesh)
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+
+
+class Filled(nn.Module):
+    """Each rank writes its rows into zeros; the sum of the ranks is the whole."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rank, rows = dist.get_rank(), x.shape[0]
+        buffer = torch.zeros(2 * rows, 3) if self.mistake != "ones" else torch.ones(2 * rows, 3)
+        place = 0 if self.mistake == "first" else rank * rows
+        buffer[place : place + rows] = x.exp()
+        dist.all_reduce(buffer, op=dist.ReduceOp.AVG if self.mistake == "mean" else dist.ReduceOp.SUM)
+        return buffer
+
+
+@pytest.mark.parametrize("mistake", ["", "ones", "first", "mean"])
+def test_parts_written_into_zeros(mistake: str) -> None:
+    with fake_mesh_world((2,), ("ranks",)) as mesh:
+        report = verify(
+            Filled(mistake),
+            (torch.randn(2, 3),),
+            spec=torch.exp,
+            mesh=mesh,
+            in_placements={"x": (Shard(0),)},
+            out_placements={"output.0": (Replicate(),)},
+        )
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)

@@ -17,7 +17,7 @@ from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_
 aten = torch.ops.aten
 RANKS = 2
 U = sympy.Symbol("u0", integer=True, nonnegative=True)
-REAL = Call({"self": torch.float64, "values": torch.float64, "grad_output": torch.float64}, dtype=torch.float64)
+REAL = Call({"self": torch.float64, "src": torch.float64, "values": torch.float64, "grad_output": torch.float64}, dtype=torch.float64)
 
 
 class Ranks:
@@ -108,6 +108,31 @@ def test_attributes_have_one_value_for_all_ranks(target: object, arguments: obje
     with pytest.raises(UnsupportedError) as refused:
         ranks.call(target, *arguments(x))  # type: ignore[operator]
     assert refused.value.message == message
+
+
+@pytest.mark.parametrize(("offset", "dim"), [(0, 0), (1, 0), (2, 1)])
+def test_writes_to_the_place_of_each_rank(offset: int, dim: int) -> None:
+    ranks = Ranks()
+    whole, rows, row = (torch.randn(*shape, dtype=torch.float64) for shape in ((6, 6), (2, 6), (6,)))
+    rows = rows if dim == 0 else rows.t().contiguous()
+    x, parts, part = (ranks.leaf(value) for value in (whole, rows, row))
+    slices = ranks.call(aten.slice_scatter.default, x, parts, dim, 2 * U + offset, 2 * U + offset + 2, 1)
+    selected = ranks.call(aten.select_scatter.default, x, part, dim, U + offset)
+    for rank in range(RANKS):
+        start = 2 * rank + offset
+        expected = aten.slice_scatter.default(whole, rows, dim, start, start + 2, 1)
+        torch.testing.assert_close(ranks.values(slices)[rank], expected)
+        expected = aten.select_scatter.default(whole, row, dim, rank + offset)
+        torch.testing.assert_close(ranks.values(selected)[rank], expected)
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(2 * U - 2, 2 * U, 1), (2 * U, 2 * U + 3, 1), (2 * U, 2 * U + 2, 2)])
+def test_other_writes_are_refused(start: sympy.Expr, end: sympy.Expr, step: int) -> None:
+    """Counted from the end, longer than what is written, with gaps."""
+    ranks = Ranks()
+    x, rows = ranks.leaf(torch.randn(6, 6).double()), ranks.leaf(torch.randn(2, 6).double())
+    with pytest.raises(UnsupportedError):
+        ranks.call(aten.slice_scatter.default, x, rows, 0, start, end, step)
 
 
 # ------------------------------------------------------------------------------------------------ rows of a shard

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import types
 import time
 from collections.abc import Callable
 from typing import Any
@@ -272,6 +273,13 @@ def _call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[
 def _call_of_spec(
     spec: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
 ) -> Frame:
+    if isinstance(spec, types.BuiltinFunctionType):
+        # Dynamo traces Python's functions only, and `torch.exp` says nothing of its arguments.
+        builtin = spec
+
+        def spec(*args: Any, **kwargs: Any) -> Any:
+            return builtin(*args, **kwargs)
+
     called = undecorated(spec.forward if isinstance(spec, nn.Module) else spec)[0]
     signature = inspect.signature(called, follow_wrapped=False)
     try:
