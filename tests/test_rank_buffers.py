@@ -77,3 +77,41 @@ def test_parts_written_into_zeros(mistake: str) -> None:
             out_placements={"output.0": (Replicate(),)},
         )
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+
+
+class Stages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4).requires_grad_(False)
+        self.second = nn.Linear(4, 3).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+class StageOfRank(Stages):
+    """Each rank uses the parameters of its own stage."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.mistake = mistake
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        if dist.get_rank() == 0:
+            hidden = self.first(x)
+            dist.send(hidden if self.mistake == "no activation" else torch.tanh(hidden), 1)
+        else:
+            hidden = torch.empty(x.shape[0], 4)
+            dist.recv(hidden, 0)
+            result = self.second(hidden)
+        dist.broadcast(result, 0 if self.mistake == "source" else 1)
+        return result * (2 if self.mistake == "scale" else 1)
+
+
+@pytest.mark.parametrize("mistake", ["", "no activation", "source", "scale"])
+def test_stages_of_one_module(mistake: str) -> None:
+    with fake_mesh_world((2,), ("stages",)) as mesh:
+        layout = {"output.0": (Replicate(),)}
+        report = verify(StageOfRank(mistake), (torch.randn(2, 3),), spec=Stages(), mesh=mesh, out_placements=layout)
+    assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)

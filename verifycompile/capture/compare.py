@@ -22,7 +22,10 @@ def check_against(
 ) -> None:
     """Raise ``UsageError`` where the two programs cannot be one model: VC303, VC304, VC308."""
     spec_inputs = _tensors(spec)
-    implementation_inputs = _tensors(implementation)
+    # Ranks that run different programs, as stages do, need not have the same parameters.
+    implementation_inputs = {
+        name: item for program in (*implementation.ranks, implementation) for name, item in _tensors(program).items()
+    }
     spec_parameters = {name for name, item in spec_inputs.items() if item.role is Role.PARAMETER}
     parameters = {name for name, item in implementation_inputs.items() if item.role is Role.PARAMETER}
     missing = sorted(parameters - set(spec_inputs))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import types
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -275,11 +275,7 @@ def _call_of_spec(
 ) -> Frame:
     if isinstance(spec, types.BuiltinFunctionType):
         # Dynamo traces Python's functions only, and `torch.exp` says nothing of its arguments.
-        builtin = spec
-
-        def spec(*args: Any, **kwargs: Any) -> Any:
-            return builtin(*args, **kwargs)
-
+        return frame_of_call(_in_python(spec), args, kwargs)
     called = undecorated(spec.forward if isinstance(spec, nn.Module) else spec)[0]
     signature = inspect.signature(called, follow_wrapped=False)
     try:
@@ -292,6 +288,13 @@ def _call_of_spec(
     except TypeError as mismatch:
         raise UsageError("VC306", f"the option `spec` cannot be called as the model is: {mismatch}.") from mismatch
     return frame_of_call(spec, args, kwargs)
+
+
+def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return builtin(*args, **kwargs)
+
+    return call
 
 
 def _without_defaults(
