@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import time
@@ -153,7 +154,7 @@ def page(found: Sequence[Row]) -> str:
     for package, version in dict.fromkeys((row.package, row.version) for row in found):
         own = [row for row in found if (row.package, row.version) == (package, version)]
         right = sum(row.verdict == row.expected for row in own)
-        parts.append(f"## {package} {version}\n\n{_install(package)}{right} of {len(own)} as expected.\n")
+        parts.append(f"## {package} {version}\n\n{_install(package, version)}{right} of {len(own)} as expected.\n")
         parts.append(_table(own))
     return "\n".join(parts)
 
@@ -169,11 +170,12 @@ known to be wrong has *refuted* as its expected verdict.
 """
 
 
-def _install(package: str) -> str:
+def _install(package: str, version: str) -> str:
     for module in MODULES:
         source = importlib.import_module(f"benchmarks.real_programs.{module}")
         if source.PACKAGE.name == package:
-            return f"    {source.PACKAGE.install}\n\n"
+            command = re.sub(rf"\b{package}==\S+", f"{package}=={version.partition('+')[0]}", source.PACKAGE.install)
+            return f"    {command}\n\n"
     return ""
 
 
