@@ -43,8 +43,11 @@ class ProvedEquality:
     placements: Placements | None
 
 
-def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
-    """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies."""
+def prove_one_more(case: Diagnosis, *, search: bool) -> ProvedEquality | None:
+    """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies.
+
+    ``search``: by the e-graph as well, not only by writing out products.
+    """
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
     deadline = time.thread_time() + _MAX_SECONDS
@@ -60,7 +63,7 @@ def prove_one_more(case: Diagnosis) -> ProvedEquality | None:
             alias = alias_of(expected, found)
             if alias is None:
                 continue
-            proof = _by_products(pool, expected, found) or prove_equal(expected, found)
+            proof = _by_products(pool, expected, found) or (prove_equal(expected, found) if search else None)
             if proof is not None:
                 pool.aliases[found.term] = alias
                 pool.memo.clear()
