@@ -86,3 +86,14 @@ def test_division_by_zero() -> None:
 def test_text() -> None:
     assert show(Fraction(1, 3)) == "1/3"
     assert show(as_scalar(0.123456789012345)) == "0.123457"
+
+
+@pytest.mark.parametrize("number", [12, 24, 192])
+def test_the_root_of_a_root_times_itself_is_the_root(number: int) -> None:
+    """As torch scales query and key each by the root of ``1 / sqrt(d)``."""
+    factor, root = as_scalar((1 / math.sqrt(number)) ** 0.5), as_scalar(1 / math.sqrt(number))
+    for size in (Fraction(1, 2048), Fraction(1, 3 << 20), Fraction(1 << 30)):
+        assert (
+            multiply(multiply(factor, size), factor) == multiply(multiply(factor, factor), size) == multiply(root, size)
+        )
+    assert multiply(factor, as_scalar((1 / math.sqrt(number)) ** 0.5 * (1 + 1e-12))) != root

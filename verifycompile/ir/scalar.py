@@ -112,7 +112,9 @@ def _as_root(value: Fraction) -> Fraction:
     A program can only write roots rounded. They stand for a rational multiple of the root of a square-free number,
     of which all have the same, very precise fraction.
     """
-    square = _simple_neighbour(value * value)
+    # As a number between 1/2 and 2, so that sizes, which are often powers of two, do not count.
+    scale = Fraction(2) ** (value.numerator.bit_length() - value.denominator.bit_length())
+    square = _simple_neighbour((value / scale) ** 2)
     if square is None or max(square.numerator, square.denominator) > _LARGEST_ROOT:
         return value
     outside, inside = 1, square.numerator * square.denominator
@@ -124,7 +126,7 @@ def _as_root(value: Fraction) -> Fraction:
     if inside == 1:
         return value
     root = Fraction(math.isqrt(inside << 400), 1 << 200)
-    return (1 if value > 0 else -1) * root * Fraction(outside, square.denominator)
+    return (1 if value > 0 else -1) * scale * root * Fraction(outside, square.denominator)
 
 
 def _rounded(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
