@@ -15,6 +15,8 @@ from tests.support import fake_mesh_world
 from verifycompile import Verdict
 from verifycompile.errors import UsageError
 
+pytestmark = pytest.mark.filterwarnings("ignore:`NLLLoss2d` has been deprecated:FutureWarning")
+
 BLOCKED = {
     "MultiLabelMarginLoss": "VC206 an index that may lie outside of a table of size 6",
     "RReLU": "VC202 `aten.rrelu_with_noise_functional.default` draws random numbers: ",

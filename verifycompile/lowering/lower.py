@@ -427,10 +427,14 @@ class Lowering:
         return _is_ragged_value(self.values.get(node))
 
     def unknowns(self, nodes: Iterable[torch.fx.Node]) -> set[str] | None:
-        """Names of the nodes without a known value that the values of ``nodes`` are made of; None where not known."""
+        """Names of the nodes without a known value that the values of ``nodes`` are made of; None where not known.
+
+        With those that such a node itself reads.
+        """
         views = [self.view(node) for node in nodes]
         if any(view is None for view in views):
             return None
+        blocked = {node.name: node for node in self.blockers}
         found: set[str] = set()
         seen: set[Term] = set()
         pending = [view.term for view in views if view is not None]
@@ -441,7 +445,10 @@ class Lowering:
             seen.add(term)
             pending.extend(operand.term for operand in term.operands)
             if term.operation is UNKNOWN and term.attributes[0] == self.side:
-                found.add(str(term.attributes[1]))
+                name = str(term.attributes[1])
+                found.add(name)
+                read = (self.view(operand) for operand in blocked[name].all_input_nodes if operand in self.values)
+                pending.extend(view.term for view in read if view is not None)
         return found
 
     def _number(self, value: Any) -> Any:
