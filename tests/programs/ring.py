@@ -171,13 +171,20 @@ def by_messages(mesh: DeviceMesh, mistake: str, causal: bool = False, merge: Mer
     return run
 
 
-def by_permutation(mesh: DeviceMesh, mistake: str, causal: bool = False) -> Program:
-    """A running maximum and sum; blocks travel by ``permute_tensor``, which autograd differentiates."""
+def to_the_next(mesh: DeviceMesh) -> Callable[[Tensor], Tensor]:
+    """Every rank's tensor, sent to the next one."""
     ranks = mesh.size()
     targets = [(rank + 1) % ranks for rank in range(ranks)]
 
     def shifted(x: Tensor) -> Tensor:
         return collectives.permute_tensor(x.contiguous().flatten(), targets, (mesh, 0)).view_as(x)
+
+    return shifted
+
+
+def by_permutation(mesh: DeviceMesh, mistake: str, causal: bool = False) -> Program:
+    """A running maximum and sum; blocks travel by ``permute_tensor``, which autograd differentiates."""
+    ranks, shifted = mesh.size(), to_the_next(mesh)
 
     def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows, rank = query.shape[2], dist.get_rank()
@@ -205,11 +212,7 @@ def by_permutation(mesh: DeviceMesh, mistake: str, causal: bool = False) -> Prog
 
 def masked_blocks(mesh: DeviceMesh, mistake: str, merge: Merge) -> Program:
     """A causal ring that masks blocks which it should skip, and merges their softmax."""
-    ranks = mesh.size()
-    targets = [(rank + 1) % ranks for rank in range(ranks)]
-
-    def shifted(x: Tensor) -> Tensor:
-        return collectives.permute_tensor(x.contiguous().flatten(), targets, (mesh, 0)).view_as(x)
+    ranks, shifted = mesh.size(), to_the_next(mesh)
 
     def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows, rank = query.shape[2], dist.get_rank()
