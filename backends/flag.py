@@ -10,12 +10,11 @@ import torch.fx
 
 from verifycompile.backends.autoload import FLAG_VARIABLE
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
-from verifycompile.backends.verify import report_on, verify
+from verifycompile.backends.verify import CheckedGraph, check_graph, verify
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
-from verifycompile.torch_interface.in_flight import without_marks
 
 
 def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -27,33 +26,33 @@ def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
     chosen = chosen_backend()
     if unwrapped(chosen) is verify:
         return chosen(gm, example_inputs)
-    if os.environ.get(FLAG_VARIABLE) == "warn":
-        _check_and_warn(gm, example_inputs)
-    else:
-        _check(gm, example_inputs)
-    return chosen(without_marks(gm), example_inputs)
+    check = _check_and_warn if os.environ.get(FLAG_VARIABLE) == "warn" else _check
+    return check(gm, example_inputs).compiled_by(chosen, gm, example_inputs)
 
 
 # Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
 trace_collectives_where(lambda _: os.environ.get(FLAG_VARIABLE) in ("1", "warn"))
 
 
-def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        report = report_on(gm, example_inputs, Options())
+        checked = check_graph(gm, example_inputs, Options())
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
+    report = checked.report
     if report is not None and not report:
         refused = RefinementError(report)
         refused.text = text_for_this_rank(report)
         raise refused
+    return checked
 
 
-def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        report = report_on(gm, example_inputs, Options(on_unproved="warn"))
+        checked = check_graph(gm, example_inputs, Options(on_unproved="warn"))
     except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
         warn_with_error(as_compile_error(error))
-        return
-    if report is not None and not report:
-        warn_with_report(report)
+        return CheckedGraph()
+    if checked.report is not None and not checked.report:
+        warn_with_report(checked.report)
+    return checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,37 +48,43 @@ def verify(
     parallelism is handed over at once, unless an option says what to prove about it.
     Raises ``RefinementError`` for a graph that is refuted or unproved, ``UsageError`` for an incomplete question.
     """
-    layouts: dict[int, ReturnedLayout] = {}
     try:
-        checked = Options.from_mapping(options)
-        inner = _inner_backend(checked, mode)
-        report = report_on(gm, example_inputs, checked, layouts)
+        settings = Options.from_mapping(options)
+        inner = _inner_backend(settings, mode)
+        checked = check_graph(gm, example_inputs, settings)
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
+    report = checked.report
     if report is not None and not report:
-        if report.verdict is Verdict.REFUTED or checked.on_unproved == "error":
+        if report.verdict is Verdict.REFUTED or settings.on_unproved == "error":
             raise RefinementError(report)
         warn_with_report(report)
-    return keeping_layouts(in_buckets(inner)(without_marks(gm), example_inputs), layouts)
+    return checked.compiled_by(in_buckets(inner), gm, example_inputs)
 
 
-def report_on(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    options: Options,
-    layouts: dict[int, ReturnedLayout] | None = None,
-) -> Report | None:
-    """The report on a Dynamo graph, or None where there is nothing parallel to check. Call it inside a backend.
+@dataclasses.dataclass(frozen=True)
+class CheckedGraph:
+    """``report``: None where there is nothing parallel to check. ``layouts``: of the results, where they are proved."""
 
-    ``layouts`` is filled with those of the graph's results, by position, where they are proved.
-    """
+    report: Report | None = None
+    layouts: Mapping[int, ReturnedLayout] = dataclasses.field(default_factory=dict[int, ReturnedLayout])
+
+    def compiled_by(
+        self, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        """The graph as ``backend`` compiles it, whose results are known by the graph after a graph break."""
+        return keeping_layouts(backend(without_marks(gm), example_inputs), self.layouts)
+
+
+def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
+    """What is found out about a Dynamo graph. Call it inside a backend."""
     parallel = has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
     if not parallel and not _says_what_to_prove(options):
         log.debug("no DTensor, mesh or collective: the graph is passed on")
-        return None
+        return CheckedGraph()
     if frame_under_compilation().is_backward_of_torch_distributed:
         log.debug("a step of a backward that runs eagerly: it has no counterpart in the spec's Python code")
-        return None
+        return CheckedGraph()
     with without_override():
         implementation = capture_implementation(gm, example_inputs, options)
         results = results_of(implementation)
@@ -86,9 +93,7 @@ def report_on(
     report = verify_captured(spec, implementation, options)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
-    if layouts is not None and report:
-        layouts.update(_layouts(implementation, results, report))
-    return report
+    return CheckedGraph(report, _layouts(implementation, results, report) if report else {})
 
 
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:

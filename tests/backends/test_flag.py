@@ -17,11 +17,11 @@ LINE_OF_LAYER_NORM = next(
 RAN = "plain 1.0\nran (4, 8) "
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, script: pathlib.Path = SCRIPT, **environment: str) -> subprocess.CompletedProcess[str]:
     removed = ("VERIFYCOMPILE", "VERIFYCOMPILE_REPORT", "TORCH_COMPILE_OVERRIDE_BACKENDS")
     inherited = {name: value for name, value in os.environ.items() if name not in removed}
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
+        [sys.executable, str(script), *arguments],
         env={**inherited, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
@@ -80,6 +80,14 @@ def test_warn_reports_every_graph_and_goes_on(tmp_path: pathlib.Path) -> None:
     reports = sorted((tmp_path / "reports").glob("*.json"))
     assert [json.loads(report.read_text())["verdict"] for report in reports] == ["refuted"] * len(reports)
     assert len(reports) == done.stderr.count("VerificationWarning: error[VC101]") > 0
+
+
+@pytest.mark.parametrize("correctness", ["right", "wrong"])
+def test_a_sum_that_is_missing_before_a_graph_break(correctness: str) -> None:
+    done = run(correctness, script=SCRIPT.with_name("broken.py"), VERIFYCOMPILE="1")
+    assert (done.returncode, "ran (4, 8)" in done.stdout) == ((0, True) if correctness == "right" else (1, False))
+    refused = "RefinementError: error[VC101]: partial sum used where the full value is needed"
+    assert (refused in done.stderr) is (correctness == "wrong")
 
 
 def test_verify_backend_under_the_flag_checks_with_its_own_options() -> None:
