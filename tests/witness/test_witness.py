@@ -315,5 +315,33 @@ def test_an_error_that_shows_where_the_largest_is_not_first():
     inputs = {"x": torch.zeros(2)}
     spec = trace(lambda x: x.max() - x, inputs)
     implementation = trace(lambda x: x[0] - x, inputs, on=TP, layouts={"output.0": [R]})
-    seed = next(s for s in range(9) if compare_outputs(spec, implementation, s)["output.0"].agreement is Agreement.EQUAL)
+    seed = next(
+        s for s in range(9) if compare_outputs(spec, implementation, s)["output.0"].agreement is Agreement.EQUAL
+    )
     assert find_witness(spec, implementation, seed=seed) is not None
+
+
+def divergence(student, teacher):
+    p, q = torch.log_softmax(student, -1), torch.log_softmax(teacher, -1)
+    return (q.exp() * (q - p)).sum()
+
+
+def divergence_of_shards(student, teacher):
+    def log_softmax(logits):
+        return logits - torch.log(reduced(logits.exp().sum(-1, keepdim=True)))
+
+    p, q = log_softmax(student), log_softmax(teacher)
+    return reduced((q.exp() * (q - p)).sum())
+
+
+def test_what_cancels_is_not_refuted_by_rounding():
+    """Small logits make nearly equal distributions, whose divergence is smaller than the rounding of its summands."""
+    whole, local = {"s": torch.randn(4, 8), "t": torch.randn(4, 8)}, {"s": torch.randn(4, 4), "t": torch.randn(4, 4)}
+    layouts = {"s": [S1], "t": [S1], "output.0": [R]}
+
+    def on_ranks(function):
+        return trace(function, local, on=TP, layouts=layouts, groups={"tp": (0,)})
+
+    spec = trace(divergence, whole)
+    assert all(find_witness(spec, on_ranks(divergence_of_shards), seed=seed) is None for seed in range(4))
+    assert find_witness(spec, on_ranks(lambda s, t: 1.001 * divergence_of_shards(s, t))) is not None

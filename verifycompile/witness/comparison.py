@@ -13,6 +13,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import assemble
+from verifycompile.witness.rounding import ROUNDING_FACTOR
 
 RELATIVE_TOLERANCE = 1e-6
 """Accepted difference, relative to the largest element of the spec's output."""
@@ -66,6 +67,11 @@ def tolerance_of(value: torch.Tensor, perturbed: torch.Tensor, scale: float) -> 
     """Largest accepted difference from ``value``; ``perturbed`` is its response, ``scale`` the largest output."""
     response = _largest(_real(perturbed) - _real(value))
     return RELATIVE_TOLERANCE * _largest(_real(value)) + RESPONSE_FACTOR * response + SCALE_FLOOR * scale
+
+
+def rounding_of(value: torch.Tensor, moved: torch.Tensor) -> float:
+    """What rounding of the values on the way may make of ``value``, which changes of these made into ``moved``."""
+    return ROUNDING_FACTOR * _largest(_real(moved) - _real(value))
 
 
 def compare(

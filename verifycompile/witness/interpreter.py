@@ -23,7 +23,7 @@ from verifycompile.torch_interface.evaluation import (
     returns_fresh_memory,
     symbolic_expression,
 )
-from verifycompile.witness import collectives, operators
+from verifycompile.witness import collectives, operators, rounding
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import coordinates
 
@@ -39,14 +39,20 @@ class Interpreter:
     """Values of one program's nodes, computed on demand and kept.
 
     ``inputs`` gives one value a rank for placeholders; a placeholder without a value fails what depends on it.
-    ``filling``: what uninitialised memory is filled with, see ``operators.unset``.
+    ``filling``: what uninitialised memory is filled with, see ``operators.unset``. ``rounded``: where given, results
+    are rounded otherwise than they were, at random.
     """
 
     def __init__(
-        self, program: Program, inputs: Mapping[torch.fx.Node, RankValues], filling: int | None = None
+        self,
+        program: Program,
+        inputs: Mapping[torch.fx.Node, RankValues],
+        filling: int | None = None,
+        rounded: torch.Generator | None = None,
     ) -> None:
         self._program = program
         self._filling = filling
+        self._rounding = rounded
         self._mesh_shape = program.mesh.shape if program.mesh is not None else ()
         self._coordinates = coordinates(self._mesh_shape)
         self._inputs: dict[torch.fx.Node, RankValues] = dict(inputs)
@@ -139,6 +145,8 @@ class Interpreter:
         if name and operators.is_uninitialised(name):
             self.uninitialised = self.uninitialised or not _is_overwritten(node)
             return operators.unset(result, self._filling)
+        if self._rounding is not None and not rounding.is_exact(node.target, name):
+            return rounding.disturbed(result, self._rounding)
         return result
 
     def _collective(

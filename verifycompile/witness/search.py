@@ -20,6 +20,7 @@ from verifycompile.witness.comparison import (
     OutputComparison,
     Reference,
     compare,
+    rounding_of,
     tolerance_of,
 )
 from verifycompile.witness.error import EvaluationError
@@ -151,8 +152,9 @@ def _elements_of(value: object) -> int:
 def _compare(spec: Program, implementation: Program, inputs: Inputs, seed: int) -> dict[str, OutputComparison]:
     reference = _spec_interpreter(spec, inputs)
     disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
+    rounded = _spec_interpreter(spec, inputs, rounded=torch.Generator().manual_seed(seed + 3))
     ranks = _implementation_interpreter(implementation, inputs, seed)
-    comparison = _Comparison(spec, implementation, reference, disturbed, ranks)
+    comparison = _Comparison(spec, implementation, reference, disturbed=disturbed, rounded=rounded, ranks=ranks)
     results: dict[str, OutputComparison] = {}
     for name in comparison.forward_names:
         results[name] = comparison.output(name)
@@ -175,13 +177,20 @@ class _Comparison:
     """Outputs of the two programs side by side."""
 
     def __init__(
-        self, spec: Program, implementation: Program, reference: Interpreter, disturbed: Interpreter, ranks: Interpreter
+        self,
+        spec: Program,
+        implementation: Program,
+        reference: Interpreter,
+        *,
+        disturbed: Interpreter,
+        rounded: Interpreter,
+        ranks: Interpreter,
     ) -> None:
         self._spec = {output.name: output for output in spec.outputs}
         self._implementation = {output.name: output for output in implementation.outputs}
         self._mesh = implementation.mesh
         self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
-        self._reference, self._disturbed, self._ranks = reference, disturbed, ranks
+        self._reference, self._disturbed, self._rounded, self._ranks = reference, disturbed, rounded, ranks
         self._scale = 0.0
         tangents = {entry.node for entry in tangent_inputs(implementation).values()}
         # How a blocked output lies on the ranks is not known, so its numbers say nothing.
@@ -209,6 +218,7 @@ class _Comparison:
             return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
         reference = Reference(name, value, tolerance_of(value, response, self._scale))
         nothing = [torch.zeros_like(value)] * math.prod(self._mesh_shape)
+        reference = self._uncertain(reference, self._spec[name].node)
         result = compare(reference, nothing, self._mesh_shape, (Replicate(),) * len(self._mesh_shape))
         return dataclasses.replace(result, detail="the implementation has no such gradient")
 
@@ -243,6 +253,9 @@ class _Comparison:
         # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
         partial = implementation.kind is not OutputKind.GRADIENT
         result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
+        if result.agreement is Agreement.DIFFERENT:
+            reference = self._uncertain(reference, spec.node)
+            result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
         no_number = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
         if not no_number or not self._ranks.uninitialised:
             return result
@@ -252,6 +265,11 @@ class _Comparison:
         if result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value):
             return result
         return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
+
+    def _uncertain(self, reference: Reference, node: torch.fx.Node) -> Reference:
+        """``reference`` with what rounding may explain besides; only a difference makes this worth its cost."""
+        moved = _tensor(self._rounded.value(node)[0])
+        return dataclasses.replace(reference, tolerance=reference.tolerance + rounding_of(reference.value, moved))
 
 
 def _tensor(value: object) -> torch.Tensor:
@@ -274,7 +292,9 @@ def _differ(value: torch.Tensor, response: torch.Tensor) -> bool:
     return not torch.allclose(value, response, rtol=0.0, atol=RELATIVE_TOLERANCE * scale)
 
 
-def _spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None) -> Interpreter:
+def _spec_interpreter(
+    spec: Program, inputs: Inputs, filling: int | None = None, rounded: torch.Generator | None = None
+) -> Interpreter:
     values: dict[torch.fx.Node, Sequence[object]] = {
         entry.node: [with_traced_strides(inputs.spec[name], entry.node)] for name, entry in tensor_inputs(spec).items()
     }
@@ -282,7 +302,7 @@ def _spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None)
         values[entry.node] = [with_traced_strides(inputs.tangents[name], entry.node)]
     for node, size in size_values(spec, inputs.sizes).items():
         values[node] = [size]
-    return Interpreter(spec, values, filling)
+    return Interpreter(spec, values, filling, rounded)
 
 
 def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:

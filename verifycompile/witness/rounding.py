@@ -1,0 +1,66 @@
+"""Rounding made visible: a value that cancels is as uncertain as what it was computed from, however small its inputs.
+
+The divergence of two distributions that are nearly equal is 1e-12 where its summands are of order one, and float64 has
+only rounding to say about it. A second evaluation of the spec therefore changes the result of every operator that
+rounds, by more than rounding does (a draw of a few last bits may cancel); a part of how far an output moves is what
+rounding may explain.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from verifycompile.torch_interface.evaluation import is_view
+
+CHANGE = 1e-9
+"""Relative change of every result that may have been rounded."""
+ROUNDING_FACTOR = 1e-3
+"""Accepted difference in parts of the response to that change: some thousand units in the last place of each result."""
+_EXACT = frozenset(
+    (
+        *("_to_copy", "alias", "clone", "copy", "detach", "fill", "full", "full_like", "ones", "ones_like", "zeros"),
+        *(
+            "zeros_like",
+            "new_zeros",
+            "expand",
+            "repeat",
+            "flip",
+            "roll",
+            "cat",
+            "stack",
+            "constant_pad_nd",
+            "diag_embed",
+        ),
+        *(
+            "diag_embed",
+            "tril",
+            "triu",
+            "slice_backward",
+            "select_backward",
+            "unfold_backward",
+            "slice_scatter",
+            "select_scatter",
+        ),
+        *("abs", "neg", "relu", "threshold_backward", "clamp", "clamp_min", "clamp_max", "where", "masked_fill"),
+        *("max", "min", "amax", "amin", "maximum", "minimum", "median", "sort", "topk", "max_pool2d_with_indices"),
+        *("embedding", "gather", "index", "index_select", "index_put", "scatter", "masked_scatter"),
+    )
+)
+"""Operators whose results are elements of their operands (or whole numbers), so that equal elements stay equal."""
+
+
+def is_exact(target: object, name: str) -> bool:
+    """Whether the operator moves, selects or negates elements, which never rounds."""
+    namespace, _, operator = name.partition(".")
+    return namespace != "aten" or is_view(target) or operator.partition(".")[0] in _EXACT
+
+
+def disturbed(value: object, generator: torch.Generator) -> object:
+    """``value`` with every element that is no whole number changed a little."""
+    if isinstance(value, (list, tuple)):
+        return tuple(disturbed(item, generator) for item in value)
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+        return value
+    factor = 1 + CHANGE * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    # What is a whole number was counted or compared, and may be compared again.
+    return torch.where(value == value.round(), value, value * factor)
