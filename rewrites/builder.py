@@ -30,6 +30,7 @@ from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
+from verifycompile.ir.window import WINDOW
 from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
@@ -252,6 +253,9 @@ class Builder:
             return view
         if view.is_zero and isinstance(e, Fraction) and e < 0:
             raise UndefinedError(UNREPRESENTABLE, "division by zero")  # as by the sum of a row that is masked wholly
+        moved = self._part_by_part(lambda part: self.power(part, exponent), view)
+        if moved is not None:
+            return moved
         dim = concatenated_dim(view)
         if dim is not None:
             return self.concatenate([self.power(piece, exponent) for piece in pieces_of(view, dim)], dim - self.lead)
@@ -272,6 +276,12 @@ class Builder:
             factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
             return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
         return algebra.elementwise(self.pool, POWER, (e,), (view,))
+
+    def _part_by_part(self, function: Callable[..., View], *views: View) -> View | None:
+        """``function`` of each part of values that are put together of parts, else None."""
+        if self.pool.piecewise is None:
+            return None
+        return self.pool.piecewise.pointwise(self.pool, lambda _, *parts: function(*parts), views)
 
     def _power_of_power(self, view: View, exponent: Scalar) -> View | None:
         """``(t ** p) ** q`` is ``t ** (p q)`` for whole q, where no element of ``t`` is negative or q is -1."""
@@ -505,6 +515,10 @@ class Builder:
         size, dim = view.shape[position], position - self.lead
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:  # pyright: ignore[reportOperatorIssue]
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
+        if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int) and length:
+            in_parts = view.term.operation in (CONCATENATE, WINDOW)
+            if in_parts and any(digit[0] == position for digit in view.axes[view.term.fresh[0]]):
+                return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
         part = self.part(view, position, base, length)
         if part is not None:
             return part
@@ -656,6 +670,10 @@ class Builder:
         position = self.dim(view, dim)
         if view.shape[position] == total:
             return view
+        if self.pool.piecewise is not None and isinstance(start, int) and isinstance(total, int):
+            after = total - start - view.shape[position]
+            ends = [self.pool.zero((*view.shape[:position], n, *view.shape[position + 1 :])) for n in (start, after)]
+            return self.pool.piecewise.joined(self.pool, [ends[0], view, ends[1]], position)
         return self.along(PAD, (start, 1), view, dim, total)
 
     def concatenate(self, views: Sequence[View], dim: int) -> View:
@@ -670,6 +688,9 @@ class Builder:
             return joined
         shape = views[0].shape
         sizes = [view.shape[position] for view in views]
+        in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
+        if self.pool.piecewise is not None and (in_parts or any(size != sizes[0] for size in sizes)):
+            return self.pool.piecewise.joined(self.pool, views, position)
         if all(size == sizes[0] for size in sizes):
             with contextlib.suppress(relabel.UnalignedError):
                 return self._stacked(views, position)

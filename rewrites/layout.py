@@ -139,6 +139,8 @@ def slice_copy(b: Builder, self: View, dim: int, start: Number | None, end: Numb
         return slice_tensor(b, self, dim, start, end, step)
     if last <= first:
         return _empty(b, self, dim)
+    if b.pool.piecewise is not None:
+        return b.pool.piecewise.narrowed(b.pool, self, position, first, last - first)
     part = b.part(self, position, first, last - first)
     return window(b.pool, self, position, first, last - first) if part is None else part
 
@@ -282,8 +284,21 @@ def constant_pad_nd(b: Builder, self: View, pad: Sequence[int], value: Number) -
     if value == 0 or inner is self:
         return inner
     require_exact(b, value=value)
+    if b.pool.piecewise is not None and min(pad) >= 0:
+        return _padded_with(b, self, pad, value)
     outside = b.sub(1, _padded(b, b.full(1, b.shape(self)), pad))
     return b.combination((1, inner), (value, outside))
+
+
+def _padded_with(b: Builder, view: View, pad: Sequence[int], value: Number) -> View:
+    result = view
+    for k in range(len(pad) // 2):
+        dim = b.rank(view) - 1 - k
+        shape = b.shape(result)
+        ends = [b.full(value, [*shape[:dim], width, *shape[dim + 1 :]]) for width in pad[2 * k : 2 * k + 2] if width]
+        before, after = (ends[:1] if pad[2 * k] else []), (ends[-1:] if pad[2 * k + 1] else [])
+        result = b.concatenate([*before, result, *after], dim) if ends else result
+    return result
 
 
 def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:

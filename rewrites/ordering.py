@@ -153,8 +153,20 @@ def roll(b: Builder, self: View, shifts: Sequence[Size], dims: Sequence[int]) ->
         return b.reshape(flat, shape)
     result = self
     for shift, dim in sorted(zip(shifts, dims, strict=True), key=lambda pair: pair[1] % b.rank(self)):
-        result = b.along(ROLL, (shift,), result, dim)
+        result = _rolled(b, result, shift, dim) or b.along(ROLL, (shift,), result, dim)
     return result
+
+
+def _rolled(b: Builder, view: View, shift: Size, dim: int) -> View | None:
+    """The last positions before the first ones, where values are put together of parts."""
+    position = b.dim(view, dim)
+    size = view.shape[position]
+    if b.pool.piecewise is None or not isinstance(size, int) or not isinstance(shift, int) or shift % size == 0:
+        return None
+    start = -shift % size
+    ends = (start, size - start), (0, start)
+    parts = [b.pool.piecewise.narrowed(b.pool, view, position, first, length) for first, length in ends]
+    return b.pool.piecewise.joined(b.pool, parts, position)
 
 
 # ------------------------------------------------------------------------------------------------ order

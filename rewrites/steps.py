@@ -113,6 +113,17 @@ STEPS = (
         "VL90", "no-such-position", "no position up to a size is a negative number, a fraction, or that size or more",
         "ir/indicator.py: equal",
     ),
+    Step(
+        "VL91", "windows-of-different-places",
+        "what is done to each position of windows of different places is the window of what is done to the longest "
+        "stretch on which all of their operands are known",
+        "rewrites/piecewise.py: _joint",
+    ),
+    Step(
+        "VL92", "pieces-outside",
+        "what is done to each position of a concatenation is the concatenation of what is done to the pieces",
+        "rewrites/piecewise.py: _split",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -130,6 +141,6 @@ PROOFS = {
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
     "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
     "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION, "VL90": POINT,
-    "VL71": INDUCTION,
+    "VL71": INDUCTION, "VL91": POINT, "VL92": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

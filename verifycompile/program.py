@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import sympy
 import torch.fx
@@ -157,6 +157,8 @@ class Program:
     ``seconds``: wall-clock time of the capture.
     ``ranks``: where the ranks run different graphs, what each of ``mesh.ranks`` runs; ``graph`` is that of the
     capturing rank and ``blockers`` say so.
+    ``each_rank``: captures what each rank runs, for a program that reads its rank and has one graph for all ranks.
+    ``piecewise``: values are put together of parts that end within shards, see ``rewrites/piecewise.py``.
     """
 
     graph: torch.fx.GraphModule
@@ -171,6 +173,8 @@ class Program:
     assumptions: tuple[str, ...] = ()
     seconds: float = 0.0
     ranks: tuple[Program, ...] = ()
+    piecewise: bool = False
+    each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

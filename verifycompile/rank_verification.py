@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_ranks import (
     MergedRanks,
@@ -46,11 +47,21 @@ _TOLERANCE = 1e-6
 def verify_captured(spec: Program, implementation: Program, options: Options) -> Report:
     """The report on a captured model: on one program for all ranks where there is one, else on each rank's."""
     mesh = implementation.mesh
-    if not implementation.ranks or mesh is None:
-        return verify_programs(spec, implementation, options)
+    if implementation.ranks and mesh is not None:
+        return _verify_each(spec, implementation.ranks, mesh, options)
+    report = verify_programs(spec, implementation, options)
+    if report.verdict is not Verdict.UNPROVED or implementation.each_rank is None or mesh is None:
+        return report
+    # What a rank computes of its number need not be linear in it: a rank's own graph has plain numbers.
+    programs = implementation.each_rank()
+    found = _verify_each(spec, programs, mesh, options) if programs else report
+    return found if found.verdict is Verdict.VERIFIED else report
+
+
+def _verify_each(spec: Program, programs: Sequence[Program], mesh: Mesh, options: Options) -> Report:
     ranks = [
         RankProgram(program, _members(program, rank, mesh), same_objects=True)
-        for program, rank in zip(implementation.ranks, mesh.ranks, strict=True)
+        for program, rank in zip(programs, mesh.ranks, strict=True)
     ]
     return verify_ranks(spec, ranks, mesh, options)
 
@@ -82,6 +93,8 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
         blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
     report = verify_programs(whole_spec, whole, options)
+    if report.verdict is Verdict.UNPROVED:
+        report = _in_parts(whole_spec, whole, options) or report
     relations = {
         output.name: describe(output.name, layouts[output.name], mesh)
         for output in spec.outputs
@@ -89,6 +102,15 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     }
     other = {name: text for name, text in report.relations.items() if name not in layouts and " on rank " not in name}
     return dataclasses.replace(report, relations={**other, **relations})
+
+
+def _in_parts(spec: Program, whole: Program, options: Options) -> Report | None:
+    """The report on the programs as put together of parts, where that proves them."""
+    programs = in_parts(spec, whole)
+    if programs is None:
+        return None
+    report = verify_programs(*programs, options)
+    return report if report.verdict is Verdict.VERIFIED else None
 
 
 def order_finding(spec: Program, programs: Sequence[Program], mesh: Mesh) -> Report | None:

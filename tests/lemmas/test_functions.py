@@ -215,6 +215,26 @@ CLAIMS: dict[str, list[Claim]] = {
             {"same first position": s == t},
         )
     ],
+    "VL91": [
+        Claim(
+            "windows of a common stretch", function(at(s + k) + also(t + k)) == function(at(i + (j + k)) + also(n + (j + k))),
+            {"first place of one": i == s - j, "first place of the other": n == t - j},
+        ),
+        Claim(
+            "within both", z3.And(i + (j + k) < size, n + (j + k) < length),
+            {
+                "within the stretch": j + k < upper, "known of one": i + upper <= size, "of the other": n + upper <= length,
+            },
+        ),
+    ],
+    "VL92": [
+        Claim(
+            "pieces outside",
+            function(z3.If(k < n, at(k), also(k - n)) + table(0, k))
+            == z3.If(k < n, function(at(k) + table(0, k)), function(also(k - n) + table(0, n + j))),
+            {"position in the second piece": j == k - n},
+        )
+    ],
     "VL68": [
         Claim(
             "slice of operands", function(at(k) + also(k)) == function(at(s + j) + also(t + j)),

@@ -92,13 +92,17 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
     def of_rank(other: TracedFrame) -> Program:
         return _program(other, _hooked(other, options, for_all_ranks=False), found, options, reductions, even=False)
 
+    def each_rank() -> tuple[Program, ...]:
+        return as_each_rank(traced, found, of_rank)
+
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
     return dataclasses.replace(
         program,
         blockers=(*program.blockers, *everywhere.blockers),
         assumptions=(*_assumptions(hooked.exported), *everywhere.assumptions, *program.assumptions),
         seconds=time.perf_counter() - start,
-        ranks=as_each_rank(traced, found, of_rank) if differ else (),
+        ranks=each_rank() if differ else (),
+        each_rank=each_rank if program.coordinates and not differ else None,
     )
 
 

@@ -429,7 +429,7 @@ class _Merger:
             value = getattr(value, part)
         name = f"rank_{position}_{str(node.target).replace('.', '_')}"
         setattr(self.module, name, value)
-        copied = self.graph.get_attr(name)
+        copied = self.graph.create_node("get_attr", name)  # `get_attr` warns of what is no buffer
         copied.meta.update(node.meta)
         self.values[position][node] = copied
 

@@ -61,7 +61,7 @@ def replay(
     spec: Program, implementation: Program, placements: Mapping[str, Placements], equalities: Sequence[Equality]
 ) -> Replay:
     """Prove that the implementation refines the spec. Raises ClaimError where a claim does not hold."""
-    pool = new_pool()
+    pool = new_pool(implementation)
     if equalities:  # they were proved with all facts about indices known
         _learn_facts(spec, implementation, pool, placements)
     for equality in equalities:

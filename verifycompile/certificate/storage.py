@@ -66,6 +66,7 @@ def program_to_data(program: Program) -> dict[str, Any]:
         "size_values": [[expression_to_data(s), expression_to_data(e)] for s, e in program.size_values.items()],
         "guards": [expression_to_data(guard) for guard in program.guards],
         "assumptions": list(program.assumptions),
+        "piecewise": program.piecewise,
     }
 
 
@@ -248,6 +249,7 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
         size_values={_symbol(s): cast("sympy.Expr", expression_from_data(e)) for s, e in data["size_values"]},
         guards=tuple(expression_from_data(guard) for guard in data["guards"]),
         assumptions=tuple(str(text) for text in data["assumptions"]),
+        piecewise=bool(data["piecewise"]),
     )
 
 

@@ -117,7 +117,11 @@ def _align(view: View, labels: Sequence[Label], target: tuple[Label, ...], sizes
 
 def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
     """Contract factors over one index space; dimensions from ``free`` on are summed."""
-    if has_windows(factors):
+    if pool.piecewise is not None:
+        moved = pool.piecewise.product(pool, factors, shape, free)
+        if moved is not None:
+            return moved
+    elif has_windows(factors):
         moved = _outside_of_windows(pool, factors, shape, free)
         if moved is not None:
             return moved
@@ -432,7 +436,11 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
     """Sum of views of equal rank (size 1 broadcasts); their coefficients are those of the combination."""
     rank = operands[0].rank
     shape = tuple(_common_size([v.shape[d] for v in operands]) for d in range(rank))
-    if has_windows(operands):
+    if pool.piecewise is not None:
+        moved = pool.piecewise.combination(pool, operands, shape)
+        if moved is not None:
+            return moved
+    elif has_windows(operands):
         for dim in range(rank):
             shared = shared_window(operands, dim)
             if shared is not None:

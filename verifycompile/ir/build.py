@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 
-from verifycompile.ir.relabel import UnalignedError, compose, merge_digits
+from verifycompile.ir.relabel import UnalignedError, compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
@@ -77,7 +77,7 @@ def apply(
     must not occur: the caller turns them into a factor. Raises ShapeError, UnalignedError and BudgetExceededError.
     """
     pool.budget.spend()
-    if operation is not WINDOW and has_windows(operands):
+    if pool.piecewise is None and operation is not WINDOW and has_windows(operands):
         moved = _outside_of_window(pool, operation, attributes, operands, signature)
         if moved is not None:
             return moved
@@ -97,6 +97,14 @@ def apply(
         sizes = label_sizes(operands, signature)
         return pool.zero(tuple(sizes[label] for label in signature.output))
     shape = _normalize(plain, signature, _operand_orders(pool, operation, plain))
+    sizes = label_sizes(plain, signature)
+    output_shape = tuple(sizes[label] for label in signature.output)
+    if pool.piecewise is not None:
+        wide = [dataclasses.replace(view, shape=shape.index_sizes) for view in shape.operands]
+        bound = (shape.free, shape.summed, shape.cores, shape.fresh)
+        moved = pool.piecewise.application(pool, operation, attributes, wide, *bound)
+        if moved is not None:
+            return substitute(moved, dict(enumerate(shape.output_axes)), output_shape).scaled(coefficient)
     term = pool.intern(
         operation,
         attributes,
@@ -107,8 +115,6 @@ def apply(
         shape.cores,
         shape.fresh,
     )
-    sizes = label_sizes(plain, signature)
-    output_shape = tuple(sizes[label] for label in signature.output)
     alias = pool.aliases.get(term)
     if alias is not None:
         return compose(alias, shape.output_axes, output_shape).scaled(coefficient)

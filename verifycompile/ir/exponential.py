@@ -24,6 +24,10 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
     """``exp(view)``; ``exp(c * log(t))`` is ``t ** c``, for which ``power`` is called."""
     if view.is_zero:
         return pool.constant(ONE, view.shape)
+    if pool.piecewise is not None:
+        moved = pool.piecewise.pointwise(pool, lambda pool, part: exponential(pool, part, power), (view,))
+        if moved is not None:
+            return moved
     masked = _exponential_of_mask(pool, view, power)
     if masked is not None:
         return masked
@@ -134,6 +138,10 @@ def is_minus_infinity(view: View) -> bool:
 
 def logarithm(pool: TermPool, view: View) -> View:
     """``log(view)``; split over the factors where all but one are known to be positive."""
+    if pool.piecewise is not None:
+        moved = pool.piecewise.pointwise(pool, logarithm, (view,))
+        if moved is not None:
+            return moved
     factors = product_factors(pool, view)
     if factors is None or (len(factors) == 1 and factors[0].term.operation not in (EXPONENTIAL, POWER)):
         return elementwise(pool, LOGARITHM, (), (view,))

@@ -10,7 +10,10 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import CONTRACT, IOTA, elementwise, multiply_views, open_view
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
+from verifycompile.ir.pieces import CONCATENATE
+from verifycompile.ir.scalar import ONE, ZERO
 from verifycompile.ir.term import Operation, TermPool, View
+from verifycompile.ir.window import WINDOW
 
 EQUAL = Operation("equal", commutative=True, indicator=True)
 LESS = Operation("less", indicator=True)
@@ -25,7 +28,7 @@ def is_indicator(view: View) -> bool:
     if view.coefficient != 1:
         return False
     operation = view.term.operation
-    if operation is CONTRACT and not view.term.summed:
+    if (operation is CONTRACT and not view.term.summed) or operation in (WINDOW, CONCATENATE):
         return all(is_indicator(v) for v in view.term.operands)
     return operation.indicator or operation.name == "one"
 
@@ -35,6 +38,11 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     for value, number in ((left, right), (right, left)):
         if number.term is pool.unit and is_indicator(number) and is_indicator(value) and value.term is not pool.unit:
             return negate(pool, value) if number.is_zero else value
+    if left.term is right.term is pool.unit and isinstance(left.coefficient, Fraction) and left.shape == right.shape:
+        return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, left.shape)
+    moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, equal, (left, right))
+    if moved is not None:
+        return moved
     result = elementwise(pool, EQUAL, (), (left, right))
     if _never_equal(pool, left, right) or _never_equal(pool, right, left):
         pool.lemma_trace.append(("no-such-position", ""))
@@ -54,11 +62,17 @@ def _never_equal(pool: TermPool, counter: View, number: View) -> bool:
 
 def less(pool: TermPool, left: View, right: View) -> View:
     """``left < right``; between whole numbers ``left <= right - 1``."""
+    moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, less, (left, right))
+    if moved is not None:
+        return moved
     whole = whole_at_most(pool, left, right, strict=True)
     return elementwise(pool, LESS, (), (left, right)) if whole is None else whole
 
 
 def less_equal(pool: TermPool, left: View, right: View) -> View:
+    moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, less_equal, (left, right))
+    if moved is not None:
+        return moved
     whole = whole_at_most(pool, left, right)
     return elementwise(pool, LESS_EQUAL, (), (left, right)) if whole is None else whole
 
@@ -69,6 +83,9 @@ def negate(pool: TermPool, view: View) -> View:
         raise ValueError("negation of a value that is not an indicator")
     if view.term is pool.unit:
         return pool.constant(1 - view.coefficient, view.shape)  # pyright: ignore[reportArgumentType]
+    moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, negate, (view,))
+    if moved is not None:
+        return moved
     term = view.term
     if term.operation is AT_MOST:
         return turned_round(pool, view)

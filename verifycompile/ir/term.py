@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
 from verifycompile.ir.budget import Budget
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
@@ -129,6 +130,47 @@ INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
 INTEGER_LEAF = Operation("integer_leaf", whole=True)
 
 
+class Piecewise(Protocol):
+    """How values that are put together of parts are brought into one form, see ``rewrites/piecewise.py``.
+
+    Each method returns None where there are no parts.
+    """
+
+    def product(self, pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], free: int) -> View | None:
+        """A sum of products, as ``ContractionRule`` gets it."""
+        ...
+
+    def combination(self, pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> View | None:
+        """A sum of operands."""
+        ...
+
+    def pointwise(self, pool: TermPool, function: Callable[..., View], operands: Sequence[View]) -> View | None:
+        """A function of one element of each operand."""
+        ...
+
+    def application(  # noqa: PLR0917 - the fields of a term, in their order
+        self,
+        pool: TermPool,
+        operation: Operation,
+        attributes: tuple[Hashable, ...],
+        operands: Sequence[View],
+        free: int,
+        summed: int,
+        cores: tuple[tuple[int, ...], ...],
+        fresh: tuple[int, ...],
+    ) -> View | None:
+        """An operation on operands over its indices."""
+        ...
+
+    def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
+        """A concatenation."""
+        ...
+
+    def narrowed(self, pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
+        """A slice."""
+        ...
+
+
 class TermPool:
     """Owner of all terms of one verification: interning, memo tables, and the trace of lemmas used.
 
@@ -138,6 +180,7 @@ class TermPool:
     ``budget``: limits of the work on normal forms.
     ``pieces_read``: the first numbers of pieces that a term reads, by which similar terms are ordered.
     ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.
+    ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``sources``: all terms without operands, in order of creation.
     """
@@ -156,6 +199,7 @@ class TermPool:
         self.facts: dict[Term, list[IndexFact]] = {}
         self.nonnegative: set[Term] = set()
         self.assumptions: dict[str, None] = {}
+        self.piecewise: Piecewise | None = None
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []
         self.unit = self.intern(UNIT, (), (), (), 0, 0, (), ())

@@ -35,6 +35,7 @@ from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.piecewise import Piecewise
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.torch_interface.schema import is_mutable
 
@@ -81,7 +82,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
     by_parts = _check_by_parts(spec, implementation, started)
     if by_parts is not None:
         return by_parts
-    pool, stopwatch = new_pool(), Stopwatch()
+    pool, stopwatch = new_pool(implementation), Stopwatch()
     proved: list[ProvedEquality] = []
     facts = 0
     while True:
@@ -116,7 +117,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
 
 def _check_by_parts(spec: Program, implementation: Program, started: float) -> RefinementResult | None:
     """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
-    checker = Checker(spec, implementation, new_pool())
+    checker = Checker(spec, implementation, new_pool(implementation))
     try:
         return _result_of_parts(checker, started) if checker.run(by_parts=True) is None else None
     except NotRepeatedError:
@@ -154,8 +155,11 @@ def _exhausted() -> tuple[str, ...]:
     return (*(f"the e-graph's {budget}" for budget in egraph.take_exhausted()), *questions)
 
 
-def new_pool() -> TermPool:
+def new_pool(program: Program | None = None) -> TermPool:
+    """A pool with all lemmas, for an implementation ``program``."""
     pool = TermPool()
+    if program is not None and program.piecewise:
+        pool.piecewise = Piecewise()
     pool.contraction_rules.extend(CONTRACTION_LEMMAS)
     pool.combination_rules.extend(COMBINATION_LEMMAS)
     return pool

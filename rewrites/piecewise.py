@@ -1,0 +1,354 @@
+"""Values that are put together of parts along a dimension: computed part by part, the parts lying as far outside as can be.
+
+Where ranks join their shard with a neighbour's edge, what they compute is computed on stretches that end within shards
+and on paddings. A pool with a ``Piecewise`` brings such values into one form: a concatenation moves out of every
+operation that treats the positions of its dimension alike, a sum over one is the sum of its pieces' sums, and windows of
+different places are windows of the longest stretch on which all operands are known. So the parts that ranks compute lie
+next to each other and are put together again, whatever their ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+
+from verifycompile.ir import algebra
+from verifycompile.ir.algebra import COMBINE, CONTRACT
+from verifycompile.ir.build import Label, Signature, apply, refine, window
+from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
+from verifycompile.ir.relabel import UnalignedError, compose, substitute
+from verifycompile.ir.size import Size, exact_quotient
+from verifycompile.ir.term import Digit, Operation, TermPool, View
+from verifycompile.ir.window import WINDOW, range_view, reads_window, resized, window_at
+from verifycompile.rewrites.ranges import join_windows
+from verifycompile.rewrites.similar import join_similar
+
+_PARTS = (WINDOW, CONCATENATE)
+Pointwise = Callable[..., View]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Space:
+    """Views over common digits. ``back``: each dimension that is left, as digits of those that there were before."""
+
+    views: list[View]
+    shape: tuple[Size, ...]
+    free: int
+    back: dict[int, Sequence[Digit]]
+    old_shape: tuple[Size, ...]
+
+    def restored(self, result: View) -> View:
+        return substitute(result, self.back, self.old_shape)
+
+
+class Piecewise:
+    """What ``TermPool.piecewise`` does for the operations of the normal form. None: nothing is put together of parts."""
+
+    def product(self, pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], free: int) -> View | None:
+        """The sum over dimensions from ``free`` on of the product of ``factors``."""
+        if not _has_parts(factors):
+            return None
+        space = _refined(factors, shape, free)
+        if space is None:
+            return None
+        flat = _opened_windows(pool, space.views, CONTRACT) if len(factors) > 1 or free < len(shape) else space.views
+        if len(flat) > len(factors):
+            return space.restored(_contracted(pool, flat, space.shape, space.free))
+        for dim in range(len(space.shape)):
+            result = self._product_along(pool, space, dim)
+            if result is not None:
+                return space.restored(result)
+        return None
+
+    def _product_along(self, pool: TermPool, space: _Space, dim: int) -> View | None:
+        bound = dim >= space.free
+        parts = _split(pool, space.views, space.shape, dim)
+        if parts is not None:
+            pool.lemma_trace.append(("over-all-pieces" if bound else "pieces-outside", ""))
+            done = [_contracted(pool, views, shape, space.free) for views, shape in parts]
+            return algebra.combine(pool, done) if bound else joined(pool, done, dim)
+        joint = _joint(pool, space.views, dim, space.shape[dim])
+        if joint is None:
+            return None
+        first, total, views = joint
+        length = space.shape[dim]
+        shape = (*space.shape[:dim], total, *space.shape[dim + 1 :])
+        pool.lemma_trace.append(("windows-of-different-places", ""))
+        if not bound:
+            return window(pool, _contracted(pool, views, shape, space.free), dim, first, length)
+        assert isinstance(length, int)
+        pool.lemma_trace.append(("sum-over-window", ""))
+        return _contracted(pool, [*views, range_view(pool, dim, shape, (first, first + length))], shape, space.free)
+
+    def combination(self, pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> View | None:
+        """The sum of ``operands``, which broadcast to ``shape``."""
+        if not _has_parts(operands):
+            return None
+        space = _refined(operands, shape, len(shape))
+        if space is None:
+            return None
+        flat = _opened_windows(pool, space.views, COMBINE) if len(operands) > 1 else space.views
+        if len(flat) > len(operands):
+            return space.restored(algebra.combine(pool, flat))
+        return _moved(pool, lambda views: algebra.combine(pool, views), space)
+
+    def pointwise(self, pool: TermPool, function: Pointwise, operands: Sequence[View]) -> View | None:
+        """``function(pool, *operands)``, which takes one element of each operand for each of the result."""
+        if not _has_parts(operands):
+            return None
+        rank = operands[0].rank
+        shape = tuple(_largest([view.shape[d] for view in operands]) for d in range(rank))
+        space = _refined(operands, shape, rank)
+        return None if space is None else _moved(pool, lambda views: function(pool, *views), space)
+
+    def application(
+        self,
+        pool: TermPool,
+        operation: Operation,
+        attributes: tuple[Hashable, ...],
+        operands: Sequence[View],
+        free: int,
+        summed: int,
+        cores: tuple[tuple[int, ...], ...],
+        fresh: tuple[int, ...],
+    ) -> View | None:
+        """A term before it is made: ``operands`` are views over its indices."""
+        if operation in (WINDOW, CONCATENATE, CONTRACT, COMBINE) or not _has_parts(operands):
+            return None
+        sizes = operands[0].shape
+
+        def applied(views: Sequence[View], shape: tuple[Size, ...]) -> View:
+            labels: tuple[Label, ...] = tuple(range(len(shape)))
+            signature = Signature(
+                tuple(labels for _ in views),
+                labels[:free],
+                frozenset(labels[free : free + summed]),
+                cores,
+                {index: sizes[index] for index in fresh},
+            )
+            result = apply(pool, operation, attributes, views, signature)
+            return dataclasses.replace(result, shape=shape[:free])
+
+        for dim in (d for d in range(free) if d not in fresh):
+            parts = _split(pool, operands, sizes, dim)
+            if parts is not None:
+                pool.lemma_trace.append(("pieces-outside", repr(operation.name)))
+                return joined(pool, [applied(views, shape) for views, shape in parts], dim)
+            joint = _joint(pool, operands, dim, sizes[dim])
+            if joint is not None:
+                first, total, views = joint
+                pool.lemma_trace.append(("windows-of-different-places", repr(operation.name)))
+                whole = applied(views, (*sizes[:dim], total, *sizes[dim + 1 :]))
+                return window(pool, whole, dim, first, sizes[dim])
+        return None
+
+    def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
+        """The concatenation along ``dim``."""
+        return joined(pool, views, dim)
+
+    def narrowed(self, pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
+        """``length`` positions along ``dim`` from ``start`` on."""
+        return narrowed(pool, view, dim, start, length)
+
+
+# ------------------------------------------------------------------------------------------------ parts of views
+
+
+def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
+    """``length`` positions along ``dim`` from ``start`` on: of the pieces, where there are any, else a window."""
+    if view.shape[dim] == 1 or (start == 0 and view.shape[dim] == length):
+        return view
+    if not view.uses(dim):
+        return resized(view, dim, length)
+    if view.term.operation is not CONCATENATE or concatenated_dim(view) != dim:
+        return window(pool, view, dim, start, length)
+    taken: list[View] = []
+    offset = 0
+    for piece in pieces_of(view, dim):
+        size = _whole(piece.shape[dim])
+        first, last = max(start, offset), min(start + length, offset + size)
+        if first < last:
+            taken.append(narrowed(pool, piece, dim, first - offset, last - first))
+        offset += size
+    return joined(pool, taken, dim)
+
+
+def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
+    """The concatenation along ``dim``, neighbouring parts of one value and equal numbers put together."""
+    if len(views) > 1 and all(view.shape == views[0].shape for view in views) and not any(map(_is_number, views)):
+        similar = join_similar(pool, views, dim)
+        if similar is not None:
+            return similar
+    merged: list[View] = []
+    for view in views:
+        nested = view.term.operation is CONCATENATE and concatenated_dim(view) == dim
+        for piece in pieces_of(view, dim) if nested else [view]:
+            if piece.shape[dim] == 0:
+                continue
+            both = _neighbours(pool, merged[-1], piece, dim) if merged else None
+            if both is None:
+                merged.append(piece)
+            else:
+                merged[-1] = both
+    return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
+
+
+def _is_number(view: View) -> bool:
+    return not view.term.index_sizes and not view.term.operands
+
+
+def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | None:
+    """Two neighbouring pieces as one: the same value repeated, or parts of one value that follow each other."""
+    size = _whole(left.shape[dim]) + _whole(right.shape[dim])
+    shape = (*left.shape[:dim], size, *left.shape[dim + 1 :])
+    if left.is_zero and right.is_zero:
+        return pool.zero(shape)
+    if not left.uses(dim) and dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
+        return dataclasses.replace(left, shape=shape)
+    return join_windows(pool, [left, right], dim)
+
+
+def _concatenation(pool: TermPool, views: Sequence[View], dim: int) -> View:
+    inputs = tuple(tuple(("piece", k) if d == dim else d for d in range(view.rank)) for k, view in enumerate(views))
+    output: tuple[Label, ...] = tuple("fresh" if d == dim else d for d in range(views[0].rank))
+    total = sum(_whole(view.shape[dim]) for view in views)
+    cores = tuple((("piece", k),) for k in range(len(views)))
+    return apply(pool, CONCATENATE, (), views, Signature(inputs, output, frozenset(), cores, {"fresh": total}))
+
+
+# ------------------------------------------------------------------------------------------------ common parts
+
+
+def _moved(pool: TermPool, function: Callable[[Sequence[View]], View], space: _Space) -> View | None:
+    """``function``, which is pointwise, of parts that are put together behind it."""
+    for dim in range(len(space.shape)):
+        parts = _split(pool, space.views, space.shape, dim)
+        if parts is not None:
+            pool.lemma_trace.append(("pieces-outside", ""))
+            done = [dataclasses.replace(function(views), shape=part) for views, part in parts]
+            return space.restored(joined(pool, done, dim))
+        joint = _joint(pool, space.views, dim, space.shape[dim])
+        if joint is not None:
+            first, total, views = joint
+            whole = (*space.shape[:dim], total, *space.shape[dim + 1 :])
+            result = dataclasses.replace(function(views), shape=whole)
+            pool.lemma_trace.append(("windows-of-different-places", ""))
+            return space.restored(window(pool, result, dim, first, space.shape[dim]))
+    return None
+
+
+def _has_parts(views: Sequence[View]) -> bool:
+    return any(view.term.operation in _PARTS for view in views)
+
+
+def _whole(size: Size) -> int:
+    if not isinstance(size, int):
+        raise UnalignedError(f"a part of symbolic size {size}")
+    return size
+
+
+def _largest(sizes: Sequence[Size]) -> Size:
+    return next((size for size in sizes if size != 1), 1)
+
+
+def _contracted(pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], free: int) -> View:
+    labels = tuple(range(len(shape)))
+    sized = [dataclasses.replace(factor, shape=shape) for factor in factors]
+    result = algebra.contract(pool, sized, tuple(labels for _ in sized), labels[:free], frozenset(labels[free:]))
+    return dataclasses.replace(result, shape=shape[:free])
+
+
+def _opened_windows(pool: TermPool, views: Sequence[View], operation: Operation) -> list[View]:
+    """Windows of products (or of sums) as products of windows: how operands were put together before is forgotten."""
+    result: list[View] = []
+    for view in views:
+        opened = _opened_window(pool, view, operation)
+        result.extend([view] if opened is None else _opened_windows(pool, opened, operation))
+    return result
+
+
+def _opened_window(pool: TermPool, view: View, operation: Operation) -> list[View] | None:
+    if view.term.operation is not WINDOW or view.term.operands[0].term.operation is not operation:
+        return None
+    if view.term.operands[0].term.summed:
+        return None
+    (fresh,) = view.term.fresh
+    digits = view.axes[fresh]
+    dim = digits[0][0] if len(digits) == 1 else next((d for d, size in enumerate(view.shape) if size == 1), -1)
+    part = window_at(view, dim) if dim >= 0 else None
+    if part is None:
+        return None
+    source, length = part.source, _whole(view.shape[dim])
+    operands = [compose(operand, source.axes, source.shape) for operand in source.term.operands]
+    parts = [narrowed(pool, operand, dim, part.start, length) for operand in operands]
+    if operation is COMBINE:
+        return [item.scaled(source.coefficient) for item in parts]
+    return [parts[0].scaled(source.coefficient), *parts[1:]]
+
+
+def _refined(views: Sequence[View], shape: tuple[Size, ...], free: int) -> _Space | None:
+    """Every dimension split where a view has a digit's end, so that a part lies along a dimension of its own."""
+    labels = tuple(range(len(shape)))
+    sized = [dataclasses.replace(view, shape=shape) for view in views]
+    with contextlib.suppress(UnalignedError):
+        chains = refine(sized, Signature(tuple(labels for _ in sized), labels), dict(enumerate(shape)))
+        fine: list[Size] = []
+        back: dict[int, Sequence[Digit]] = {}
+        replacement: dict[int, Sequence[Digit]] = {}
+        count = 0
+        for dim in labels:
+            digits: list[Digit] = []
+            ends = list(itertools.pairwise(chains[dim])) or [(1, 1)]
+            for low, high in reversed(ends):
+                extent = exact_quotient(high, low) or 1
+                digits.append((len(fine), 1, extent))
+                back[len(fine)] = [(dim, low, extent)]
+                fine.append(extent)
+            replacement[dim] = digits
+            count += len(digits) if dim < free else 0
+        wide = [substitute(view, replacement, tuple(fine)) for view in sized]
+        kept = {dim: digits for dim, digits in back.items() if dim < count}
+        return _Space(wide, tuple(fine), count, kept, shape[:free])
+    return None
+
+
+def _split(
+    pool: TermPool, views: Sequence[View], shape: tuple[Size, ...], dim: int
+) -> list[tuple[list[View], tuple[Size, ...]]] | None:
+    """The views cut along ``dim`` wherever one of them, a concatenation, has an end; each part with its shape."""
+    ends = {0, shape[dim]}
+    for view in views:
+        if view.term.operation is CONCATENATE and concatenated_dim(view) == dim:
+            ends.update(itertools.accumulate(_whole(piece.shape[dim]) for piece in pieces_of(view, dim)))
+    if len(ends) < 3:
+        return None
+    result: list[tuple[list[View], tuple[Size, ...]]] = []
+    for start, stop in itertools.pairwise(sorted(map(_whole, ends))):
+        part = (*shape[:dim], stop - start, *shape[dim + 1 :])
+        result.append(([narrowed(pool, view, dim, start, stop - start) for view in views], part))
+    return result
+
+
+def _joint(pool: TermPool, views: Sequence[View], dim: int, size: Size) -> tuple[int, int, list[View]] | None:
+    """``(first, total, sources)``: all views that read ``dim`` are windows, from ``first`` on, of sources of one size.
+
+    The sources are as long as all of them are known. None where the views read all of it, or something else.
+    """
+    if not isinstance(size, int):
+        return None
+    readers = [view for view in views if reads_window(view, dim, size)]
+    found = [window_at(view, dim) for view in readers]
+    parts = [part for part in found if part is not None]
+    if not parts or len(parts) < len(found):
+        return None
+    first = min(part.start for part in parts)
+    total = first + min(_whole(part.source.shape[dim]) - part.start for part in parts)
+    if total == size:
+        return None
+    sources = {
+        id(view): narrowed(pool, part.source, dim, part.start - first, total)
+        for view, part in zip(readers, parts, strict=True)
+    }
+    return first, total, [sources[id(v)] if id(v) in sources else resized(v, dim, total) for v in views]

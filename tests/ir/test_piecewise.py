@@ -1,0 +1,105 @@
+"""Values put together of parts: what the normal form makes of them has the values of torch, and one form."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.ir.evaluate import Evaluator
+from tests.ir.test_algebra import RULES, Pair, Rule
+from tests.ir.views import Leaves, leaf
+from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.term import TermPool
+from verifycompile.ir.validate import validate, validate_pool
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.layout import constant_pad_nd, slice_copy
+from verifycompile.rewrites.ordering import roll
+from verifycompile.rewrites.piecewise import Piecewise
+
+
+def piecewise_pool() -> TermPool:
+    pool = TermPool()
+    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.combination_rules.extend(COMBINATION_LEMMAS)
+    pool.piecewise = Piecewise()
+    return pool
+
+
+def _slice(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
+    if not view.rank:
+        return view, value
+    dim = draw.randrange(view.rank)
+    length = draw.randint(1, value.shape[dim])
+    start = draw.randint(0, value.shape[dim] - length)
+    return slice_copy(b, view, dim, start, start + length, 1), value.narrow(dim, start, length)
+
+
+def _filled(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
+    padding, number = [draw.randint(0, 2), draw.randint(0, 2)], draw.choice([0, -3, 2])
+    if not view.rank:
+        return view, value
+    return constant_pad_nd(b, view, padding, number), torch.nn.functional.pad(value, padding, value=number)
+
+
+def _join(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    """Parts of one value: neighbours, overlapping, or in another order."""
+    view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
+    if not view.rank:
+        return view, value
+    dim = draw.randrange(view.rank)
+    size = value.shape[dim]
+    spans = [sorted(draw.sample(range(size + 1), 2)) for _ in range(draw.randint(1, 3))]
+    if draw.random() < 0.5:
+        spans = [[0, spans[0][0]], spans[0], [spans[0][1], size]]
+    spans = [span for span in spans if span[0] < span[1]]
+    parts = [slice_copy(b, view, dim, start, stop, 1) for start, stop in spans]
+    return b.concatenate(parts, dim), torch.cat([value.narrow(dim, s, t - s) for s, t in spans], dim)
+
+
+def _rolled(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
+    if not view.rank:
+        return view, value
+    shift, dim = draw.randint(-3, 3), draw.randrange(view.rank)
+    return roll(b, view, [shift], [dim]), torch.roll(value, shift, dim)
+
+
+def _mask(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    view, value = draw.choice(pairs)
+    number = draw.choice([0, -3, 2])
+    mask = b.equal(view, number)
+    if draw.random() < 0.5:
+        return b.mul(b.negate(mask), view), (value != number) * value
+    return b.mul(mask, 2), 2 * (value == number).double()
+
+
+PARTS: list[Rule] = [_slice, _slice, _filled, _join, _join, _rolled, _mask]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_have_the_values_of_torch(seed: int) -> None:
+    draw = random.Random(seed)
+    pool, leaves = piecewise_pool(), Leaves()
+    builder = Builder(pool)
+    pairs: list[Pair] = []
+    for shape in ((4, 3), (3, 4), (2, 6), (6,), (5, 1)):
+        view = leaf(pool, leaves, *shape)
+        pairs.append((view, leaves[f"x{len(pairs)}"]))
+    for _ in range(16):
+        rules = PARTS if draw.random() < 0.5 else RULES
+        try:
+            view, value = draw.choice(rules)(draw, builder, pairs)
+        except UnalignedError:
+            continue
+        if not 0 < value.numel() <= 64 or value.dim() > 4 or value.abs().max() > 1e4:
+            continue
+        assert view.shape == tuple(value.shape)
+        validate(view)
+        torch.testing.assert_close(Evaluator(leaves).view(view), value, rtol=1e-8, atol=1e-8)
+        pairs.append((view, value))
+    validate_pool(pool)

@@ -1,0 +1,84 @@
+"""Programs whose ranks cut tensors elsewhere than at the ends of shards: their slices are put together again.
+
+A rank that joins its shard with its neighbour's edge reads a stretch that begins in another shard. The slices of such a
+dimension, those of the spec among them, are written as copies, which are lowered to windows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.program import Program
+
+aten = torch.ops.aten
+
+_MOVES = (aten.constant_pad_nd.default, aten.roll.default)
+
+
+def in_parts(spec: Program, merged: Program) -> tuple[Program, Program] | None:
+    """Both programs with slices as windows wherever one of them cuts a dimension unevenly; None where none does.
+
+    ``merged``: the programs of all ranks as one. Values stay the same.
+    """
+    cut = {size for program in (spec, merged) for node in program.graph.graph.nodes for size in _cut_by(node)}
+    if not cut:
+        return None
+    return _copied(spec, cut), dataclasses.replace(_copied(merged, cut), piecewise=True)
+
+
+def _copied(program: Program, cut: set[int]) -> Program:
+    graph = torch.fx.Graph()
+    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in program.graph.graph.nodes:
+        copy = nodes[node] = graph.node_copy(node, nodes.__getitem__)
+        copy.meta = dict(node.meta)
+        span = _span(node)
+        if span is not None and span[0] in cut:
+            copy.target = aten.slice_copy.Tensor
+    return dataclasses.replace(
+        program,
+        graph=torch.fx.GraphModule(program.graph, graph),
+        inputs=tuple(dataclasses.replace(item, node=nodes[item.node]) for item in program.inputs),
+        outputs=tuple(dataclasses.replace(item, node=nodes[item.node]) for item in program.outputs),
+        blockers=tuple(
+            dataclasses.replace(item, node=None if item.node is None else nodes.get(item.node))
+            for item in program.blockers
+        ),
+    )
+
+
+def _cut_by(node: torch.fx.Node) -> Iterator[int]:
+    """Sizes of the dimensions that a node cuts, or puts together, elsewhere than at multiples of a part's length."""
+    span = _span(node)
+    if span is not None:
+        size, start, length = span
+        if length and (size % length or start % length):
+            yield size
+    if node.target in _MOVES:
+        source = node.args[0]
+        before: tuple[Any, ...] = tuple(source.meta["val"].shape) if isinstance(source, torch.fx.Node) else ()
+        for old, new in zip(before, node.meta["val"].shape, strict=False):
+            if old != new or node.target is aten.roll.default:
+                yield from (size for size in (old, new) if isinstance(size, int))
+
+
+def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
+    """Size of the sliced dimension, first position and length of a slice with step 1 and known bounds."""
+    if node.target not in (aten.slice.Tensor, aten.slice_copy.Tensor):
+        return None
+    source, result = node.args[0], node.meta.get("val")
+    dim, start = (*node.args[1:3], *(0, 0)[max(0, len(node.args) - 1) :])
+    start = 0 if start is None else start
+    if len(node.args) > 4 or node.kwargs or not isinstance(source, torch.fx.Node) or not isinstance(dim, int):
+        return None
+    if not isinstance(result, torch.Tensor) or not isinstance(start, int):
+        return None
+    size, length = source.meta["val"].shape[dim], result.shape[dim]
+    if not isinstance(size, int) or not isinstance(length, int):
+        return None
+    return size, (start % size if size else 0), length
