@@ -1,10 +1,10 @@
-"""Values that are put together of parts along a dimension: computed part by part, the parts lying as far outside as can be.
+"""Values that are put together of parts along a dimension: computed part by part, and put together behind it.
 
 Where ranks join their shard with a neighbour's edge, what they compute is computed on stretches that end within shards
 and on paddings. A pool with a ``Piecewise`` brings such values into one form: a concatenation moves out of every
-operation that treats the positions of its dimension alike, a sum over one is the sum of its pieces' sums, and windows of
-different places are windows of the longest stretch on which all operands are known. So the parts that ranks compute lie
-next to each other and are put together again, whatever their ends.
+operation that treats the positions of its dimension alike, a sum over one is the sum of its pieces' sums, and windows
+of different places are windows of the longest stretch on which all operands are known. So the parts that ranks compute
+lie next to each other and are put together again, whatever their ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Space:
 
 
 class Piecewise:
-    """What ``TermPool.piecewise`` does for the operations of the normal form. None: nothing is put together of parts."""
+    """What ``TermPool.piecewise`` does for operations of the normal form. None: nothing is put together of parts."""
 
     def product(self, pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], free: int) -> View | None:
         """The sum over dimensions from ``free`` on of the product of ``factors``."""

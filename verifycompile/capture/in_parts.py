@@ -64,7 +64,7 @@ def _cut_by(node: torch.fx.Node) -> Iterator[int]:
         before: tuple[Any, ...] = tuple(source.meta["val"].shape) if isinstance(source, torch.fx.Node) else ()
         for old, new in zip(before, node.meta["val"].shape, strict=False):
             if old != new or node.target is aten.roll.default:
-                yield from (size for size in (old, new) if isinstance(size, int))
+                yield from (old, new)
 
 
 def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
