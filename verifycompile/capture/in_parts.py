@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from verifycompile.capture.merged_ranks import span_of
 from verifycompile.program import Program
 
 aten = torch.ops.aten
@@ -68,17 +69,4 @@ def _cut_by(node: torch.fx.Node) -> Iterator[int]:
 
 
 def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
-    """Size of the sliced dimension, first position and length of a slice with step 1 and known bounds."""
-    if node.target not in (aten.slice.Tensor, aten.slice_copy.Tensor):
-        return None
-    source, result = node.args[0], node.meta.get("val")
-    dim, start = (*node.args[1:3], *(0, 0)[max(0, len(node.args) - 1) :])
-    start = 0 if start is None else start
-    if len(node.args) > 4 or node.kwargs or not isinstance(source, torch.fx.Node) or not isinstance(dim, int):
-        return None
-    if not isinstance(result, torch.Tensor) or not isinstance(start, int):
-        return None
-    size, length = source.meta["val"].shape[dim], result.shape[dim]
-    if not isinstance(size, int) or not isinstance(length, int):
-        return None
-    return size, (start % size if size else 0), length
+    return span_of(node) if node.target in (aten.slice.Tensor, aten.slice_copy.Tensor) else None

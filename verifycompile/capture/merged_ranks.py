@@ -220,7 +220,7 @@ class _Merger:
         self.nodes = _Nodes(self.graph)
         self.values: list[dict[torch.fx.Node, Any]] = [{} for _ in ranks]
         self.whole: dict[str, torch.fx.Node] = {}
-        self.of_spec = {_span(node) for node in spec.graph.graph.nodes if node.target is aten.slice.Tensor}
+        self.of_spec = {span_of(node) for node in spec.graph.graph.nodes if node.target is aten.slice.Tensor}
         self.as_in_spec: set[Any] = set()
         self.blockers: list[Blocker] = []
         self.deliveries: Mapping[tuple[RankNode, int | None], RankNode] = {}
@@ -395,7 +395,7 @@ class _Merger:
 
     def _is_in_spec(self, node: torch.fx.Node, copied: torch.fx.Node) -> bool:
         """Whether a slice in a rank's own code is one that the spec takes as well: else it may divide a dimension."""
-        span = _span(node)
+        span = span_of(node)
         if span is None:
             return False
         if span in self.of_spec:
@@ -458,7 +458,7 @@ def _write_uneven_slices(graph: torch.fx.Graph, uneven: Container[int], as_in_sp
     """
     for node in graph.nodes:
         if node.target is aten.slice.Tensor and node not in as_in_spec:
-            span = _span(node)
+            span = span_of(node)
             if span is not None and span[0] in uneven:
                 node.target = aten.slice_copy.Tensor
 
@@ -467,7 +467,7 @@ def _divides_unevenly(start: int, length: int, size: int) -> bool:
     return length != 0 and (size % length != 0 or start % length != 0)
 
 
-def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
+def span_of(node: torch.fx.Node) -> tuple[int, int, int] | None:
     """Size of the sliced dimension, first position and length of a slice with step 1 and known bounds."""
     source, result = node.args[0], node.meta.get("val")
     dim = node.args[1] if len(node.args) > 1 else 0
