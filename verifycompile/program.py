@@ -96,6 +96,7 @@ class ProgramOutput:
     ``outer_mean``: for a gradient, mesh axes over which a wrapper outside of the graph takes the mean. Where a forward
     output is sharded over such an axis, the loss is outside too, a mean over the ranks, and the gradient is a sum here.
     A gradient that is no sum over such an axis is that of what another graph returned: see ``scale``.
+    ``requires_grad``: of a forward output, whether a gradient flows back from it; None where that is not known.
     """
 
     node: torch.fx.Node
@@ -106,6 +107,7 @@ class ProgramOutput:
     declared: str = ""
     open_axes: frozenset[int] = frozenset()
     outer_mean: frozenset[int] = frozenset()
+    requires_grad: bool | None = None
 
     def required(self, forward: Iterable[tuple[Placement, ...]]) -> tuple[Placement, ...] | None:
         """``placements``, given those found for the forward outputs."""

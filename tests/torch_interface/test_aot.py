@@ -40,6 +40,19 @@ def test_forward_only_without_gradients() -> None:
     assert [flat.origin for flat in joint.outputs] == [Origin.RESULT]
 
 
+def test_results_that_are_views_have_tangents() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    for function in (lambda x: x.view(6), lambda x: (lambda y: (y, y.view(6)))(x.sin())):
+        joint = export(function, x)
+        results = [flat for flat in joint.outputs if flat.origin is Origin.RESULT]
+        assert all(flat.requires_grad for flat in results)
+        tangents = [flat.index for flat in joint.inputs if flat.origin is Origin.TANGENT]
+        assert tangents == list(range(len(results)))
+        assert [flat.index for flat in joint.outputs if flat.origin is Origin.GRADIENT] == [0]
+    cut = export(lambda x: (x.sin(), x.detach()), x)
+    assert [flat.requires_grad for flat in cut.outputs if flat.origin is Origin.RESULT] == [True, False]
+
+
 def test_mutated_inputs_are_outputs() -> None:
     def function(x: torch.Tensor, running: torch.Tensor) -> torch.Tensor:
         y = x * 2

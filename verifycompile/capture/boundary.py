@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.fx
 
 from verifycompile.capture.names import InputName, name_inputs
@@ -116,8 +117,12 @@ def passed_through_outputs(exported: Export) -> tuple[ProgramOutput, ...]:
         for flat in exported.joint.inputs
         if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL) and flat.node is not None
     }
+    requires_grad = {
+        exported.names[position].name: isinstance(value, torch.Tensor) and value.requires_grad
+        for position, value in enumerate(exported.traced.example_inputs)
+    }
     return tuple(
-        ProgramOutput(nodes[source], OutputKind.VALUE, name, -1)
+        ProgramOutput(nodes[source], OutputKind.VALUE, name, -1, requires_grad=requires_grad[source])
         for name, source in exported.passed_through.items()
         if source in nodes
     )

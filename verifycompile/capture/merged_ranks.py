@@ -53,11 +53,15 @@ class RankProgram:
 
 @dataclasses.dataclass(frozen=True)
 class MergedRanks:
-    """``held``: output of the spec -> the node that holds it on each rank, by position in the mesh."""
+    """``held``: output of the spec -> the node that holds it on each rank, by position in the mesh.
+
+    ``without_gradient``: forward outputs from which no gradient flows back on some rank.
+    """
 
     program: Program
     held: Mapping[str, Mapping[int, torch.fx.Node]]
     required: Mapping[str, Placements | None]
+    without_gradient: frozenset[str] = frozenset()
 
 
 def merge_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> MergedRanks:
@@ -91,7 +95,8 @@ def with_outputs(
             spec_outputs.append(dataclasses.replace(output, name=name))
             # Where the layout was asked for, a permutation of the elements will not do: () requires equality.
             exact = None if merged.required[output.name] is None else ()
-            outputs.append(ProgramOutput(node, output.kind, name, output.index, exact))
+            requires_grad = False if output.name in merged.without_gradient else None
+            outputs.append(ProgramOutput(node, output.kind, name, output.index, exact, requires_grad=requires_grad))
     names = {output.name for output in spec.outputs}
     for name, held in merged.held.items():
         if name not in names and not name.startswith("output."):
@@ -258,7 +263,10 @@ class _Merger:
             ),
             seconds=sum(entry.program.seconds for entry in self.ranks),
         )
-        return MergedRanks(program, held, required)
+        without_gradient = frozenset(
+            output.name for entry in self.ranks for output in entry.program.outputs if output.requires_grad is False
+        )
+        return MergedRanks(program, held, required, without_gradient)
 
     def _hold_unchanged(self, held: Mapping[str, dict[int, torch.fx.Node]]) -> None:
         """A rank has an input as it was where only other ranks write to it, and no gradient where others have one."""

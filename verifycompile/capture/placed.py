@@ -104,7 +104,11 @@ class PlacedBoundary:
                 open_axes = self._open_axes(flat.layout) if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
                 mean = self._outer_mean(kind, name, placements)
-                outputs.append(ProgramOutput(flat.node, kind, name, position, placements, declared, open_axes, mean))
+                outputs.append(
+                    ProgramOutput(
+                        flat.node, kind, name, position, placements, declared, open_axes, mean, flat.requires_grad
+                    )
+                )
         outputs.extend(passed_through_outputs(self._exported))
         known = {output.name for output in outputs if output.kind is OutputKind.VALUE}
         unknown = sorted(set(self._options.out_placements) - known)

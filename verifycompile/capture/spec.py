@@ -332,7 +332,7 @@ def _program(captured: _Captured) -> Program:
         requires_grad = isinstance(example, torch.Tensor) and example.requires_grad and role is not Role.TANGENT
         inputs.append(ProgramInput(flat.node, role, name, None, shape_of(value), requires_grad))
     outputs = [
-        ProgramOutput(flat.node, kind, name, position)
+        ProgramOutput(flat.node, kind, name, position, requires_grad=flat.requires_grad)
         for position, flat in enumerate(exported.joint.outputs)
         for kind, name in output_names(exported, flat)
         if flat.node is not None

@@ -164,6 +164,7 @@ def _output_to_data(item: ProgramOutput) -> dict[str, Any]:
         "placements": placements_to_data(item.placements),
         "open_axes": sorted(item.open_axes),
         "outer_mean": sorted(item.outer_mean),
+        "requires_grad": item.requires_grad,
     }
 
 
@@ -343,6 +344,7 @@ def _output_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node
         placements_from_data(item["placements"]),
         open_axes=frozenset(item["open_axes"]),
         outer_mean=frozenset(item["outer_mean"]),
+        requires_grad=item["requires_grad"],
     )
 
 

@@ -211,7 +211,7 @@ class Checker:
             return Mismatch(
                 "VC107", f"the implementation has no {kind} `{missing[0].name}`", missing[0].name, missing[0].node
             )
-        mismatch = self._mutation() or self._relate_inputs()
+        mismatch = self._mutation() or self._cut_gradient(outputs) or self._relate_inputs()
         if mismatch is not None:
             return mismatch
         if by_parts and (self.spec.reads_counts or self.implementation.reads_counts):
@@ -252,6 +252,15 @@ class Checker:
                     return Mismatch(
                         UNREPRESENTABLE, message, "output.0", node if on_spec else None, None if on_spec else node
                     )
+        return None
+
+    def _cut_gradient(self, implementations: Mapping[str, ProgramOutput]) -> Mismatch | None:
+        """An output through which the spec's gradient flows must pass it on in the implementation too."""
+        for output in self._forward:
+            implementation = implementations[output.name]
+            if output.requires_grad and implementation.requires_grad is False:
+                message = f"no gradient flows back from `{output.name}` in the implementation"
+                return Mismatch("VC107", message, output.name, output.node, implementation.node)
         return None
 
     def value_of(self, spec_node: torch.fx.Node, impl_node: torch.fx.Node) -> tuple[View | None, View | None]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed.config
 import torch.fx
 from torch._functorch._aot_autograd import descriptors
-from torch._functorch._aot_autograd.schemas import SubclassCreationMeta
+from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
@@ -63,6 +63,7 @@ class Flat:
 
     ``index``: position of the argument or result in the Dynamo graph that ``origin`` speaks of; -1 for OTHER.
     ``node`` is None for a returned None. ``layout``: for the local part of a DTensor. ``text``: torch's description.
+    ``requires_grad``: of a result, whether a gradient flows back from it.
     """
 
     node: torch.fx.Node | None
@@ -71,6 +72,7 @@ class Flat:
     index: int
     layout: Layout | None = None
     text: str = ""
+    requires_grad: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +98,37 @@ def export_joint(
     ``for_all_ranks``: False for the graph of this rank, its coordinates as numbers.
     Forward only where nothing requires grad. Call it where Dynamo calls its backend: it reads the tracing
     context. ``graph`` is left as it was.
+
+    torch differentiates results that are views of inputs, or of one another, outside of the joint graph. Such results
+    are copied first, so that every result through which a gradient flows has a tangent.
     """
+    joint, views = _export(graph, example_inputs, for_all_ranks=for_all_ranks)
+    if not views:
+        return joint
+    return _export(_with_copied_results(graph, views), example_inputs, for_all_ranks=for_all_ranks)[0]
+
+
+_OWN_TENSORS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+"""What AOTAutograd gives a tangent of its own."""
+
+
+def _with_copied_results(graph: torch.fx.GraphModule, positions: frozenset[int]) -> torch.fx.GraphModule:
+    copied = torch.fx.GraphModule(graph, torch.fx.Graph())
+    results = list(copied.graph.graph_copy(graph.graph, {}))  # type: ignore[arg-type] - Dynamo returns a sequence
+    for position in positions:
+        original = results[position]
+        results[position] = copied.graph.call_function(torch.clone, (original,))
+        results[position].meta.update(original.meta)
+    copied.graph.output(tuple(results))
+    copied.meta.update(graph.meta)
+    copied.recompile()
+    return copied
+
+
+def _export(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, for_all_ranks: bool
+) -> tuple[JointGraph, frozenset[int]]:
+    """The joint graph, and the positions of the results whose gradients it lacks because they are views."""
     with (
         torch.distributed.config.patch(compile_on_one_rank=for_all_ranks),
         watch_rank_reads() as rank_reads,
@@ -122,18 +154,25 @@ def export_joint(
     gradient_slots = sum(meta.arg_count if isinstance(meta, SubclassCreationMeta) else 1 for meta in gradient_metas)
     backward_tokens = sum(map(_is_backward_token, returned_descriptors))
     output_layouts.update(_layouts(gradient_metas, len(returned) - backward_tokens - gradient_slots))
-    return JointGraph(
+    requires_grad = [bool(info.requires_grad_for_backward) for info in metadata.output_info]
+    views = frozenset(
+        position
+        for position, info in enumerate(metadata.output_info)
+        if requires_grad[position] and info.output_type not in _OWN_TENSORS
+    )
+    exported_graph = JointGraph(
         graph=joint,
         inputs=tuple(
             _input(node, node.meta["desc"], input_layouts.get(position)) for position, node in enumerate(placeholders)
         ),
         outputs=tuple(
-            _output(node, descriptor, output_layouts.get(position))
+            _output(node, descriptor, output_layouts.get(position), requires_grad)
             for position, (node, descriptor) in enumerate(zip(returned, returned_descriptors, strict=True))
         ),
         rank_reads=tuple(rank_reads),
         rearranged=bool(rearranged or strided),
     )
+    return exported_graph, views
 
 
 def _is_forward_token(descriptor: Any) -> bool:
@@ -174,12 +213,15 @@ def _input(node: torch.fx.Node, descriptor: Any, layout: Layout | None) -> Flat:
     return Flat(node, Origin.OTHER, part, -1, layout, descriptor.expr())
 
 
-def _output(node: torch.fx.Node | None, descriptor: Any, layout: Layout | None) -> Flat:
+def _output(
+    node: torch.fx.Node | None, descriptor: Any, layout: Layout | None, requires_grad: Sequence[bool]
+) -> Flat:
     if node is None or descriptor is None:
         return Flat(None, Origin.OTHER, Part.OTHER, -1)
     base, part = _part(descriptor)
     origin, index = _result(base)
-    return Flat(node, origin, part, index, layout, descriptor.expr())
+    has_gradient = origin is Origin.RESULT and requires_grad[index]
+    return Flat(node, origin, part, index, layout, descriptor.expr(), has_gradient)
 
 
 def _result(descriptor: Any) -> tuple[Origin, int]:
