@@ -84,7 +84,9 @@ def _needed(program: Program) -> set[torch.fx.Node]:
 def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
     data: dict[str, Any] = {"name": node.name, "op": node.op, "value": value_to_data(node.meta.get("val"))}
     if node.op == "call_function":
-        data |= {"target": _target_to_text(node.target), "args": value_to_data(list(node.args))}
+        # The axes of a group are in the program's table: how the program came to it is no part of what is proved.
+        args = [] if node.name in program.groups else list(node.args)
+        data |= {"target": _target_to_text(node.target), "args": value_to_data(args)}
         if node.kwargs:
             data["kwargs"] = {name: value_to_data(value) for name, value in node.kwargs.items()}
     elif node.op == "get_attr":
