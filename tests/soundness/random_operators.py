@@ -103,7 +103,8 @@ def _part(tensor: torch.Tensor, placements: Sequence[Placement], place: Sequence
     for placement, coordinate, size in zip(placements, place, mesh, strict=True):
         if isinstance(placement, Shard):
             tensor = tensor.chunk(size, placement.dim)[coordinate]
-    return tensor
+    # A rank's own part; some kernels read the statistics of a norm as if nothing lay between their elements.
+    return tensor.contiguous()
 
 
 def _follow(value: torch.Tensor, followers: Sequence[Follower]) -> torch.Tensor:
