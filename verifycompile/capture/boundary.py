@@ -14,6 +14,7 @@ from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
 from verifycompile.torch_interface.dynamo import TracedFrame, source_name
+from verifycompile.torch_interface.returned_values import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Export:
     ``names``: one per Dynamo graph input. ``results``: for each result of the Dynamo graph the names of the user's
     outputs that it is (``output.N``, N counts the tensors of the flattened return value).
     ``passed_through``: ``output.N`` -> input name, for outputs that are an input itself.
+    ``places``: where the user finds an output -> its name.
     """
 
     traced: TracedFrame
@@ -30,6 +32,7 @@ class Export:
     names: tuple[InputName, ...]
     results: tuple[tuple[str, ...], ...]
     passed_through: dict[str, str]
+    places: Mapping[Place, str] = dataclasses.field(default_factory=dict[Place, str])
 
 
 def export(
@@ -56,7 +59,7 @@ def export(
             "torch cannot trace the model's forward and backward on these inputs.\n"
             f"{type(failure).__name__}: {failure}",
         ) from failure
-    return Export(traced, joint, tuple(names), results, passed_through)
+    return Export(traced, joint, tuple(names), results, passed_through, _places(traced, results))
 
 
 def _name_results(
@@ -82,6 +85,30 @@ def _name_results(
             result.append(f"output.{number}")
             number += 1
     return tuple(tuple(result) for result in results), passed_through
+
+
+def _places(traced: TracedFrame, results: tuple[tuple[str, ...], ...]) -> dict[Place, str]:
+    output = next(iter(traced.graph.graph.find_nodes(op="output")))
+    returned_by_graph: list[Any] = list(output.args[0])
+    of_result = {
+        item.name: names[0]
+        for item, names in zip(returned_by_graph, results, strict=True)
+        if isinstance(item, torch.fx.Node)
+    }
+    left = traced.left_behind
+    tensors = [(place, leaf) for place, leaf in left.returned.items() if isinstance(leaf, torch.fx.Node)]
+    places: dict[Place, str] = {}
+    if traced.returned is not None and len(traced.returned) != len(tensors):
+        tensors = []
+    for number, (place, leaf) in enumerate(tensors):
+        if traced.returned is not None:
+            places[place] = f"output.{number}"
+        elif leaf.name in of_result:
+            places[place] = of_result[leaf.name]
+    for place, leaf in left.changed.items():
+        if isinstance(leaf, torch.fx.Node) and leaf.name in of_result:
+            places[place] = of_result[leaf.name]
+    return places
 
 
 def boundary_blockers(exported: Export) -> tuple[Blocker, ...]:

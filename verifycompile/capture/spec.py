@@ -24,6 +24,7 @@ from verifycompile.capture.boundary import (
 from verifycompile.capture.buffers import differing_buffers
 from verifycompile.capture.compare import check_against, unify_symbols
 from verifycompile.capture.copied_frame import copied_frame
+from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
@@ -77,13 +78,17 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     )
     if has_rank_operators(captured.exported.joint.graph):
         raise UsageError("VC307", _STILL_PARALLEL)
+    mesh = implementation.mesh
+    matched = correspond(captured.exported, exported, () if mesh is None else mesh.shape)
+    captured = dataclasses.replace(captured, exported=matched.spec)
     hooks = hooks_of(captured.exported) if options.spec is not None else local_hooks(hooks_of(exported))
     hooked = apply_hooks(captured.exported, hooks)
     program = _program(dataclasses.replace(captured, exported=hooked.exported))
     program = dataclasses.replace(
         program,
-        blockers=(*program.blockers, *hooked.blockers),
-        assumptions=(*program.assumptions, *hooked.assumptions),
+        # Ranks that run different programs, as stages do, need not return the same.
+        blockers=(*program.blockers, *hooked.blockers, *(() if implementation.ranks else matched.blockers)),
+        assumptions=(*program.assumptions, *hooked.assumptions, *matched.assumptions),
     )
     check_against(program, implementation, captured.exported.passed_through, exported.passed_through)
     program = unify_symbols(program, implementation)

@@ -32,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from verifycompile.torch_interface.attributes import lift_attributes
 from verifycompile.torch_interface.collective_tracing import trace_collectives
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
+from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.strided import strided_shards_by_views
 
@@ -85,6 +86,7 @@ class TracedFrame:
     (a graph break, or a container that Dynamo models in a way we do not read).
     ``is_broken``: a graph break ends the graph; the rest of the frame is compiled on its own.
     ``hooks``: placeholder name -> hooks that the frame registers on the gradient of that input.
+    ``left_behind``: where the results go; its nodes have the names of those in ``graph``.
     """
 
     frame: Frame
@@ -94,6 +96,7 @@ class TracedFrame:
     context: TracingContext
     is_broken: bool = False
     hooks: Mapping[str, tuple[GradientHook, ...]] = dataclasses.field(default_factory=dict[str, Any])
+    left_behind: LeftBehind = dataclasses.field(default_factory=LeftBehind)
 
 
 def is_inside_dynamo() -> bool:
@@ -127,6 +130,7 @@ def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[
         context=TracingContext.get(),
         is_broken=_root_translator().instruction_pointer is not None,
         hooks=hooks_of_traced_code(),
+        left_behind=left_behind(_root_translator()),
     )
 
 

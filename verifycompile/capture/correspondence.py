@@ -1,0 +1,106 @@
+"""Which output of the spec belongs to which of the implementation: those that the user finds at the same place."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch.fx
+
+from verifycompile.capture.boundary import Export
+from verifycompile.program import Blocker
+from verifycompile.torch_interface.returned_values import Constant, Leaf, Place, Symbol
+
+
+@dataclasses.dataclass(frozen=True)
+class Correspondence:
+    """``spec``: with the names of the implementation's outputs. ``blockers``: results that are no tensors differ."""
+
+    spec: Export
+    blockers: tuple[Blocker, ...]
+    assumptions: tuple[str, ...]
+
+
+def correspond(spec: Export, implementation: Export, sizes: Sequence[int]) -> Correspondence:
+    """``sizes``: of the mesh axes. Where no place is the same in both, outputs correspond in their order."""
+    blockers: list[Blocker] = []
+    assumptions: list[str] = []
+    ours, theirs = implementation.traced.left_behind.returned, spec.traced.left_behind.returned
+    for place in theirs.keys() & ours.keys():
+        text = _differing(theirs[place], ours[place])
+        if text is None:
+            continue
+        if _is_share(theirs[place], ours[place], sizes):
+            assumptions.append(f"what is returned{_shown(place)} is each rank's own number: {text}")
+        elif isinstance(theirs[place], Symbol) and isinstance(ours[place], Symbol):
+            assumptions.append(f"what is returned{_shown(place)} is not compared: {text}")
+        else:
+            blockers.append(Blocker(None, "VC107", f"what is returned{_shown(place)} differs: {text}"))
+    return Correspondence(_renamed(spec, implementation), tuple(sorted(blockers, key=str)), tuple(sorted(assumptions)))
+
+
+def _differing(expected: Leaf, found: Leaf) -> str | None:
+    """How a result that is no tensor in one of the programs differs; None where it does not."""
+    if isinstance(expected, torch.fx.Node) and isinstance(found, torch.fx.Node):
+        return None
+    if isinstance(found, torch.fx.Node) and isinstance(expected, Constant) and expected.value is None:
+        return None  # a further output
+    same = isinstance(expected, Constant) and isinstance(found, Constant) and repr(expected.value) == repr(found.value)
+    return None if same else f"{_described(expected)} in the spec, {_described(found)} in the implementation"
+
+
+def _described(leaf: Leaf) -> str:
+    if isinstance(leaf, Constant):
+        return repr(leaf.value)
+    return "a number" if isinstance(leaf, Symbol) else "a tensor"
+
+
+def _is_share(expected: Leaf, found: Leaf, sizes: Sequence[int]) -> bool:
+    """Whether the ranks' whole numbers, such as counts of rows, add up to the spec's over some mesh axes."""
+    if not isinstance(expected, Constant) or not isinstance(found, Constant):
+        return False
+    whole, own = expected.value, found.value
+    if type(whole) is not int or type(own) is not int:
+        return False
+    axes = itertools.chain.from_iterable(itertools.combinations(sizes, k) for k in range(len(sizes) + 1))
+    return any(own * math.prod(chosen) == whole for chosen in axes)
+
+
+def _shown(place: Place) -> str:
+    if not place:
+        return ""
+    return " at " + "".join(item if str(item).startswith(".") else f"[{item}]" for item in map(str, place))
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+def _renamed(spec: Export, implementation: Export) -> Export:
+    found: dict[str, list[str]] = {name: [] for name in sorted(_names(spec))}
+    for place, name in spec.places.items():
+        if place in implementation.places and name in found:
+            found[name].append(implementation.places[place])
+    taken = {name for names in found.values() for name in names}
+    if not taken or all(set(names) == {name} for name, names in found.items()):
+        return spec
+    fresh = (
+        name
+        for number in itertools.count()
+        if (name := f"output.{number}") not in taken | found.keys() | _names(implementation)
+    )
+    renamed = {
+        name: tuple(dict.fromkeys(names)) if names else (next(fresh) if name in taken else name,)
+        for name, names in found.items()
+    }
+    return dataclasses.replace(
+        spec,
+        results=tuple(tuple(dict.fromkeys(new for name in names for new in renamed[name])) for names in spec.results),
+        passed_through={new: source for name, source in spec.passed_through.items() for new in renamed[name]},
+    )
+
+
+def _names(exported: Export) -> set[str]:
+    """All names of outputs."""
+    return {name for names in exported.results for name in names} | set(exported.passed_through)
