@@ -42,7 +42,7 @@ Leaf = torch.fx.Node | Constant | Symbol
 class LeftBehind:
     """``returned``: what the return value holds. ``changed``: tensors put into objects that were there before.
 
-    The places in ``changed`` begin with the expression of the object.
+    The places in ``changed`` begin with where the object comes from.
     """
 
     returned: Mapping[Place, Leaf] = dataclasses.field(default_factory=dict[Place, Leaf])
@@ -60,7 +60,7 @@ def left_behind(root: Any) -> LeftBehind:
         source = getattr(variable, "source", None)
         if source is None or isinstance(source, TempLocalSource) or not effects.is_modified(variable):
             continue
-        leaves = _leaves(variable, (str(source.name),), effects.store_attr_mutations, frozenset())
+        leaves = _leaves(variable, (repr(source),), effects.store_attr_mutations, frozenset())
         changed.update((place, leaf) for place, leaf in leaves if isinstance(leaf, torch.fx.Node))
     return LeftBehind(returned, changed)
 
