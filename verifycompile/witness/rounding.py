@@ -16,36 +16,17 @@ CHANGE = 1e-9
 """Relative change of every result that may have been rounded."""
 ROUNDING_FACTOR = 1e-3
 """Accepted difference in parts of the response to that change: some thousand units in the last place of each result."""
-_EXACT = frozenset(
-    (
-        *("_to_copy", "alias", "clone", "copy", "detach", "fill", "full", "full_like", "ones", "ones_like", "zeros"),
-        *(
-            "zeros_like",
-            "new_zeros",
-            "expand",
-            "repeat",
-            "flip",
-            "roll",
-            "cat",
-            "stack",
-            "constant_pad_nd",
-            "diag_embed",
-        ),
-        *(
-            "diag_embed",
-            "tril",
-            "triu",
-            "slice_backward",
-            "select_backward",
-            "unfold_backward",
-            "slice_scatter",
-            "select_scatter",
-        ),
-        *("abs", "neg", "relu", "threshold_backward", "clamp", "clamp_min", "clamp_max", "where", "masked_fill"),
-        *("max", "min", "amax", "amin", "maximum", "minimum", "median", "sort", "topk", "max_pool2d_with_indices"),
-        *("embedding", "gather", "index", "index_select", "index_put", "scatter", "masked_scatter"),
-    )
+_MOVING = (
+    *("_to_copy", "alias", "clone", "copy", "detach", "expand", "repeat", "flip", "roll", "cat", "stack", "diag_embed"),
+    *("constant_pad_nd", "slice_backward", "select_backward", "unfold_backward", "slice_scatter", "select_scatter"),
+    *("embedding", "gather", "index", "index_select", "index_put", "scatter", "masked_scatter", "tril", "triu"),
 )
+_SELECTING = (
+    *("max", "min", "amax", "amin", "maximum", "minimum", "median", "sort", "topk", "max_pool2d_with_indices"),
+    *("abs", "neg", "relu", "threshold_backward", "clamp", "clamp_min", "clamp_max", "where", "masked_fill"),
+)
+_CREATING = ("fill", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like", "new_zeros")
+_EXACT = frozenset((*_MOVING, *_SELECTING, *_CREATING))
 """Operators whose results are elements of their operands (or whole numbers), so that equal elements stay equal."""
 
 
