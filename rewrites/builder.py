@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from verifycompile.ir.pieces import (
     whole_dim_of_fresh,
 )
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
-from verifycompile.ir.sign import is_nonnegative
+from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
 from verifycompile.ir.window import WINDOW
@@ -329,26 +330,33 @@ class Builder:
     # -- comparisons
 
     def equal(self, left: View | Number, right: View | Number) -> View:
-        return self._compared(indicator.equal, left, right)
+        return self._compared(indicator.equal, known_equal, left, right)
 
     def less(self, left: View | Number, right: View | Number) -> View:
         if self._wraps_around():
             return self.pointwise(indicator.LESS, left, right)
-        return self._compared(indicator.less, left, right)
+        return self._compared(indicator.less, functools.partial(known_order, strict=True), left, right)
 
     def less_equal(self, left: View | Number, right: View | Number) -> View:
         if self._wraps_around():
             return self.pointwise(indicator.LESS_EQUAL, left, right)
-        return self._compared(indicator.less_equal, left, right)
+        return self._compared(indicator.less_equal, functools.partial(known_order, strict=False), left, right)
 
     def _wraps_around(self) -> bool:
         """Whether differences of the call's operands may be other numbers than those of whole numbers."""
         return not _SHORT_INTEGERS.isdisjoint(self.call.dtypes.values())
 
     def _compared(
-        self, comparison: Callable[[TermPool, View, View], View], left: View | Number, right: View | Number
+        self,
+        comparison: Callable[[TermPool, View, View], View],
+        known: Callable[[TermPool, View, View], bool | None],
+        left: View | Number,
+        right: View | Number,
     ) -> View:
         views = self.aligned(left, right)
+        if (truth := known(self.pool, *views)) is not None:
+            self.pool.lemma_trace.append(("sign-compared", ""))
+            return self._expanded(self.pool.constant(int(truth), views[0].shape), views)
         return self._expanded(comparison(self.pool, *views), views)
 
     def negate(self, view: View) -> View:

@@ -103,6 +103,7 @@ HUBER_DERIVATIVE = Operation("huber_derivative")
 BINARY_CROSS_ENTROPY = Operation("binary_cross_entropy")
 BINARY_CROSS_ENTROPY_DERIVATIVE = Operation("binary_cross_entropy_derivative")
 XLOGY = Operation("xlogy")
+ENTROPY = Operation("entropy")
 
 
 def reduced(b: Builder, view: View, reduction: int) -> View:
@@ -206,3 +207,10 @@ def xlogy(b: Builder, self: View | Number, other: View | Number) -> View:
     if isinstance(other, View) and is_positive(other):
         return b.mul(self, b.log(other))
     return b.pointwise(XLOGY, self, other)
+
+
+@operator(aten.special_entr.default)
+def entr(b: Builder, self: View) -> View:
+    """``- x log(x)`` of what is greater than zero; zero at zero, minus infinity below."""
+    require_real(b, "self")
+    return b.scale(b.mul(self, b.log(self)), -1) if is_positive(self) else b.pointwise(ENTROPY, self)

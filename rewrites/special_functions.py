@@ -23,7 +23,7 @@ NEXT_AFTER = Operation("nextafter")
 FUNCTIONS = (
     "acosh", "asinh", "atanh", "digamma", "erfinv", "frac", "i0", "logit", "mvlgamma", "polygamma", "sinc",
     "special_airy_ai", "special_bessel_j0", "special_bessel_j1", "special_bessel_y0", "special_bessel_y1",
-    "special_entr", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
+    "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_log_ndtr",
     "special_modified_bessel_i0", "special_modified_bessel_i1", "special_modified_bessel_k0",
     "special_modified_bessel_k1", "special_ndtri", "special_scaled_modified_bessel_k0",
     "special_scaled_modified_bessel_k1", "special_spherical_bessel_j0", "hardshrink", "softshrink", "threshold",

@@ -124,6 +124,11 @@ STEPS = (
         "what is done to each position of a concatenation is the concatenation of what is done to the pieces",
         "rewrites/piecewise.py: _split",
     ),
+    Step(
+        "VL93", "sign-compared", "what is above zero is no number up to zero, what is not negative is above those "
+        "below zero",
+        "ir/sign.py: known_equal, known_order",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -141,6 +146,6 @@ PROOFS = {
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
     "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
     "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION, "VL90": POINT,
-    "VL71": INDUCTION, "VL91": POINT, "VL92": POINT,
+    "VL71": INDUCTION, "VL91": POINT, "VL92": POINT, "VL93": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -70,6 +70,7 @@ POINTWISE: dict[str, Callable[..., Tensor]] = {
     "binary_cross_entropy": lambda _, x, y: _binary_cross_entropy(x, y),
     "binary_cross_entropy_derivative": lambda _, x, y: _binary_cross_entropy_derivative(x, y),
     "xlogy": lambda _, x, y: torch.xlogy(x, y),
+    "entropy": lambda _, x: torch.special.entr(x),
     "power_of_number": lambda a, x: torch.pow(a[0], x),
     "power_of_tensor": lambda _, x, y: torch.pow(x, y),
     "nextafter": lambda a, x, y: torch.nextafter(x.to(a[0]), y.to(a[0])).double(),

@@ -248,6 +248,14 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
         Claim("a fraction", one_where(z3.ToReal(j) == x) == 0, {"no whole number": z3.Not(z3.IsInt(x))}),
     ],
+    "VL93": [
+        Claim("equal", one_where(x == 0) == 0, {"positive": x > 0}),
+        Claim("equal to less", one_where(x == y) == 0, {"not negative": x >= 0, "below zero": y < 0}),
+        Claim("less", one_where(x < y) == 0, {"not negative": x >= 0, "up to zero": y <= 0}),
+        Claim("at most", one_where(x <= 0) == 0, {"positive": x > 0}),
+        Claim("greater", one_where(x > 0) == 1, {"positive": x > 0}),
+        Claim("at least", one_where(x >= y) == 1, {"not negative": x >= 0, "up to zero": y <= 0}),
+    ],
     "VL58": [
         Claim("window of a window", at(s + (t + k)) == at((s + t) + k)),
     ],

@@ -59,6 +59,8 @@ add(aten.xlogy.Tensor, whole(3, 3, 4).double(), positive(3, 4))
 add(aten.xlogy.Tensor, real(3, 4), positive(3, 4).exp())
 add(aten.xlogy.Scalar_Self, 0.5, positive(3, 4))
 add(aten.xlogy.Scalar_Other, real(3, 4), 2.5)
+add(aten.special_entr.default, positive(3, 4))
+add(aten.special_entr.default, whole(3, 3, 4).double().abs())
 
 # ------------------------------------------------------------------------------------------------ ordering
 

@@ -17,7 +17,7 @@ for _name in (
 ):  # fmt: skip
     add(getattr(aten, _name).default, real(3, 4))
 for _name in (
-    "special_bessel_y0", "special_bessel_y1", "special_entr", "special_modified_bessel_k0",
+    "special_bessel_y0", "special_bessel_y1", "special_modified_bessel_k0",
     "special_modified_bessel_k1", "special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1",
 ):  # fmt: skip
     add(getattr(aten, _name).default, positive(3, 4))

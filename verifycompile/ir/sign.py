@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import sympy
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT
+from verifycompile.ir.algebra import COMBINE, CONTRACT, has_infinity
 from verifycompile.ir.exponential import EXPONENTIAL, is_positive
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import Scalar
-from verifycompile.ir.term import UNIT, View
+from verifycompile.ir.term import UNIT, TermPool, View
 
 _NONNEGATIVE = frozenset({"abs", "one", EXPONENTIAL.name})
 _EXTREMES = frozenset({"maximum", "minimum", "reduce_max", "reduce_min"})
@@ -27,6 +29,39 @@ def is_positive_sum(view: View) -> bool:
         not operand.is_zero and (operand.term.operation is UNIT or is_positive(operand.unscaled()))
         for operand in view.term.operands
     )
+
+
+def known_equal(pool: TermPool, left: View, right: View) -> bool | None:
+    """``left == right`` where signs tell: what is greater than zero is none of the numbers up to zero."""
+    for value, number in ((left, right), (right, left)):
+        bound = _number(pool, number)
+        if bound is None or has_infinity(value):
+            continue
+        if (bound < 0 and is_nonnegative(value)) or (bound == 0 and _is_positive(value)):
+            return False
+    return None
+
+
+def known_order(pool: TermPool, left: View, right: View, *, strict: bool) -> bool | None:
+    """``left < right`` (``strict``) or ``left <= right`` between a value and a number, where signs tell."""
+    if (bound := _number(pool, right)) is not None and not has_infinity(left):
+        below = bound < 0 or (bound == 0 and (strict or _is_positive(left)))
+        return False if below and is_nonnegative(left) else None
+    if (bound := _number(pool, left)) is not None and not has_infinity(right):
+        above = bound < 0 or (bound == 0 and (not strict or _is_positive(right)))
+        return True if above and is_nonnegative(right) else None
+    return None
+
+
+def _number(pool: TermPool, view: View) -> Fraction | None:
+    return view.coefficient if view.term is pool.unit and isinstance(view.coefficient, Fraction) else None
+
+
+def _is_positive(view: View) -> bool:
+    scale = view.coefficient
+    if view.is_zero or not isinstance(scale, Fraction) or scale <= 0:
+        return False
+    return is_positive(view.unscaled()) or is_positive_sum(view)
 
 
 def _is_nonnegative_number(value: Scalar) -> bool:

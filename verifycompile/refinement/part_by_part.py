@@ -199,4 +199,3 @@ def _at(view: View, dim: int, digits: tuple[Digit, Digit], shape: tuple[Size, ..
     replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
     replacement[dim] = digits
     return substitute(view, replacement, shape)
-
