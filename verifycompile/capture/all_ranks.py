@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping
 
 import torch.fx
@@ -13,9 +12,10 @@ from verifycompile.capture.common_graph import Differences, DifferentGraphsError
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.rank_constants import rank_constant_blockers
-from verifycompile.capture.rank_sources import RankAttribute, acting_attributes, rank_attributes, stored_reads
+from verifycompile.capture.rank_numbers import RankNumber, acting_numbers, rank_numbers, ranks_to_capture
+from verifycompile.capture.rank_sources import RankAttribute, rank_attributes, stored_reads
 from verifycompile.capture.tidy import without_copies
-from verifycompile.program import Blocker, Mesh, Program
+from verifycompile.program import Blocker, Program
 from verifycompile.torch_interface.acting_rank import acted_variables, acting_as
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.globalize import Relocator
@@ -24,8 +24,6 @@ from verifycompile.torch_interface.rank_reads import CodeRead, reads_in_traced_c
 from verifycompile.torch_interface.ranks import has_messages
 from verifycompile.torch_interface.tensors import forget_layouts, of_acting_rank
 
-ALL_UP_TO = 32
-"""Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
 EACH_UP_TO = 16
 """Up to so many ranks may run different programs: the proof then grows with their number."""
 
@@ -49,20 +47,20 @@ def for_all_ranks(
     Where the ranks run different programs the result has blockers and the graph stays as it is.
     """
     mesh = root.refined.mesh
-    attributes = rank_attributes(traced, mesh)
+    attributes, unknown = _numbers(traced, root)
     named = reads_in_traced_code(traced.context)
     by_name = {read.name for read in named}
     reads = (*named, *(read for read in stored_reads(traced) if read.name.rpartition(".")[2] not in by_name))
     export_reads = exported.joint.rank_reads
-    if not reads and not export_reads and not attributes:
+    if not reads and not export_reads and not attributes and not unknown:
         return ForAllRanks(root)
     graph = exported.joint.graph
     if own_rank() not in mesh.ranks:
         return ForAllRanks(root, rank_constant_blockers(graph, reads, export_reads))
-    unknown = _unknown_variables(reads)
+    unknown = (*unknown, *_unknown_variables(reads))
     if unknown:
         return ForAllRanks(root, rank_constant_blockers(graph, unknown, ()))
-    taken = tuple(f"`{item.path}` holds the number of the rank on every rank, as on this one" for item in attributes)
+    taken = tuple(item.assumption for item in attributes)
     ranks = ranks_to_capture(mesh)
     try:
         graphs = {
@@ -88,7 +86,18 @@ def for_all_ranks(
     return ForAllRanks(finer, assumptions=(*taken, text))
 
 
-def _read_of(traced: TracedFrame, attribute: RankAttribute) -> CodeRead:
+def _numbers(
+    traced: TracedFrame, root: Root
+) -> tuple[tuple[RankAttribute | RankNumber, ...], tuple[CodeRead, ...]]:
+    """What the program read that holds the rank or what was computed of it, and what of that is not known."""
+    named = rank_attributes(traced, root.refined.mesh)
+    known, unknown = rank_numbers(traced, root, named)
+    return (*named, *known), unknown
+
+
+def _read_of(traced: TracedFrame, attribute: RankAttribute | RankNumber) -> CodeRead:
+    if isinstance(attribute, RankNumber):
+        return attribute.source
     code = traced.frame.code
     return CodeRead(code.co_filename, code.co_firstlineno, code.co_name, attribute.path)
 
@@ -115,12 +124,14 @@ def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame
     if len(mesh.ranks) > EACH_UP_TO or own_rank() not in mesh.ranks:
         return ()
     assumption = f"the program was captured as each of its {len(mesh.ranks)} ranks, with the objects of this one"
-    attributes = rank_attributes(traced, mesh)
+    attributes, unknown = _numbers(traced, root)
+    if unknown:
+        return ()
     programs: list[Program] = []
     for rank in mesh.ranks:
         forget_layouts()
         try:
-            with acting_as(rank, root.mesh), acting_attributes(attributes, rank, mesh):
+            with acting_as(rank, root.mesh), acting_numbers(attributes, rank, mesh):
                 program = trace_frame(copied_frame(traced.frame, Relocator(of_acting_rank)), capture)
         except GraphBreakError:
             return ()
@@ -128,24 +139,10 @@ def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame
             forget_layouts()
         # Nodes of a rank's graph are not those of the merged program.
         blockers = tuple(dataclasses.replace(blocker, node=None) for blocker in program.blockers)
-        taken = (f"`{item.path}` holds the number of the rank on every rank, as on this one" for item in attributes)
+        taken = (item.assumption for item in attributes)
         assumptions = (assumption, *taken, *program.assumptions)
         programs.append(dataclasses.replace(program, blockers=blockers, assumptions=assumptions))
     return tuple(programs)
-
-
-def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
-    """All ranks of a small mesh; of a large one those with a first, second or last coordinate on every axis."""
-    if len(mesh.ranks) <= ALL_UP_TO:
-        return mesh.ranks
-    chosen = [sorted({0, min(1, axis.size - 1), axis.size - 1}) for axis in mesh.axes]
-    ranks: list[int] = []
-    for place in itertools.product(*chosen):
-        position = 0
-        for index, size in zip(place, mesh.shape, strict=True):
-            position = position * size + index
-        ranks.append(mesh.ranks[position])
-    return tuple(ranks)
 
 
 def _graph_of(
@@ -153,10 +150,10 @@ def _graph_of(
     traced: TracedFrame,
     root: Root,
     capture: Callable[[TracedFrame], Export],
-    attributes: tuple[RankAttribute, ...],
+    attributes: tuple[RankAttribute | RankNumber, ...],
 ) -> torch.fx.GraphModule:
     try:
-        with acting_as(rank, root.mesh), acting_attributes(attributes, rank, root.refined.mesh):
+        with acting_as(rank, root.mesh), acting_numbers(attributes, rank, root.refined.mesh):
             return trace_frame(traced.frame, lambda frame: capture(frame).joint.graph)
     except GraphBreakError as broken:
         raise DifferentGraphsError(f"rank {rank} does not trace to one graph ({broken})", None) from broken

@@ -7,10 +7,9 @@ be it, which is an assumption of the report.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from verifycompile.capture.names import SourcePath
@@ -33,10 +32,18 @@ class RankAttribute:
     owner: Any
     name: str
     path: str
+    held: int
     axis: int | None
+
+    @property
+    def assumption(self) -> str:
+        return f"`{self.path}` holds the number of the rank on every rank, as on this one"
 
     def value(self, rank: int, mesh: Mesh) -> int:
         return rank if self.axis is None else coordinate_of(rank, mesh)[self.axis]
+
+    def write(self, value: Any) -> None:
+        vars(self.owner)[self.name] = value
 
 
 def stored_reads(traced: TracedFrame) -> tuple[CodeRead, ...]:
@@ -77,19 +84,6 @@ def _attributes(traced: TracedFrame, mesh: Mesh) -> Iterator[RankAttribute]:
         axis = names.index(called["axis"]) if called["axis"] in names else None
         if axis is None and called["axis"] not in _OF_THE_JOB and len(mesh.axes) > 1:
             continue
-        attribute = RankAttribute(owner, str(path.steps[-1][1]), path.dotted(), axis)
+        attribute = RankAttribute(owner, str(path.steps[-1][1]), path.dotted(), held, axis)
         if attribute.value(own_rank(), mesh) == held:
             yield attribute
-
-
-@contextlib.contextmanager
-def acting_attributes(attributes: tuple[RankAttribute, ...], rank: int, mesh: Mesh) -> Generator[None]:
-    """While entered, the attributes hold the number of ``rank``."""
-    before = [vars(attribute.owner)[attribute.name] for attribute in attributes]
-    try:
-        for attribute in attributes:
-            vars(attribute.owner)[attribute.name] = attribute.value(rank, mesh)
-        yield
-    finally:
-        for attribute, value in zip(attributes, before, strict=True):
-            vars(attribute.owner)[attribute.name] = value

@@ -10,10 +10,11 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, coordinate_of, line_through, mixed_radix
+from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 
 
 def acted_variables(own: int) -> tuple[str, ...]:
@@ -70,6 +71,33 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
             DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]
         groups.update(before)
         os.environ.update(variables)
+
+
+@contextlib.contextmanager
+def nothing_communicated() -> Generator[None]:
+    """While entered, a collective or a new process group raises ``CommunicationError``."""
+    make_group = distributed_c10d._new_process_group_helper
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CommunicationError("a process group is made")
+
+    distributed_c10d._new_process_group_helper = refuse
+    try:
+        with _NoCollectives():
+            yield
+    finally:
+        distributed_c10d._new_process_group_helper = make_group
+
+
+class CommunicationError(Exception):
+    """What is run for the sake of one rank wants to speak to others."""
+
+
+class _NoCollectives(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in COLLECTIVE_NAMESPACES:
+            raise CommunicationError(f"`{func}` is called")
+        return func(*args, **(kwargs or {}))
 
 
 def _counterpart(members: dict[int, int], rank: int, mesh: Mesh) -> dict[int, int]:

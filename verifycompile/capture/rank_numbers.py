@@ -1,0 +1,294 @@
+"""Numbers that a program computed of its rank before the traced call, as they are on other ranks.
+
+Dynamo's guards name what the traced program read; the source says which of it depends on the rank (``rank_flow``) and
+how (``rank_values``). A number that cannot be computed for other ranks blocks the proof.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import sys
+import sysconfig
+import types
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any
+
+from verifycompile.capture.meshes import Root
+from verifycompile.capture.names import SourcePath
+from verifycompile.capture.rank_flow import Assigned, rank_flow
+from verifycompile.capture.rank_sources import RankAttribute
+from verifycompile.capture.rank_values import Recomputation, UnknownValueError, attributes_of, is_number
+from verifycompile.program import Mesh
+from verifycompile.torch_interface.acting_rank import acting_as
+from verifycompile.torch_interface.dynamo import TracedFrame
+from verifycompile.torch_interface.mesh import own_rank
+from verifycompile.torch_interface.rank_reads import CodeRead, guarded_sources
+from verifycompile.torch_interface.source import is_user_file
+
+ALL_UP_TO = 32
+"""Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
+
+
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+"""Packages there are read only where a class of theirs is used."""
+_OWN = __name__.partition(".")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankNumber:
+    """A variable or an attribute. ``values``: on each rank that is captured. ``source``: where it is set."""
+
+    path: str
+    holders: tuple[Any, ...] = dataclasses.field(compare=False)
+    name: str
+    held: Any
+    values: Mapping[int, Any] = dataclasses.field(compare=False)
+    source: CodeRead
+
+    @property
+    def assumption(self) -> str:
+        place = f"{self.source.file.rpartition('/')[2]}:{self.source.line}"
+        return f"`{self.path}` holds on every rank what {place} computes there, as on this one"
+
+    def value(self, rank: int, mesh: Mesh) -> Any:  # noqa: ARG002 - as RankAttribute has it
+        return self.values[rank]
+
+    def write(self, value: Any) -> None:
+        for holder in self.holders:
+            if isinstance(holder, types.CellType):
+                holder.cell_contents = value
+            else:
+                holder[self.name] = value
+
+
+@contextlib.contextmanager
+def acting_numbers(numbers: Iterable[RankAttribute | RankNumber], rank: int, mesh: Mesh) -> Generator[None]:
+    """While entered, the attributes and variables hold what they hold on ``rank``."""
+    taken = tuple(numbers)
+    try:
+        for number in taken:
+            number.write(number.value(rank, mesh))
+        yield
+    finally:
+        for number in taken:
+            number.write(number.held)
+
+
+def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
+    """All ranks of a small mesh; of a large one those with a first, second or last coordinate on every axis."""
+    if len(mesh.ranks) <= ALL_UP_TO:
+        return mesh.ranks
+    chosen = [sorted({0, min(1, axis.size - 1), axis.size - 1}) for axis in mesh.axes]
+    ranks: list[int] = []
+    for place in itertools.product(*chosen):
+        position = 0
+        for index, size in zip(place, mesh.shape, strict=True):
+            position = position * size + index
+        ranks.append(mesh.ranks[position])
+    return tuple(ranks)
+
+
+def rank_numbers(
+    traced: TracedFrame, root: Root, named: tuple[RankAttribute, ...]
+) -> tuple[tuple[RankNumber, ...], tuple[CodeRead, ...]]:
+    """What the traced program read that differs by rank, and reads of what may differ and is not known there."""
+    reads = list(_Reads(traced, {(id(item.owner), item.name) for item in named}).found())
+    if not reads or own_rank() not in root.refined.mesh.ranks:
+        return (), tuple(read.code for read in reads)
+    own = own_rank()
+    ranks = tuple(dict.fromkeys((own, *ranks_to_capture(root.refined.mesh))))
+    values: dict[int, dict[int, Any]] = {index: {} for index in range(len(reads))}
+    for rank in ranks:
+        with acting_as(rank, root.mesh), acting_numbers(named, rank, root.refined.mesh):
+            for index, read in enumerate(reads):
+                with contextlib.suppress(UnknownValueError):
+                    values[index][rank] = read.recompute()
+    known: list[RankNumber] = []
+    unknown: list[CodeRead] = []
+    for index, read in enumerate(reads):
+        found = values[index]
+        if len(found) < len(ranks) or found[own] != read.held or type(found[own]) is not type(read.held):
+            unknown.append(read.code)
+        elif any(value != read.held for value in found.values()):
+            known.append(RankNumber(read.path, read.holders, read.name, read.held, found, read.code))
+    return tuple(known), tuple(unknown)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variable:
+    """``inside``: qualified name of the function whose free variable it is; None for a global variable."""
+
+    path: str
+    name: str
+    holders: tuple[Any, ...]
+    file: str
+    inside: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """A variable or attribute that depends on the rank as the source has it."""
+
+    path: str
+    name: str
+    holders: tuple[Any, ...]
+    held: Any
+    found: tuple[Assigned, ...]
+    owner: Any
+    values: Recomputation
+
+    @property
+    def code(self) -> CodeRead:
+        first = self.found[0]
+        function = "<module>" if first.scope.function is None else first.scope.function.name
+        return CodeRead(first.scope.file, first.line, function, self.path)
+
+    def recompute(self) -> Any:
+        if self.owner is None:
+            return self.values.variable(self.name, self.found)
+        return self.values.attribute(self.owner, self.name, self.found)
+
+
+class _Reads:
+    """What the guards of a traced frame say was read, where it depends on the rank."""
+
+    def __init__(self, traced: TracedFrame, known: set[tuple[int, str]]) -> None:
+        self._frame, self._known = traced.frame, known
+        self._paths = [path for source in guarded_sources(traced.context) if (path := SourcePath.parse(source))]
+        self._live = tuple(_live_frames())
+        self._flow = rank_flow(self._files(traced))
+        self._values = Recomputation(self._flow, self._globals_of, self._locals_of)
+
+    def found(self) -> Iterator[_Read]:
+        if not self._flow.assigned:
+            return
+        seen: set[tuple[int, str]] = set()
+        for path in self._paths:
+            for read in self._along(path):
+                key = id(read.holders[0] if read.owner is None else read.owner), read.name
+                if key not in seen and key not in self._known:
+                    seen.add(key)
+                    yield read
+
+    def _along(self, path: SourcePath) -> Iterator[_Read]:
+        """Of the objects on the way, those that are numbers."""
+        for length in range(len(path.steps) + 1):
+            held = path.root(length).value(self._frame)
+            if held is None or not is_number(held):
+                continue
+            read = self._variable(path, held) if length == 0 else self._step(path.root(length), held)
+            if read is not None:
+                yield read
+            return
+
+    def _variable(self, path: SourcePath, held: Any) -> _Read | None:
+        frame, name = self._frame, path.variable
+        code = frame.code
+        if path.scope == "G":
+            file = str(frame.globals.get("__file__") or code.co_filename)
+            return self._read_variable(_Variable(path.dotted(), name, (frame.globals,), file, None), held)
+        if name not in code.co_freevars:
+            return None
+        cell = frame.closure[code.co_freevars.index(name)]
+        return self._read_variable(
+            _Variable(path.dotted(), name, (frame.locals, cell), code.co_filename, code.co_qualname), held
+        )
+
+    def _step(self, path: SourcePath, held: Any) -> _Read | None:
+        kind, name = path.steps[-1]
+        owner = path.root(len(path.steps) - 1).value(self._frame)
+        if isinstance(owner, types.CellType):
+            function = path.root(len(path.steps) - 3).value(self._frame)
+            code = getattr(function, "__code__", None)
+            if not isinstance(code, types.CodeType):
+                return None
+            name = code.co_freevars[int(path.steps[-2][1])]
+            variable = _Variable(path.dotted(), name, (owner,), code.co_filename, code.co_qualname)
+            return self._read_variable(variable, held)
+        if kind != ".":
+            return None
+        if isinstance(owner, types.ModuleType):
+            file = getattr(owner, "__file__", None) or ""
+            return self._read_variable(_Variable(path.dotted(), str(name), (vars(owner),), file, None), held)
+        if str(name) not in getattr(owner, "__dict__", {}):
+            return None
+        found = tuple(item for item in attributes_of(self._flow, owner) if item.name == name)
+        if not found:
+            return None
+        return _Read(path.dotted(), str(name), (_Attributes(owner),), held, found, owner, self._values)
+
+    def _read_variable(self, variable: _Variable, held: Any) -> _Read | None:
+        around = None if variable.inside is None else variable.inside.split(".")
+        found = tuple(
+            item
+            for item in self._flow.assigned
+            if item.name == variable.name
+            and not item.is_attribute
+            and item.scope.file == variable.file
+            and (around is None if item.scope.function is None else item.scope.function.name in (around or ()))
+        )
+        if not found:
+            return None
+        return _Read(variable.path, variable.name, variable.holders, held, found, None, self._values)
+
+    def _files(self, traced: TracedFrame) -> Iterator[str]:
+        """Where what the program read may have been computed."""
+        codes = [traced.frame.code, *traced.context.traced_code]
+        files = [code.co_filename for code in codes]
+        for frame in self._live:
+            files.append(frame.f_code.co_filename)
+            for value in list(frame.f_globals.values()):
+                files.extend(file for file in _files_of(value) if not file.startswith(_INSTALLED))
+        for path in self._paths:
+            owner = path.root(len(path.steps) - 1).value(self._frame) if path.steps else None
+            for kind in type(owner).__mro__:
+                files.extend(_files_of(kind))
+        return (file for file in dict.fromkeys(files) if file and is_user_file(file))
+
+    def _globals_of(self, file: str) -> Mapping[str, Any]:
+        for candidate in (self._frame.globals, *(frame.f_globals for frame in self._live)):
+            if candidate.get("__file__") == file:
+                return candidate
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) == file:
+                return vars(module)
+        return {}
+
+    def _locals_of(self, file: str, line: int) -> Mapping[str, Any]:
+        for frame in self._live:
+            if (frame.f_code.co_filename, frame.f_code.co_firstlineno) == (file, line):
+                return frame.f_locals
+        return {}
+
+
+class _Attributes:
+    """The attributes of an object, as a mapping that is written to."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        vars(self._owner)[name] = value
+
+
+def _live_frames() -> Iterator[types.FrameType]:
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name != _OWN and not frame.f_code.co_filename.startswith(_INSTALLED):
+            yield frame
+        frame = frame.f_back
+
+
+def _files_of(value: Any) -> Iterator[str]:
+    """The file of a function, of a class or of a module; none of what comes with Python."""
+    if isinstance(value, types.FunctionType):
+        yield value.__code__.co_filename
+    elif isinstance(value, types.ModuleType):
+        yield getattr(value, "__file__", None) or ""
+    elif isinstance(value, type):
+        module = sys.modules.get(value.__module__)
+        yield (getattr(module, "__file__", None) or "") if module is not None else ""
