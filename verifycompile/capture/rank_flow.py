@@ -11,7 +11,8 @@ import ast
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _READER = re.compile(r"_*get_(?:\w+_)?rank|rank|get_coordinate")
@@ -25,11 +26,15 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """A module, a class body or a function. ``nodes``: the module, then the functions around, innermost last."""
+    """A module, a class body or a function. ``nodes``: the module, then the functions around, innermost last.
+
+    ``classes``: of the file that are read; None where all of it is.
+    """
 
     file: str
     nodes: tuple[ast.Module | Function, ...]
     owner: str = ""
+    classes: frozenset[str] | None = None
 
     @property
     def function(self) -> Function | None:
@@ -66,6 +71,8 @@ class Called:
     node: ast.Call
     scope: Scope
     is_super: bool = False
+    receiver: str = ""
+    """What the function is an attribute of: "self", "module", "object", "" for none."""
 
     def passed(self, function: Function, owner: str, parameter: str) -> tuple[ast.expr, Scope] | None:
         """What is passed for a parameter; None for its default, and where it may be among starred arguments."""
@@ -89,8 +96,12 @@ class RankFlow:
     assigned: dict[Assigned, None] = dataclasses.field(default_factory=dict[Assigned, None])
     calls: dict[str, dict[Called, None]] = dataclasses.field(default_factory=dict[str, dict[Called, None]])
     """Calls by the name of the function or of the class."""
-    functions: set[str] = dataclasses.field(default_factory=set[str])
-    attributes: set[str] = dataclasses.field(default_factory=set[str])
+    functions: set[tuple[str, str]] = dataclasses.field(default_factory=set[tuple[str, str]])
+    """(class or "", function) whose result depends on the rank; class "*" for any object."""
+    attributes: set[tuple[str, str]] = dataclasses.field(default_factory=set[tuple[str, str]])
+    """(class, attribute); class "*" for any object."""
+    imports: set[tuple[str, str]] = dataclasses.field(default_factory=set[tuple[str, str]])
+    """(file, name) of modules, functions and classes."""
     stores: dict[str, set[tuple[str, int]]] = dataclasses.field(default_factory=dict[str, set[tuple[str, int]]])
     """What sets an attribute, of the rank or not: (class, "" for another object; identity of the function)."""
     variables: set[tuple[int, str]] = dataclasses.field(default_factory=set[tuple[int, str]])
@@ -104,14 +115,38 @@ class RankFlow:
     def size(self) -> int:
         return sum(map(len, (self.assigned, self.functions, self.attributes, self.variables, self.bases)))
 
-    def calls_of(self, function: Function, owner: str) -> tuple[Called, ...]:
-        """Calls, by name, of a function or of a method of ``owner``, of a class where it is the constructor."""
-        names = (function.name,) if function.name != "__init__" else self._with_subclasses(owner)
-        return tuple(called for name in names for called in self.calls.get(name, ()))
+    def calls_of(self, function: Function, owner: str, scope: Scope) -> tuple[Called, ...]:
+        """Calls of a function or of a method of ``owner``, of the class where it is the constructor.
 
-    def passes_rank(self, function: Function, owner: str, parameter: str) -> bool:
+        ``scope``: in which it is defined.
+        """
+        names = (function.name,) if function.name != "__init__" else self._with_subclasses(owner)
+        calls = [called for name in names for called in self.calls.get(name, ())]
+        if function.name == "__init__":
+            return tuple(calls)
+        if not owner:
+            return tuple(called for called in calls if called.receiver in ("", "module"))
+        related = self.related(owner)
+        return tuple(
+            called
+            for called in calls
+            if (called.receiver == "self" and called.scope.owner in related)
+            or (called.receiver == "object" and scope.classes is None)
+        )
+
+    def related(self, owner: str) -> set[str]:
+        """The class, what it inherits from and what inherits from it."""
+        found = {owner}
+        for _ in range(_DEPTH):
+            found.update(base for name in tuple(found) for base in self.bases.get(name, ()))
+        below = {owner}
+        for _ in range(_DEPTH):
+            below.update(name for name, bases in self.bases.items() if below & set(bases))
+        return found | below
+
+    def passes_rank(self, function: Function, scope: Scope, owner: str, parameter: str) -> bool:
         """Whether a call passes something for a parameter that depends on the rank."""
-        for called in self.calls_of(function, owner):
+        for called in self.calls_of(function, owner, scope):
             passed = called.passed(function, owner, parameter)
             values = [*called.node.args, *(item.value for item in called.node.keywords)] if called.is_starred else []
             if any(self.depends(value, called.scope) for value in values):
@@ -134,20 +169,50 @@ class RankFlow:
     def _depends(self, node: ast.AST, scope: Scope) -> bool:
         if isinstance(node, ast.Call):
             name = called_name(node.func)
-            return _READER.fullmatch(name) is not None or name in self.functions
+            if _READER.fullmatch(name) is not None:
+                return True
+            receiver = self.receiver(node.func, scope)
+            owners = self.related(scope.owner) if receiver == "self" else {""} if receiver != "object" else {"*"}
+            return any((owner, name) in self.functions for owner in owners)
         if isinstance(node, ast.Constant):
             return isinstance(node.value, str) and _VARIABLE.fullmatch(node.value) is not None
         if isinstance(node, ast.Name):
             return any((id(inside), node.id) in self.variables for inside in scope.nodes)
-        return isinstance(node, ast.Attribute) and node.attr in self.attributes
+        if not isinstance(node, ast.Attribute):
+            return False
+        owners = self.related(scope.owner) if _is_self(node.value) else {"*"}
+        return any((owner, node.attr) in self.attributes for owner in owners)
+
+    def receiver(self, function: ast.expr, scope: Scope) -> str:
+        """What a called function is an attribute of, as ``Called`` has it."""
+        if not isinstance(function, ast.Attribute):
+            return ""
+        if _is_self(function.value):
+            return "self"
+        is_module = isinstance(function.value, ast.Name) and (scope.file, function.value.id) in self.imports
+        return "module" if is_module else "object"
 
 
-def rank_flow(files: Iterable[str]) -> RankFlow:
-    """Everything in ``files`` that is computed of the rank."""
-    texts = {file: text for file in dict.fromkeys(files) if (text := _text(file)) is not None}
+def rank_flow(files: Mapping[str, frozenset[str] | None]) -> RankFlow:
+    """Everything in ``files`` that is computed of the rank.
+
+    Of a file with a set of classes only these are read, and what is outside of all classes: the files of packages,
+    where a name alone says little. None: all of it.
+    """
+    texts = {file: text for file in files if (text := _text(file)) is not None}
     if not any(_MAY_READ.search(text) for text in texts.values()):
         return RankFlow()
-    return _analyse(tuple((file, text) for file, text in texts.items() if "rank" in text.lower()))
+    return _analyse(tuple((file, text, files[file]) for file, text in texts.items() if "rank" in text.lower()))
+
+
+def may_read_rank(code: types.CodeType) -> bool:
+    """Whether a function, or one defined in it, names something that returns a rank."""
+    constants = [value for value in code.co_consts if isinstance(value, str)]
+    return (
+        any(map(_READER.fullmatch, code.co_names))
+        or any(map(_VARIABLE.fullmatch, constants))
+        or any(may_read_rank(value) for value in code.co_consts if isinstance(value, types.CodeType))
+    )
 
 
 def called_name(function: ast.expr) -> str:
@@ -188,13 +253,17 @@ def _text(file: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _analyse(texts: tuple[tuple[str, str], ...]) -> RankFlow:
-    trees = {file: tree for file, text in texts if (tree := _parsed(text)) is not None}
+def _analyse(texts: tuple[tuple[str, str, frozenset[str] | None], ...]) -> RankFlow:
+    scopes = [
+        (Scope(file, (tree,), classes=classes), tree)
+        for file, text, classes in texts
+        if (tree := _parsed(text)) is not None
+    ]
     flow, before = RankFlow(), -1
     while flow.size() != before:
         before = flow.size()
-        for file, tree in trees.items():
-            _Reader(flow, Scope(file, (tree,))).block(tree.body, depends=False)
+        for scope, tree in scopes:
+            _Reader(flow, scope).block(tree.body, depends=False)
     return flow
 
 
@@ -218,6 +287,8 @@ class _Reader:
 
     def _statement(self, statement: ast.stmt, depends: bool) -> None:
         if isinstance(statement, ast.ClassDef):
+            if self.scope.classes is not None and statement.name not in self.scope.classes:
+                return None
             self.flow.bases[statement.name] = tuple(called_name(base) for base in statement.bases)
             annotated = (item.target for item in statement.body if isinstance(item, ast.AnnAssign))
             self.flow.fields[statement.name] = tuple(item.id for item in annotated if isinstance(item, ast.Name))
@@ -225,6 +296,10 @@ class _Reader:
             return _Reader(self.flow, inner).block(statement.body, depends=depends)
         if isinstance(statement, Function):
             return self._function(statement)
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            names = (item.asname or item.name.partition(".")[0] for item in statement.names)
+            self.flow.imports.update((self.scope.file, name) for name in names)
+            return None
         self._expressions(statement)
         if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -236,8 +311,12 @@ class _Reader:
             return None
         if isinstance(statement, ast.Return) and statement.value is not None and self.scope.function is not None:
             if depends or self._of_rank(statement.value):
-                self.flow.functions.add(self.scope.function.name)
+                self._returns(self.scope.function.name)
             return None
+        self._compound(statement, depends)
+        return None
+
+    def _compound(self, statement: ast.stmt, depends: bool) -> None:
         if isinstance(statement, ast.For | ast.AsyncFor) and (depends or self._of_rank(statement.iter)):
             self._assign(statement.target)
         if isinstance(statement, ast.If | ast.While):
@@ -246,7 +325,12 @@ class _Reader:
             self.block(getattr(statement, field, ()), depends=depends)
         for handler in getattr(statement, "handlers", ()):
             self.block(handler.body, depends=depends)
-        return None
+
+    def _returns(self, name: str) -> None:
+        owner = self.scope.owner if len(self.scope.nodes) == 2 else ""
+        self.flow.functions.add((owner, name))
+        if owner and self.scope.classes is None:
+            self.flow.functions.add(("*", name))
 
     def _function(self, function: Function) -> None:
         owner = self.scope.owner if self.scope.function is None else ""
@@ -254,7 +338,7 @@ class _Reader:
             self.flow.constructed.add(owner)
         arguments = function.args
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            if self.flow.passes_rank(function, owner, argument.arg):
+            if self.flow.passes_rank(function, self.scope, owner, argument.arg):
                 self.flow.variables.add((id(function), argument.arg))
         inner = dataclasses.replace(self.scope, nodes=(*self.scope.nodes, function))
         _Reader(self.flow, inner).block(function.body, depends=False)
@@ -263,6 +347,8 @@ class _Reader:
         for node in ast.walk(target):
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
                 owner = self.scope.owner if _is_self(node.value) else ""
+                if not owner and self.scope.classes is not None:
+                    continue
                 self.flow.stores.setdefault(node.attr, set()).add((owner, id(self.scope.nodes[-1])))
 
     def _assign(self, target: ast.expr) -> None:
@@ -275,8 +361,15 @@ class _Reader:
             self.flow.variables.add((id(self.scope.nodes[-1]), target.id))
             self._note(target.id, "", target, is_attribute=False)
         elif isinstance(target, ast.Attribute):
-            self.flow.attributes.add(target.attr)
-            self._note(target.attr, self.scope.owner if _is_self(target.value) else "", target)
+            self._attribute(target.attr, self.scope.owner if _is_self(target.value) else "", target)
+
+    def _attribute(self, name: str, owner: str, node: ast.expr, field_of: str = "") -> None:
+        if self.scope.classes is None:
+            self.flow.attributes.add(("*", name))
+        elif not owner:
+            return
+        self.flow.attributes.add((owner, name))
+        self._note(name, owner, node, field_of=field_of)
 
     def _note(
         self, name: str, owner: str, node: ast.expr, *, is_attribute: bool = True, field_of: str = ""
@@ -294,13 +387,13 @@ class _Reader:
     def _call(self, node: ast.Call) -> None:
         for callee in self._callees(node.func):
             is_super = called_name(node.func) == "__init__"
-            self.flow.calls.setdefault(callee, {})[Called(callee, node, self.scope, is_super)] = None
+            receiver = self.flow.receiver(node.func, self.scope)
+            self.flow.calls.setdefault(callee, {})[Called(callee, node, self.scope, is_super, receiver)] = None
             if callee not in self.flow.constructed:
-                for name, value in fields_given(node, self.flow.fields.get(callee, ())):
-                    is_field = name in self.flow.fields.get(callee, ()) or callee[:1].isupper()
-                    if is_field and self._of_rank(value):
-                        self.flow.attributes.add(name)
-                        self._note(name, "", value, field_of=callee)
+                fields = self.flow.fields.get(callee, ())
+                for name, value in fields_given(node, fields):
+                    if (name in fields or callee.endswith("amespace")) and self._of_rank(value):
+                        self._attribute(name, "", value, field_of=callee)
             if callee in ("register_buffer", "setattr"):
                 self._set_by_name(node, 0 if callee == "register_buffer" else 1)
 
@@ -318,8 +411,7 @@ class _Reader:
             return
         name = arguments[first]
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
-            self.flow.attributes.add(name.value)
-            self._note(name.value, self.scope.owner if first == 0 else "", node)
+            self._attribute(name.value, self.scope.owner if first == 0 else "", node)
 
     def _of_rank(self, expression: ast.expr) -> bool:
         return self.flow.depends(expression, self.scope)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
+import re
 import sys
 import sysconfig
 import types
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.names import SourcePath
-from verifycompile.capture.rank_flow import Assigned, rank_flow
+from verifycompile.capture.rank_flow import Assigned, may_read_rank, rank_flow
 from verifycompile.capture.rank_sources import RankAttribute
 from verifycompile.capture.rank_values import Recomputation, UnknownValueError, attributes_of, is_number
 from verifycompile.program import Mesh
@@ -32,7 +35,7 @@ ALL_UP_TO = 32
 """Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
 
 
-_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|" + re.escape(sysconfig.get_path("stdlib")))
 """Packages there are read only where a class of theirs is used."""
 _OWN = __name__.partition(".")[0]
 
@@ -234,19 +237,28 @@ class _Reads:
             return None
         return _Read(variable.path, variable.name, variable.holders, held, found, None, self._values)
 
-    def _files(self, traced: TracedFrame) -> Iterator[str]:
-        """Where what the program read may have been computed."""
-        codes = [traced.frame.code, *traced.context.traced_code]
-        files = [code.co_filename for code in codes]
-        for frame in self._live:
-            files.append(frame.f_code.co_filename)
-            for value in list(frame.f_globals.values()):
-                files.extend(file for file in _files_of(value) if not file.startswith(_INSTALLED))
-        for path in self._paths:
-            owner = path.root(len(path.steps) - 1).value(self._frame) if path.steps else None
-            for kind in type(owner).__mro__:
-                files.extend(_files_of(kind))
-        return (file for file in dict.fromkeys(files) if file and is_user_file(file))
+    def _files(self, traced: TracedFrame) -> dict[str, frozenset[str] | None]:
+        """Where what the program read may have been computed: the user's files, and classes of packages."""
+        near = {frame.f_code.co_filename for frame in self._live} | {traced.frame.code.co_filename}
+        folders = tuple({f"{Path(file).parent}/" for file in near if not _is_installed(file)} | {f"{Path.cwd()}/"})
+        mentioned = (value for frame in self._live for value in list(frame.f_globals.values()))
+        files: dict[str, frozenset[str] | None] = dict.fromkeys(
+            file
+            for file in dict.fromkeys((*near, *(file for value in mentioned for file in _files_of(value))))
+            if file.startswith(folders) and not _is_installed(file)
+        )
+        kinds = dict.fromkeys(kind for path in self._paths for kind in self._owner_classes(path))
+        for kind in kinds:
+            for file in _files_of(kind):
+                if file.startswith(folders) and not _is_installed(file):
+                    files[file] = None
+                elif files.get(file, _NONE) is not None and is_user_file(file) and _constructor_may_read(kind):
+                    files[file] = (files.get(file) or _NONE) | {kind.__name__}
+        return files
+
+    def _owner_classes(self, path: SourcePath) -> tuple[type, ...]:
+        owner = path.root(len(path.steps) - 1).value(self._frame) if path.steps else None
+        return () if owner is None else type(owner).__mro__
 
     def _globals_of(self, file: str) -> Mapping[str, Any]:
         for candidate in (self._frame.globals, *(frame.f_globals for frame in self._live)):
@@ -274,21 +286,47 @@ class _Attributes:
         vars(self._owner)[name] = value
 
 
+_NONE: frozenset[str] = frozenset()
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    return _INSTALLED.search(file) is not None or not is_user_file(file)
+
+
+@functools.cache
+def _constructor_may_read(kind: type) -> bool:
+    """Whether a class's constructor, or a method that it calls, reads a rank."""
+    methods = {name: value for name, value in vars(kind).items() if isinstance(value, types.FunctionType)}
+    reached, waiting = set[str](), ["__init__"]
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name not in methods:
+            continue
+        reached.add(name)
+        if may_read_rank(methods[name].__code__):
+            return True
+        waiting.extend(methods[name].__code__.co_names)
+    return False
+
+
 def _live_frames() -> Iterator[types.FrameType]:
     frame = inspect.currentframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if name != _OWN and not frame.f_code.co_filename.startswith(_INSTALLED):
+        if name != _OWN and not _is_installed(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
 
 
 def _files_of(value: Any) -> Iterator[str]:
-    """The file of a function, of a class or of a module; none of what comes with Python."""
+    """The file of a function, of a class or of a module; none of ours."""
+    module = value if isinstance(value, types.ModuleType) else sys.modules.get(str(getattr(value, "__module__", "")))
+    if not isinstance(value, types.FunctionType | types.ModuleType | type) or module is None:
+        return
+    if module.__name__.partition(".")[0] == _OWN:
+        return
     if isinstance(value, types.FunctionType):
         yield value.__code__.co_filename
-    elif isinstance(value, types.ModuleType):
-        yield getattr(value, "__file__", None) or ""
-    elif isinstance(value, type):
-        module = sys.modules.get(value.__module__)
-        yield (getattr(module, "__file__", None) or "") if module is not None else ""
+    elif file := getattr(module, "__file__", None):
+        yield file

@@ -185,7 +185,7 @@ class Recomputation:
 
     def _name(self, scope: Scope, name: str) -> Any:
         for depth in range(len(scope.nodes), 0, -1):
-            inside = Scope(scope.file, scope.nodes[:depth], scope.owner if depth <= 2 else "")
+            inside = Scope(scope.file, scope.nodes[:depth], scope.owner if depth <= 2 else "", scope.classes)
             node = inside.nodes[-1]
             depends = (id(node), name) in self._flow.variables
             if isinstance(node, Function) and name in _parameters(node):
@@ -223,7 +223,7 @@ class Recomputation:
             if is_method and kept and scope.owner in self._classes():
                 return getattr(self._owner, kept[0])
         owner = scope.owner if is_method else ""
-        calls = [called for called in self._flow.calls_of(function, owner) if self._may_construct(called, owner)]
+        calls = [called for called in self._flow.calls_of(function, owner, scope) if self._may_construct(called, owner)]
         return _agreed([self._passed(called, function, owner, name) for called in calls], name)
 
     def _classes(self) -> list[str]:
