@@ -84,7 +84,7 @@ class _Cause:
     def _collective_fault(
         self, node: torch.fx.Node, reduction: str, source: View, found: Found, group: tuple[int, ...]
     ) -> tuple[str, str] | None:
-        over, operator = self._axes(group), _operator_name(node)
+        over, operator = self._axes(group), operator_name(node)
         if found.kind is Kind.PARTIAL:
             partial = self._axes(found.axes)
             if not set(group) & set(found.axes):
@@ -115,7 +115,7 @@ class _Cause:
                     ranks = math.prod(self.mesh.axes[axis].size for axis in group)
                     if group and self.means.issuperset(group) and found.factor == ranks:
                         over, site = self._axes(group), _Site(spec_output.node, node, spec_output.name)
-                        message = f"{_operator_name(node)} sums over {over}, where the mean is expected"
+                        message = f"{operator_name(node)} sums over {over}, where the mean is expected"
                         return self._at("VC103", message, site, found)
         return None
 
@@ -160,12 +160,12 @@ class _Cause:
         ignored = ignored_by_mean(root.target, root.args)
         if found.kind is Kind.DIFFERENT and ignored is not None and self._same_rows(pairs):
             message = (
-                f"{_operator_name(root)} is the mean over a rank's own targets other than {ignored}; ranks may have "
+                f"{operator_name(root)} is the mean over a rank's own targets other than {ignored}; ranks may have "
                 "different numbers of them. Divide the sum by the number on all ranks"
             )
             return self._at("VC103", message, _Site(root, twin, root.name), found)
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
-            message = f"the operands of {_operator_name(root)} are sharded in ways that do not fit together"
+            message = f"the operands of {operator_name(root)} are sharded in ways that do not fit together"
             return self._at("VC104", message, _Site(root, twin, root.name), found)
         return self._fault(found, root, twin, root, twin)
 
@@ -185,7 +185,7 @@ class _Cause:
         operand = spec_operand.name
         site = _Site(root, twin, operand)
         if found.kind in (Kind.PARTIAL, Kind.PARTIAL_PIECE):
-            return self._partial_fault(found, site, _operator_name(root), impl_operand)
+            return self._partial_fault(found, site, operator_name(root), impl_operand)
         if found.kind is Kind.SCALED:
             origin = self.relations.first_scaled(impl_operand)
             site = dataclasses.replace(site, origin=origin, origin_label="the value has the wrong scale from here on")
@@ -339,7 +339,8 @@ def _value(lowering: Lowering, node: torch.fx.Node) -> View | None:
     return view
 
 
-def _operator_name(node: torch.fx.Node) -> str:
+def operator_name(node: torch.fx.Node) -> str:
+    """The operator of a node as reports name it."""
     name = getattr(node.target, "__name__", node.name)
     return f"`{name.split('.')[0]}`"
 

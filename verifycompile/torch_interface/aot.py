@@ -213,9 +213,7 @@ def _input(node: torch.fx.Node, descriptor: Any, layout: Layout | None) -> Flat:
     return Flat(node, Origin.OTHER, part, -1, layout, descriptor.expr())
 
 
-def _output(
-    node: torch.fx.Node | None, descriptor: Any, layout: Layout | None, requires_grad: Sequence[bool]
-) -> Flat:
+def _output(node: torch.fx.Node | None, descriptor: Any, layout: Layout | None, requires_grad: Sequence[bool]) -> Flat:
     if node is None or descriptor is None:
         return Flat(None, Origin.OTHER, Part.OTHER, -1)
     base, part = _part(descriptor)
