@@ -23,13 +23,15 @@ from verifycompile.refinement.diagnose import operator_name
 from verifycompile.refinement.relations import Diagnosis, NodeRelations
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.builder import Call
-from verifycompile.rewrites.collective import REDUCTION_ARGUMENT, reduce_over
+from verifycompile.rewrites.collective import REDUCTION_ARGUMENT, c10d, reduce_over
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.evaluation import is_view
 
 MAX_NODES = 3000
 """How many nodes may be lowered again in all: a few seconds at most, for a program that is refused anyway."""
+
+ALL_REDUCE = c10d.all_reduce.default
 
 Relates = Callable[[ProgramOutput, ProgramOutput], bool]
 
@@ -95,6 +97,17 @@ class _Trial:
             lowering.values, lowering.blockers = values, blockers
 
 
+@dataclasses.dataclass(frozen=True)
+class _Collective:
+    """A sum or mean over the mesh axes ``group``: its operand, and what it makes of it."""
+
+    node: torch.fx.Node
+    source: View
+    value: View
+    operation: str
+    group: tuple[int, ...]
+
+
 class _Candidates:
     def __init__(self, case: Diagnosis) -> None:
         self.relations = NodeRelations(case)
@@ -104,10 +117,13 @@ class _Candidates:
         self.nodes = [n for n in self.relations.impl_order if n.op == "call_function" and self._view(n) is not None]
 
     def all(self) -> Iterator[_Repair]:
-        """Collectives first, which are few and likely; then what no collective was applied to."""
+        """Collectives first, which are few, the most telling change before others; then what none was applied to."""
         collectives = [n for n in self.nodes if n.target in REDUCTION_ARGUMENT]
-        for node in collectives:
-            yield from self._of_collective(node)
+        for change in (self._needless, self._elsewhere, self._scaled):
+            for node in collectives:
+                collective = self._collective(node)
+                if collective is not None:
+                    yield from change(collective)
         movable = [n for n in self.nodes if not is_view(n.target) and n not in collectives]
         for node in reversed(movable):
             yield from self._missing(node)
@@ -118,32 +134,39 @@ class _Candidates:
     def _names(self, axes: Sequence[int]) -> str:
         return ", ".join(self.axes[axis].name for axis in axes)
 
-    def _ranks(self, axes: Sequence[int]) -> int:
-        return math.prod(self.axes[axis].size for axis in axes)
+    def _collective(self, node: torch.fx.Node) -> _Collective | None:
+        source, value, group = self._view(node.all_input_nodes[0]), self._view(node), self._group(node)
+        operation = str(node.args[REDUCTION_ARGUMENT[node.target]])
+        if source is None or value is None or not group or operation not in ("sum", "avg"):
+            return None
+        return _Collective(node, source, value, operation, group)
 
-    def _of_collective(self, node: torch.fx.Node) -> Iterator[_Repair]:
-        """A mean for a sum, a sum for a mean, another axis, or no collective at all."""
-        operation, group, value = node.args[REDUCTION_ARGUMENT[node.target]], self._group(node), self._view(node)
-        source = self._view(node.all_input_nodes[0])
-        if value is None or source is None or not group or operation not in ("sum", "avg"):
-            return
-        name, over, ranks = operator_name(node), self._names(group), self._ranks(group)
-        if not any(source.uses(axis) for axis in group):
-            message = f"{name} over {over} of a value that is no partial sum over {over}"
-            yield self._repair(node, source, "VC102", message, "its operand")
-        if operation == "sum":
-            message = f"{name} sums over {over}, where the mean is expected"
-            yield self._repair(node, value.scaled(Fraction(1, ranks)), "VC103", message, "the mean")
-        else:
-            message = f"{name} takes the mean over {over}, where the sum is expected"
-            yield self._repair(node, value.scaled(Fraction(ranks)), "VC103", message, "the sum")
-        if node.target is not torch.ops._c10d_functional.all_reduce.default:  # noqa: SLF001 - an operator
-            return
-        for axis in range(len(self.axes)):
-            other = None if (axis,) == group else self._reduced(source, str(operation), (axis,))
+    def _needless(self, found: _Collective) -> Iterator[_Repair]:
+        """No collective, over ranks that all hold the same."""
+        if found.node.target is ALL_REDUCE and not any(found.source.uses(axis) for axis in found.group):
+            over = self._names(found.group)
+            message = f"{operator_name(found.node)} over {over} of a value that is no partial sum over {over}"
+            yield self._repair(found.node, found.source, "VC102", message, "its operand")
+
+    def _elsewhere(self, found: _Collective) -> Iterator[_Repair]:
+        """The same collective over another axis."""
+        for axis in range(len(self.axes) if found.node.target is ALL_REDUCE else 0):
+            other = None if (axis,) == found.group else self._reduced(found.source, found.operation, (axis,))
             if other is not None:
-                message = f"{name} over {over}, where {self._names((axis,))} is expected"
-                yield self._repair(node, other, "VC105", message, f"that over {self._names((axis,))}")
+                expected = self._names((axis,))
+                message = f"{operator_name(found.node)} over {self._names(found.group)}, where {expected} is expected"
+                yield self._repair(found.node, other, "VC105", message, f"that over {expected}")
+
+    def _scaled(self, found: _Collective) -> Iterator[_Repair]:
+        """A mean for a sum, or a sum for a mean."""
+        value, over = found.value, self._names(found.group)
+        ranks = Fraction(math.prod(self.axes[axis].size for axis in found.group))
+        if found.operation == "sum":
+            message = f"{operator_name(found.node)} sums over {over}, where the mean is expected"
+            yield self._repair(found.node, value.scaled(1 / ranks), "VC103", message, "the mean")
+        else:
+            message = f"{operator_name(found.node)} takes the mean over {over}, where the sum is expected"
+            yield self._repair(found.node, value.scaled(ranks), "VC103", message, "the sum")
 
     def _missing(self, node: torch.fx.Node) -> Iterator[_Repair]:
         """A reduction that is missing behind a node whose ranks hold different values."""
