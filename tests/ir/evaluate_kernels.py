@@ -60,6 +60,12 @@ def _place_among(cores: Any) -> Tensor:
     return torch.searchsorted(boundaries, values, right=cores.attributes[0]).squeeze(-1).double()
 
 
+def _bag_of_place(cores: Any) -> Tensor:
+    place, beginnings = cores.alone(0), cores.alone(1, 0)
+    beginnings = beginnings.expand([*cores.batch, beginnings.shape[-1]])
+    return (beginnings <= place.expand(cores.batch).unsqueeze(-1)).sum(-1).double() - 1
+
+
 def _multilabel(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return aten.multilabel_margin_loss_forward.default(x.contiguous(), target.long().contiguous(), 0)
 
@@ -160,6 +166,7 @@ CORES: dict[str, Callable[[Any], Tensor]] = {
     "mode_value": _pair(lambda a, x, _: x.mode(-1, True), 0),
     "mode_index": _pair(lambda a, x, _: x.mode(-1, True), 1),
     "place_among_boundaries": _place_among,
+    "bag_of_place": _bag_of_place,
     "cross_product": lambda cores: torch.linalg.cross(
         *(t.expand([*cores.batch, 3]) for t in (cores.alone(0, 0), cores.alone(1, 1)))
     ),

@@ -1,6 +1,6 @@
-"""Bags of indices, all of one length: what the declarations say is what torch computes, or they refuse.
+"""Bags of indices: what the declarations say is what torch computes, or they refuse.
 
-No sample of the other tests: the offsets have to be computed, for which no leaf can stand.
+No sample of the other tests: the offsets of bags of one length have to be computed, for which no leaf can stand.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ BAGS = (
 )
 LENGTH, COUNT, ROWS = 5, 3, 6
 OFFSETS = torch.arange(0, LENGTH * COUNT, LENGTH)
+GIVEN = (OFFSETS.clone(), torch.tensor([0, 4, 6]), torch.tensor([0, 9, 9]))
+"""Offsets that the program is given: of one length by chance, of several, of an empty bag."""
 INDICES = whole(ROWS, LENGTH * COUNT)
 
 OPTIONS = [
@@ -39,9 +41,17 @@ OPTIONS = [
 ]
 
 
-def forward(dtype: torch.dtype, mode: int, weighted: bool, padding: int, target: Any = BAGS[0]) -> Sample:
+def forward(
+    dtype: torch.dtype,
+    mode: int,
+    weighted: bool,
+    padding: int,
+    *,
+    target: Any = BAGS[0],
+    offsets: torch.Tensor = OFFSETS,
+) -> Sample:
     amounts = real(LENGTH * COUNT).to(dtype) if weighted else None
-    arguments = (real(ROWS, 4).to(dtype), INDICES, OFFSETS, False, mode, False, amounts, False, padding)
+    arguments = (real(ROWS, 4).to(dtype), INDICES, offsets, False, mode, False, amounts, False, padding)
     return Sample(target, arguments)
 
 
@@ -63,34 +73,37 @@ def evaluated(sample: Sample, pool: TermPool | None = None) -> tuple[list[View |
     return views, [None if v is None else evaluator.view(v) for v in views]
 
 
+@pytest.mark.parametrize("offsets", [OFFSETS, *GIVEN], ids=["computed", "given", "uneven", "empty"])
 @pytest.mark.parametrize("target", BAGS[:2], ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_forward(options: tuple[Any, ...], target: Any) -> None:
-    sample = forward(*options, target)
+def test_forward(options: tuple[Any, ...], target: Any, offsets: torch.Tensor) -> None:
+    sample = forward(*options, target=target, offsets=offsets)
     for actual, expected in zip(evaluated(sample)[1], sample.run(), strict=True):
         assert_same(actual, expected, "output")
 
 
-def backward(options: tuple[Any, ...]) -> tuple[Sample, list[View], TermPool]:
+def backward(options: tuple[Any, ...], offsets: torch.Tensor = OFFSETS) -> tuple[Sample, list[View], TermPool]:
     """A call with what the forward operator notes, as an operand and as a value."""
     dtype, mode, _, padding = options
     pool = TermPool()
-    sample = forward(*options)
+    sample = forward(*options, offsets=offsets)
     notes = evaluated(sample, pool)[0][1:]
     kept = [t for t in sample.run()[1:] if t is not None]
     amounts = sample.args[6]
     call = Sample(
         BAGS[2],
-        (real(COUNT, 4).to(dtype), INDICES, OFFSETS, *kept, ROWS, False, mode, False, amounts, padding),
+        (real(COUNT, 4).to(dtype), INDICES, offsets, *kept, ROWS, False, mode, False, amounts, padding),
     )
     given = values(pool, call)
+    given[2] = values(pool, sample)[2]
     given[3:6] = [note for note in notes if note is not None]
     return call, given, pool
 
 
+@pytest.mark.parametrize("offsets", [OFFSETS, *GIVEN], ids=["computed", "given", "uneven", "empty"])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_backward(options: tuple[Any, ...]) -> None:
-    call, given, pool = backward(options)
+def test_backward(options: tuple[Any, ...], offsets: torch.Tensor) -> None:
+    call, given, pool = backward(options, offsets)
     (view,) = lower_call(call, given, call.recorded(), pool=pool)
     evaluator = Evaluator({leaf_name(k): t for k, t in enumerate(call.tensors)})
     assert view is not None
@@ -125,14 +138,6 @@ def test_a_mean_with_padding_is_refused() -> None:
     with pytest.raises(RefusedError) as refused:
         evaluated(forward(torch.float64, 1, False, 2))
     assert str(refused.value) == "VC202 the mean of bags with padding_idx=2"
-
-
-def test_offsets_that_are_given_are_refused() -> None:
-    sample, pool = forward(*OPTIONS[0]), TermPool()
-    leaves = [leaf(pool, k, t) for k, t in enumerate(sample.tensors)]
-    with pytest.raises(RefusedError) as refused:
-        lower_call(sample, leaves, sample.recorded(), pool=pool)
-    assert str(refused.value) == "VC202 bags that are not known to have one length"
 
 
 def test_options_change_the_value() -> None:
