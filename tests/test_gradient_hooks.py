@@ -148,6 +148,18 @@ def test_a_gradient_that_is_declared_partial_ends_before_its_hooks() -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+def test_what_comes_before_the_reduction_of_a_partial_gradient_is_part_of_the_program() -> None:
+    def change(model: Heads, mesh: DeviceMesh) -> None:
+        model.q_norm.weight.register_hook(lambda gradient: 3 * gradient)
+        model.q_norm.weight.register_post_accumulate_grad_hook(sum_over(mesh))
+
+    options = {"grad_placements": {"*q_norm.weight": (Partial(),)}}
+    report = check(change, **options)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert any("which is declared partial" in text for text in report.assumptions)
+    assert check(change, spec=Heads(), **options).verdict is Verdict.REFUTED
+
+
 def test_hooks_that_do_not_trace() -> None:
     def unreadable(mesh: DeviceMesh) -> Callable[[torch.Tensor], None]:
         def hook(parameter: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ belong to the implementation alone; others (scaling, clipping by value) are also
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, ex
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
 from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of
 from verifycompile.torch_interface.wrappers import holds_mesh
 
@@ -53,8 +55,11 @@ class Hooked:
     assumptions: tuple[str, ...]
 
 
-def apply_hooks(exported: Export, hooks: Hooks) -> Hooked:
+def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: frozenset[str] = frozenset()) -> Hooked:
     """Put hooks behind the gradients that leave the graph.
+
+    ``reduced_outside``: names of inputs whose gradients leave the program before their reduction. The first hook that
+    communicates is this reduction.
 
     A hook that cannot be traced is a blocker where it may communicate, else an assumption: then what it does begins
     where the proof ends, as an optimizer does.
@@ -68,6 +73,13 @@ def apply_hooks(exported: Export, hooks: Hooks) -> Hooked:
         if flat.node is None or not hooks.get(name) or flat.part not in (Part.WHOLE, Part.LOCAL):
             continue
         own = hooks[name]
+        if name in reduced_outside:
+            own = tuple(itertools.takewhile(lambda hook, flat=flat: _is_local(hook, flat), own))
+            if outside := hooks[name][len(own) :]:
+                listed = ", ".join(f"`{hook.name}`" for hook in outside)
+                assumptions.append(f"the hooks {listed} reduce the gradient of `{name}`, which is declared partial")
+            if not own:
+                continue
         graph = _graph_of(own, flat)
         if graph is not None:
             outputs[position] = dataclasses.replace(flat, node=_append(joint.graph, graph, flat.node))
@@ -81,6 +93,12 @@ def apply_hooks(exported: Export, hooks: Hooks) -> Hooked:
     _return(joint.graph, outputs)
     changed = dataclasses.replace(exported, joint=dataclasses.replace(joint, outputs=tuple(outputs)))
     return Hooked(changed, tuple(blockers), tuple(assumptions))
+
+
+def _is_local(hook: GradientHook, flat: Flat) -> bool:
+    """Whether a hook is known not to communicate."""
+    graph = _graph_of((hook,), flat)
+    return graph is not None and not has_rank_operators(graph.graph)
 
 
 def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch.fx
@@ -16,7 +16,7 @@ from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_r
 from verifycompile.capture.asynchronous import resolve_marks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
-from verifycompile.capture.gradient_hooks import Hooked, Hooks, apply_hooks, hooks_of
+from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
 from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.outer import outer_assumptions, outer_gradients
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
@@ -175,22 +175,23 @@ def _program(
 def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True) -> Hooked:
     """The exported frame, with the hooks that its parameters' gradients go through."""
     exported = _with_spec_names(export(traced, for_all_ranks=for_all_ranks), options)
-    hooked = apply_hooks(exported, _without_outside_reductions(hooks_of(exported), options))
+    hooks = hooks_of(exported)
+    hooked = apply_hooks(exported, hooks, _reduced_outside(hooks, options))
     graph = hooked.exported.joint.graph
     split_coalesced(graph)
     return dataclasses.replace(hooked, blockers=(*hooked.blockers, *resolve_marks(graph)))
 
 
-def _without_outside_reductions(hooks: Hooks, options: Options) -> Hooks:
-    """The hooks, except where ``grad_placements`` says that a gradient leaves the program before its reduction."""
+def _reduced_outside(names: Iterable[str], options: Options) -> frozenset[str]:
+    """Where ``grad_placements`` says that a gradient leaves the program before its reduction."""
     own_names = {spec_name: name for name, spec_name in options.param_names.items()}
-    return {
-        name: own
-        for name, own in hooks.items()
-        if not any(
+    return frozenset(
+        name
+        for name in names
+        if any(
             isinstance(item, Partial) for item in by_pattern(options.grad_placements, own_names.get(name, name)) or ()
         )
-    }
+    )
 
 
 def _assumptions(exported: Export) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ class WholeTensors:
         return tuple(dimension for dimension, size in enumerate(example.shape) if isinstance(size, torch.SymInt))
 
     def align_gradients(self, spec: Callable[..., Any], globalizer: Globalizer) -> None:
-        """Let the parameters of the copied spec require grad exactly where the implementation's do."""
+        """Let the parameters of the copied spec require grad exactly where the implementation's do; each is listed."""
         copy = globalizer(spec)
         if not isinstance(copy, nn.Module):
             return
@@ -99,6 +99,8 @@ class WholeTensors:
             for attribute, parameter in list(owner.named_parameters(recurse=False)):
                 name = clean_module_name([*filter(None, owner_name.split(".")), attribute])
                 if name in wanted and parameter.requires_grad != wanted[name]:
+                    trained = "requires grad" if wanted[name] else "requires no grad"
+                    globalizer.assumptions.append(f"`{name}` {trained}, as in the model; in the spec it is otherwise")
                     # A parameter of the copy may still be the user's own: never switch it in place.
                     replacement = nn.Parameter(parameter.detach(), requires_grad=wanted[name])
                     for other in copy.modules():
