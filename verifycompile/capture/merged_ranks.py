@@ -43,7 +43,8 @@ class RankProgram:
 
     ``inputs`` and ``outputs`` are those of ``Program``: names are the spec's, placements are over the whole mesh.
     ``members``: the group argument of a collective -> global ranks of the group, in order.
-    ``same_objects``: the rank has the objects of all others, also those that its graph does not use.
+    ``same_objects``: traced from one program: the rank has the objects of all others, also those that its graph does
+    not use, and the graph waits for messages where the program does.
     """
 
     program: Program
@@ -232,7 +233,7 @@ class _Merger:
 
     def run(self) -> MergedRanks:
         graphs = [
-            RankGraph(rank, entry.program.graph, entry.members)
+            RankGraph(rank, entry.program.graph, entry.members, waits=entry.same_objects)
             for rank, entry in zip(self.mesh.ranks, self.ranks, strict=True)
         ]
         plan = schedule(graphs)

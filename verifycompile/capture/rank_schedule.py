@@ -1,14 +1,16 @@
 """What the ranks do, in one order that all of them can keep: matches every collective and every message.
 
 A rank walks through its graph. At a collective it waits for the other members of the group; where a received value is
-first read it waits for its sender. Sends wait for nobody, so no program is called wrong whose sends are buffered or
-posted together with receives. Where all ranks wait for ever, or members of a group meet at different collectives, the
-program hangs or exchanges the wrong values: VC109.
+first read, or where the program waits for it, for its sender; where the program waits for a message to be sent
+(``dist.send``, or ``wait()`` of what ``dist.isend`` returned), until its receiver has asked for it: nothing is taken as
+buffered. What is sent in a batch together with receives waits for nobody. Where all ranks wait for ever, or members of
+a group meet at different collectives, the program hangs or exchanges the wrong values: VC109.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,11 +39,13 @@ class RankGraph:
     """The graph of the rank with the global number ``rank``.
 
     ``members``: group argument of a collective -> global ranks of the group, in order.
+    ``waits``: the graph waits for receives where the program does. Else where a value is first read.
     """
 
     rank: int
     graph: torch.fx.GraphModule
     members: Callable[[Any], tuple[int, ...]]
+    waits: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +126,8 @@ class _Scheduler:
         self.sent: dict[Channel, list[tuple[RankNode, torch.fx.Node]]] = {}
         self.received: dict[Channel, list[_Received]] = {}
         self.pending: list[dict[torch.fx.Node, list[_Received]]] = [{} for _ in graphs]
+        self.sending: list[dict[torch.fx.Node, tuple[Channel, int]]] = [{} for _ in graphs]
+        """Send that the program may wait for -> channel, and how many messages went through it before."""
 
     def run(self) -> Schedule:
         moved = True
@@ -143,11 +149,13 @@ class _Scheduler:
         if node is None:
             return False
         name = operator_name(node.target) or "" if node.op == "call_function" else ""
+        if name in _TRANSPARENT and self._is_kept(position, node.args[0]):
+            return False
         if self._passes_on(position, node, name):
             self.next[position] += 1
             return True
         if not self._ready(position, node) or is_meeting(name):
-            if name.startswith("_c10d_functional.batch_p2p_ops") and self._ready(position, node):
+            if _is_batch(node) and self._ready(position, node):
                 self._batch(position, node)
                 self.next[position] += 1
                 return True
@@ -155,7 +163,7 @@ class _Scheduler:
         if name.startswith("_c10d_functional.isend"):
             arguments = _arguments(node)
             post = _Post((position, node), arguments["dst"], arguments["tag"], arguments["group_name"])
-            self._send(post, node.args[0])
+            self.sending[position][node] = self._send(post, node.args[0])
         elif name.startswith("_c10d_functional.irecv"):
             arguments = _arguments(node)
             post = _Post((position, node), arguments["src"], arguments["tag"], arguments["group_name"])
@@ -164,8 +172,24 @@ class _Scheduler:
         self.next[position] += 1
         return True
 
+    def _is_kept(self, position: int, source: Any) -> bool:
+        """Whether a rank that waits for the message ``source`` has to."""
+        if not isinstance(source, torch.fx.Node):
+            return False
+        if self.graphs[position].waits and not all(map(self._arrived, self.pending[position].get(source, ()))):
+            return True
+        return source in self.sending[position] and not self._is_taken(*self.sending[position][source])
+
+    def _is_taken(self, channel: Channel, number: int) -> bool:
+        return len(self.received.get(channel, ())) > number
+
     def _passes_on(self, position: int, node: torch.fx.Node, name: str) -> bool:
-        """Waiting and copying whole do not read a received value: what they return is still to come."""
+        """Waiting, copying whole and taking from a batch do not read a received value: it is still to come."""
+        if node.target is operator.getitem and _is_batch(node.args[0]):
+            received = self.pending[position].get(node.args[0], ())  # type: ignore[call-overload]
+            self.pending[position][node] = [item for item in received if item.position == node.args[1]]
+            self.steps.append(Local((position, node)))
+            return True
         if name not in (*_TRANSPARENT, _COPY):
             return False
         source = node.args[1] if name == _COPY else node.args[0]
@@ -197,9 +221,11 @@ class _Scheduler:
             else:
                 self._receive(post, index)
 
-    def _send(self, post: _Post, value: Any) -> None:
+    def _send(self, post: _Post, value: Any) -> tuple[Channel, int]:
         channel = self._channel(post, self.graphs[post.node[0]].rank, post.peer)
-        self.sent.setdefault(channel, []).append(((post.node[0], value), post.node[1]))
+        earlier = self.sent.setdefault(channel, [])
+        earlier.append(((post.node[0], value), post.node[1]))
+        return channel, len(earlier) - 1
 
     def _receive(self, post: _Post, index: int | None) -> None:
         position, node = post.node
@@ -348,6 +374,16 @@ class _Scheduler:
                     return OrderError(f"{text} for rank {rank}, which ends without it", (position, node), None)
                 elsewhere = (other, waiting[other])
                 return OrderError(f"{text} for rank {rank}, which waits elsewhere", (position, node), elsewhere)
+        for position in stuck:
+            for operand in waiting[position].all_input_nodes:
+                channel, number = self.sending[position].get(operand, (None, 0))
+                if channel is None or self._is_taken(channel, number):
+                    continue
+                receiver = self.place[channel[1]]
+                text = f"rank {channel[0]} waits in a send until rank {channel[1]} receives"
+                if receiver not in waiting:
+                    return OrderError(f"{text}, which ends without it", (position, operand))
+                return OrderError(f"{text}, which waits itself", (position, operand), (receiver, waiting[receiver]))
         position = stuck[0]
         for operand in waiting[position].all_input_nodes:
             for item in self.pending[position].get(operand, ()):
@@ -358,6 +394,11 @@ class _Scheduler:
                         return OrderError(f"{text}, which ends without sending it", item.node)
                     return OrderError(f"{text}, which waits itself", item.node, (source, waiting[source]))
         raise AssertionError("a rank stops without waiting")
+
+
+def _is_batch(node: Any) -> bool:
+    name = operator_name(node.target) if isinstance(node, torch.fx.Node) and node.op == "call_function" else None
+    return name is not None and name.startswith("_c10d_functional.batch_p2p_ops")
 
 
 _VALUES = ("input", "inputs", "tensor", "tensors")

@@ -186,7 +186,7 @@ CODES = (
         severity=Severity.ERROR,
         meaning=(
             "The ranks of a process group do not make the same collective calls in the same order with the same sizes, "
-            "or a message has no sender or no receiver."
+            "or a message has no sender or no receiver. `dist.send` ends when its receiver has asked for the message."
         ),
         reason=(
             "A collective ends when all ranks of its group have come to it. Where one rank is elsewhere the job hangs, "
