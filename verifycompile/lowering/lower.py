@@ -19,7 +19,7 @@ from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
-from verifycompile.ir.size import Size, normalize_size
+from verifycompile.ir.size import Size, exact_quotient, normalize_size
 from verifycompile.ir.term import Operation, Term, TermPool, View, identity_view
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
@@ -551,6 +551,8 @@ class Lowering:
         if not isinstance(recorded, torch.Tensor):
             return None
         shape = (*self.builder.mesh, *(self.size(s) for s in recorded.shape))
+        if any(size != 0 and exact_quotient(size, size) is None for size in shape):
+            return None  # of a size that depends on the rank and may be zero: no digits say an index
         term = self.pool.intern(UNKNOWN, (self.side, node.name, position), (), shape, len(shape), 0, (), ())
         return identity_view(term)
 
