@@ -73,7 +73,10 @@ def bound_of(b: Builder, key: View) -> int | None:
 
 
 def _largest(view: View) -> int | None:
-    """A number that no element of a sum of counters exceeds."""
+    """A number that no element of a sum of counters exceeds. Where a number is put in place of others: that number."""
+    if view.term.operation is WHERE and view.coefficient == 1:
+        _, then, otherwise = open_view(view).operands
+        return max((n for n in (_largest(then), _largest(otherwise)) if n is not None), default=None)
     if view.term.operation is COMBINE and view.coefficient == 1:
         parts = [_largest(part) for part in open_view(view).operands]
         return None if None in parts else sum(part for part in parts if part is not None)

@@ -28,6 +28,15 @@ def number_of_places(view: View) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def smallest_and_largest(view: View) -> tuple[Fraction, Fraction] | None:
+    """Of a counter, or of a constant, the smallest element and the largest one."""
+    found = _digits(view)
+    if found is None:
+        return None
+    constant, digits = found
+    return Fraction(constant), Fraction(constant + sum(weight * (size - 1) for weight, (_, _, size) in digits))
+
+
 def equal_numbers(b: Builder, left: View, right: View) -> View:
     """``left == right``, where a number that is compared with places is written as an element of their counter."""
     for key, number in ((left, right), (right, left)):

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from verifycompile.ir.term import View
-from verifycompile.rewrites import sorted_rows
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.grouped import grouped_outer_product, grouped_product
 from verifycompile.rewrites.ragged import transpose
 from verifycompile.rewrites.rows import Counts, Ragged
+from verifycompile.rewrites.sorted_rows import grouped_product_of_rows
 from verifycompile.torch_interface.custom import is_custom, run_custom
 
 Tensors = tuple[torch.Tensor, ...]
@@ -154,15 +154,19 @@ def _declared_gradients(b: Builder, rows: View, matrices: View, ends: View, grad
 
 
 def _product_of_rows(b: Builder, counts: Counts, rows: Any, matrices: Any, ends: Any) -> tuple[Any, ...]:
-    return (sorted_rows.grouped_mm(b, counts, rows, matrices, ends, None),)
+    return (_grouped(b, counts, rows, matrices, ends),)
+
+
+def _grouped(b: Builder, counts: Counts, rows: Any, other: Any, ends: Any) -> Any:
+    return grouped_product_of_rows(b, counts, rows, other, ends, zeros_behind=True)
 
 
 def _gradients_of_rows(
     b: Builder, counts: Counts, rows: Any, matrices: Any, ends: Any, gradient: Any
 ) -> tuple[Any, ...]:
     turned = transpose(b, counts, rows, 0, 1) if isinstance(rows, Ragged) else rows
-    inner = sorted_rows.grouped_mm(b, counts, gradient, _transposed(b, matrices), ends, None)
-    return inner, sorted_rows.grouped_mm(b, counts, turned, gradient, ends, None)
+    inner = _grouped(b, counts, gradient, _transposed(b, matrices), ends)
+    return inner, _grouped(b, counts, turned, gradient, ends)
 
 
 def _transposed(b: Builder, matrices: Any) -> Any:

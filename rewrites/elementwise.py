@@ -13,7 +13,7 @@ from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
-from verifycompile.rewrites.counted import equal_numbers
+from verifycompile.rewrites.counted import equal_numbers, smallest_and_largest
 from verifycompile.rewrites.quotients import truncated_share
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
@@ -246,18 +246,30 @@ def minimum(b: Builder, self: View, other: View) -> View:
 
 @operator(aten.clamp.default)
 def clamp(b: Builder, self: View, min: Number | None, max: Number | None) -> View:
-    result = self if min is None else b.pointwise(MAXIMUM, self, min)
-    return result if max is None else b.pointwise(MINIMUM, result, max)
+    result = self if min is None else _limited(b, MAXIMUM, self, min)
+    return result if max is None else _limited(b, MINIMUM, result, max)
 
 
 @operator(aten.clamp_min.default)
 def clamp_min(b: Builder, self: View, min: Number) -> View:
-    return b.pointwise(MAXIMUM, self, min)
+    return _limited(b, MAXIMUM, self, min)
 
 
 @operator(aten.clamp_max.default)
 def clamp_max(b: Builder, self: View, max: Number) -> View:
-    return b.pointwise(MINIMUM, self, max)
+    return _limited(b, MINIMUM, self, max)
+
+
+def _limited(b: Builder, operation: Operation, view: View, limit: Number) -> View:
+    """A limit that all of a counter's numbers keep, or none, changes nothing, or all."""
+    ends = smallest_and_largest(view)
+    if ends is None or not isinstance(limit, int):
+        return b.pointwise(operation, view, limit)
+    low, high = ends if operation is MINIMUM else (-ends[1], -ends[0])
+    bound = limit if operation is MINIMUM else -limit
+    if high <= bound:
+        return view
+    return b.full(limit, b.shape(view)) if low >= bound else b.pointwise(operation, view, limit)
 
 
 # ------------------------------------------------------------------------------------------------ comparisons

@@ -69,9 +69,11 @@ def grouped_mm(b: Builder, self: View, mat2: View, offs: View | None, out_dtype:
 
 
 def _counts_each(b: Builder, view: View, bins: int, low: Number, high: Number) -> bool:
-    """Whether all elements are whole numbers from 0 to ``bins`` - 1, and each of these has the bin of its number."""
+    """Whether all elements are whole numbers from 0 on, and those below ``bins`` alone have the bin of their number."""
     bound = bound_of(b, view)
-    if bound is None or bound > bins or not isinstance(low, int | float) or not isinstance(high, int | float):
+    if bound is None or not isinstance(low, int | float) or not isinstance(high, int | float):
+        return False
+    if bound > bins and high >= bins:
         return False
     first, width = Fraction(low), Fraction(high) - Fraction(low)
     places = [min(math.floor((number - first) * bins / width), bins - 1) for number in range(bins)]

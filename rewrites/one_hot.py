@@ -64,13 +64,13 @@ def merge_shifted_one_hot(pool: TermPool, factors: Sequence[View], free: int) ->
 
 def merge_indicators(pool: TermPool, indicators: Sequence[View]) -> Sequence[View] | None:
     """The masks and the lookup of a computed index that are, as z3 proves, one lookup of a plainer index."""
-    if len(indicators) < 2:
-        return None
     for lookup in indicators:
         if lookup.term.operation is not EQUAL:
             continue
         operands = open_view(lookup).operands
         for value, counter in (operands, operands[::-1]):
+            if len(indicators) == 1 and value.term.operation is not WHERE:
+                continue  # no mask says where the index is in the shard
             if counter.term.operation is not IOTA or counter.coefficient != 1:
                 continue
             for wanted in _wholes(pool, value, counter, indicators):

@@ -21,10 +21,12 @@ import torch
 
 from verifycompile.ir.algebra import IOTA, has_infinity, open_view
 from verifycompile.ir.indicator import EQUAL, is_indicator
-from verifycompile.ir.size import normalize_size, product
+from verifycompile.ir.pieces import concatenated_dim
+from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import reduce_over
+from verifycompile.rewrites.common_masks import concatenate_under_masks
 from verifycompile.rewrites.ordering import is_distinct
 from verifycompile.rewrites.registry import (
     UNREPRESENTABLE,
@@ -42,14 +44,16 @@ from verifycompile.rewrites.rows import (
     Sorted,
     Unsorted,
     as_unsorted,
+    before_and_after_cut,
     between,
     dense,
-    group_numbers,
     groups_of,
     groups_up_to,
     has_groups,
     joined,
     masked,
+    numbers_of_groups,
+    parts_of_table,
     put_back,
     require,
     row_numbers,
@@ -75,6 +79,13 @@ _POINTWISE_BESIDES = frozenset(
     }
 )  # fmt: skip
 """Work row by row without torch's tag for it."""
+
+_REPLACED: dict[object, dict[str, int]] = {
+    aten.masked_fill.Scalar: {"self": 1},
+    aten.masked_fill.Tensor: {"self": 1},
+    aten.where.self: {"self": 0, "other": 1},
+}
+"""For each operand that a mask may replace, where the mask does."""
 
 
 def ragged(*targets: object) -> Callable[[Handler], Handler]:
@@ -102,30 +113,68 @@ def call_ragged(b: Builder, counts: Counts, target: object, args: Sequence[Any],
         return declaration.handler(b, counts, **bind(declaration, args, kwargs))
     plain = declaration_of(target)
     if plain is not None and (is_pointwise(target) or target in _POINTWISE_BESIDES):
-        return _pointwise(b, plain, bind(plain, args, kwargs))
+        return _pointwise(b, counts, plain, bind(plain, args, kwargs))
     raise UnsupportedError(UNREPRESENTABLE, f"`{target}` on a dimension whose size is read from a tensor")
 
 
-def _pointwise(b: Builder, declaration: Declaration, bound: dict[str, Any]) -> Ragged:
+def _pointwise(b: Builder, counts: Counts, declaration: Declaration, bound: dict[str, Any]) -> Ragged:
     operands = [value for value in bound.values() if isinstance(value, Ragged)]
     require(bool(operands), f"`{declaration.target}` makes")
     first = operands[0]
     from_end = first.dim - b.rank(first.view)
+    rows = dataclasses.replace(first.rows, defined=None)
     for operand in operands:
-        same = operand.dim - b.rank(operand.view) == from_end and operand.rows == first.rows
-        require(same, f"`{declaration.target}` pairs other rows along")
-    whole: dict[str, Any] = {}
-    for name, value in bound.items():
+        same = dataclasses.replace(operand.rows, defined=None) == rows
+        aligned = operand.dim - b.rank(operand.view) == from_end
+        require(same and aligned, f"`{declaration.target}` pairs other rows along")
+    for value in bound.values():
         if isinstance(value, View) and b.rank(value) >= -from_end:
             require(b.shape(value)[from_end] == 1, f"`{declaration.target}` pairs other rows along")
         require(not isinstance(value, (sympy.Basic, Filled)), f"`{declaration.target}` computes with the size of")
-        whole[name] = value.view if isinstance(value, Ragged) else value
+    spans = parts_of_table(counts, rows) if are_in_parts(b, operands) else [(0, rows.total)]
+    results = [_for_rows(b, declaration, bound, from_end, start, size) for start, size in spans]
+    dim = b.rank(results[0]) + from_end
+    view = results[0] if len(results) == 1 else b.concatenate(results, dim)
+    return Ragged(view, dim, dataclasses.replace(rows, defined=_defined(b, declaration, bound, spans)))
+
+
+def are_in_parts(b: Builder, values: Sequence[Ragged]) -> bool:
+    """Whether some are written as parts of their table, one after the other."""
+    return any(concatenated_dim(value.view) == b.dim(value.view, value.dim) for value in values)
+
+
+def _for_rows(
+    b: Builder, declaration: Declaration, bound: dict[str, Any], from_end: int, start: Size, size: Size
+) -> View:
+    """The operator on some consecutive rows of the table."""
+    whole = {
+        name: b.narrow(value.view, value.dim, start, size) if isinstance(value, Ragged) else value  # pyright: ignore[reportArgumentType]
+        for name, value in bound.items()
+    }
     shapes = [b.shape(value) for value in whole.values() if isinstance(value, View)]
     rank = max(map(len, shapes))
     shape = tuple(next((s[k] for s in shapes if len(s) >= -k and s[k] != 1), 1) for k in range(-rank, 0))
     b.call = dataclasses.replace(b.call, shape=shape)
-    result = declaration.handler(b, **whole)
-    return Ragged(result, rank + from_end, first.rows)
+    return declaration.handler(b, **whole)
+
+
+def _defined(
+    b: Builder, declaration: Declaration, bound: dict[str, Any], spans: Sequence[tuple[Size, Size]]
+) -> Size | None:
+    """How many rows have a value, where not all: those that all operands have, and those that a mask replaces."""
+    undefined = {n: v for n, v in bound.items() if isinstance(v, Ragged) and v.rows.defined is not None}
+    if not undefined:
+        return None
+    (defined,) = {value.rows.defined for value in undefined.values()}
+    replaced = _REPLACED.get(declaration.target, {})
+    mask = bound.get("mask", bound.get("condition"))
+    if len(spans) == 2 and isinstance(mask, Ragged) and len(undefined) == 1 and spans[1][0] == defined:
+        (name,) = undefined
+        behind = b.narrow(mask.view, mask.dim, *spans[1])  # pyright: ignore[reportArgumentType]
+        wanted = b.full(replaced[name], b.shape(behind)) if name in replaced else None
+        if behind == wanted:
+            return None
+    return defined
 
 
 # ------------------------------------------------------------------------------------------------ parts of a tensor
@@ -238,7 +287,11 @@ def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ra
     dim %= b.rank(first.view)
     if dim != first.dim:
         require(all(isinstance(t, Ragged) and t.dim == first.dim and t.rows == first.rows for t in tensors), "cat of")
-        return Ragged(b.concatenate([t.view for t in tensors], dim), first.dim, first.rows)
+        spans = parts_of_table(counts, first.rows) if are_in_parts(b, tensors) else [(0, first.rows.total)]
+        rows_of = [[b.narrow(t.view, t.dim, start, size) for t in tensors] for start, size in spans]  # pyright: ignore[reportArgumentType]
+        joined_rows = [concatenate_under_masks(b, views, dim) for views in rows_of]
+        view = joined_rows[0] if len(spans) == 1 else b.concatenate(joined_rows, first.dim)
+        return Ragged(view, first.dim, first.rows)
     span = first.rows.span
     if span is None:
         return _cat_of_groups(b, counts, tensors, dim)
@@ -422,9 +475,15 @@ def index(b: Builder, counts: Counts, self: Any, indices: Sequence[Any]) -> Ragg
     require(given == list(range(given[0], given[-1] + 1)), "a choice along dimensions that are no neighbours, by")
     sorting = counts.sortings.get(first.rows)
     if sorting is not None and self == sorting.key and first.view == row_numbers(b, sorting.groups, sorting.length):
-        return Ragged(group_numbers(b, sorting.groups, sorting.length), 0, first.rows)
-    wholes = [place.view if isinstance(place, Ragged) else place for place in indices]
-    return Ragged(dense(b, aten.index.Tensor, self, wholes), given[0], first.rows)
+        return Ragged(numbers_of_groups(b, sorting), 0, first.rows)
+    parts = before_and_after_cut(b, counts, first) if are_in_parts(b, places) else [first]
+    found: list[View] = []
+    for number in range(len(parts)):
+        at = [p if p is None or len(parts) == 1 else before_and_after_cut(b, counts, p)[number] for p in indices]
+        wholes = [place.view if isinstance(place, Ragged) else place for place in at]
+        found.append(dense(b, aten.index.Tensor, self, wholes))
+    view = found[0] if len(found) == 1 else b.concatenate(found, given[0])
+    return Ragged(view, given[0], first.rows)
 
 
 def at_places(b: Builder, counts: Counts, value: Any, places: Sorted | Unsorted, dim: int) -> Ragged | View:
@@ -437,7 +496,7 @@ def at_places(b: Builder, counts: Counts, value: Any, places: Sorted | Unsorted,
         wide = b.expand(b.unsqueeze(value.view, dim), [*shape[:dim], places.groups, *shape[dim:]])
         return Ragged(b.reshape(wide, [*shape[:dim], places.rows.total, *shape[dim + 1 :]]), dim, places.rows)
     require(value.rows == places.rows, "a choice by the places of a sort of other rows of")
-    return put_back(b, value, places)
+    return put_back(b, counts, value, places)
 
 
 @ragged(aten.index_select.default)
@@ -480,7 +539,7 @@ def index_put(
     sorted_values = isinstance(values, Ragged) and unsorted is not None and values.rows == unsorted.rows
     if sorted_values and values.dim == 0 and unsorted is not None and (not accumulate or _is_zero(self)):
         require(_has_rows(b, counts, self, unsorted), "sorted rows put back into")
-        return put_back(b, values, unsorted)
+        return put_back(b, counts, values, unsorted)
     counted: Any = values
     if unsorted is not None and unsorted.source is None and isinstance(counted, View) and not accumulate:
         _require_counted_up(b, self, unsorted.length, counted)
@@ -499,8 +558,11 @@ def index_put(
     skipped = next(k for k, place in enumerate(indices) if place is not None)
     together = len(places) == len(indices) - skipped
     require(same and together and values.dim == skipped, "values put at places of")
-    wholes = [place.view if isinstance(place, Ragged) else place for place in indices]
-    return dense(b, aten.index_put.default, self, wholes, masked(b, values), True)
+    result = self
+    for number, part in enumerate(before_and_after_cut(b, counts, values)):
+        at = [None if place is None else before_and_after_cut(b, counts, place)[number].view for place in indices]
+        result = dense(b, aten.index_put.default, result, at, masked(b, part), True)
+    return result
 
 
 def _require_counted_up(b: Builder, view: Any, length: object, values: View) -> None:

@@ -32,6 +32,7 @@ class Rows:
     ``span``: the first row and the one past the last, where the second is known to be none before the first.
     ``ties``: None where the rows are in order; else what the order, which is not known, depends on.
     ``table``: sizes of the table that the rows are taken from, as far as they are known; a guess where to look.
+    ``defined``: where not all rows have a value, as memory that nothing was written to, how many of the first do.
     """
 
     total: Size
@@ -39,6 +40,7 @@ class Rows:
     span: tuple[sympy.Expr, sympy.Expr] | None
     ties: Hashable = None
     table: tuple[Size, ...] = dataclasses.field(default=(), compare=False)
+    defined: Size | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +48,14 @@ class Sorting:
     """How the ``length`` rows of a tensor are sorted by ``key``, of which every element is one of ``groups`` numbers.
 
     ``index``: the places of the sorted rows, as the sort gives them.
+    ``cut``: where the last groups are of rows that are not meant, how many groups are before them.
     """
 
     key: View
     index: View
     groups: int
     length: Size
+    cut: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,6 +147,7 @@ def dense(b: Builder, target: object, *args: Any, **kwargs: Any) -> Any:
 
 def masked(b: Builder, value: Ragged) -> View:
     """The whole tensor, with zeros for the rows that are not there."""
+    require(value.rows.defined is None, "memory that nothing was written to, in rows of")
     mask = value.rows.present
     for _ in range(b.rank(value.view) - 1 - value.dim):
         mask = b.unsqueeze(mask, -1)
@@ -175,6 +180,7 @@ def stretch(b: Builder, value: Ragged, number: int, groups: int) -> Ragged:
     """The rows in one of so many equal stretches of the table that they are taken from."""
     length = exact_quotient(value.rows.total, groups)
     assert length is not None
+    require(value.rows.defined is None, "memory that nothing was written to, in rows of")
     present = b.narrow(value.rows.present, 0, number * length, length)
     ties = None if value.rows.ties is None else (value.rows.ties, number, groups)
     view = b.narrow(value.view, value.dim, number * length, length)
@@ -193,27 +199,67 @@ def _within_stretch(table: tuple[Size, ...], groups: int) -> tuple[Size, ...]:
     return (first // groups, *rest) if first % groups == 0 else ()
 
 
-def collapsed(b: Builder, value: Ragged, groups: int, length: Size) -> View:
+def parts_of_table(counts: Counts, rows: Rows) -> list[tuple[Size, Size]]:
+    """The first row and the number of rows of the part before the cut, and of the part behind it, if there is a cut."""
+    sorting = counts.sortings.get(rows)
+    if sorting is None or sorting.cut is None:
+        return [(0, rows.total)]
+    first = product((sorting.cut, sorting.length))
+    return [(0, first), (first, product((sorting.groups - sorting.cut, sorting.length)))]
+
+
+def before_and_after_cut(b: Builder, counts: Counts, value: Ragged) -> list[Ragged]:
+    """The rows in the groups before the cut, and those behind it; all rows where there is no cut."""
+    sorting = counts.sortings.get(value.rows)
+    if sorting is None or sorting.cut is None:
+        return [value]
+    require(value.rows.defined is None, "memory that nothing was written to, in rows of")
+    edges = (0, sorting.cut), (sorting.cut, sorting.groups)
+    return [_groups_between(b, sorting, value, start, stop) for start, stop in edges]
+
+
+def _groups_between(b: Builder, sorting: Sorting, value: Ragged, start: int, stop: int) -> Ragged:
+    size = product((stop - start, sorting.length))
+    group = b.unsqueeze(b.iota(stop - start, start), 1)
+    present = b.reshape(b.equal(b.unsqueeze(sorting.key, 0), group), (size,))
+    ties = None if value.rows.ties is None else (value.rows.ties, start, stop)
+    view = b.narrow(value.view, value.dim, product((start, sorting.length)), size)
+    return Ragged(view, value.dim, Rows(size, present, None, ties, (stop - start, sorting.length)))
+
+
+def collapsed(b: Builder, counts: Counts, value: Ragged, groups: int, length: Size) -> View:
     """For each of ``length`` rows what the sorted row that it became is: the only one of its groups that is there."""
-    shape = b.shape(value.view)
-    split = [*shape[: value.dim], groups, length, *shape[value.dim + 1 :]]
-    view = b.reshape(value.view, split)
+    view = _by_groups(b, value, groups, length)
     if not view.uses(b.dim(view, value.dim)):
         return b.select(view, value.dim, 0)
-    return b.sum(b.reshape(masked(b, value), split), [value.dim])
+    parts = before_and_after_cut(b, counts, value)
+    sums = [(dataclasses.replace(part, view=masked(b, part)), groups_in(part, length)) for part in parts]
+    return b.add(*(b.sum(_by_groups(b, part, number, length), [value.dim]) for part, number in sums))
+
+
+def _by_groups(b: Builder, value: Ragged, groups: Size, length: Size) -> View:
+    shape = b.shape(value.view)
+    return b.reshape(value.view, [*shape[: value.dim], groups, length, *shape[value.dim + 1 :]])
+
+
+def groups_in(value: Ragged, length: Size) -> Size:
+    """How many groups of so many rows the table has."""
+    found = exact_quotient(value.rows.total, length)
+    assert found is not None
+    return found
 
 
 def laid_out(b: Builder, counts: Counts, value: Ragged | Unsorted) -> View | None:
     """All rows of a tensor that were sorted, or their places, as a tensor; None for other rows."""
     sorting = counts.sortings.get(value.rows)
-    if sorting is None:
+    if sorting is None or value.rows.defined is not None:
         return None
     if isinstance(value, Unsorted):
         place = b.equal(b.unsqueeze(sorting.index, 1), b.iota(sorting.length))
         return b.contraction("i v, i -> v", place, b.iota(sorting.length)) if value.source is None else None
     if b.rank(value.view) == 1 and value.view == row_numbers(b, sorting.groups, sorting.length):
         return sorting.index
-    whole = collapsed(b, value, sorting.groups, sorting.length)
+    whole = collapsed(b, counts, value, sorting.groups, sorting.length)
     return dense(b, aten.index_select.default, whole, value.dim, sorting.index)
 
 
@@ -261,6 +307,7 @@ def has_groups(b: Builder, counts: Counts, rows: Rows, sizes: Sequence[Number]) 
 def joined(b: Builder, parts: Sequence[Ragged]) -> Ragged:
     """The rows of several tables one after the other are the rows of one table."""
     first = parts[0]
+    require(all(part.rows.defined is None for part in parts), "memory that nothing was written to, in rows of")
     present = b.concatenate([part.rows.present for part in parts], 0)
     ties = [part.rows.ties for part in parts]
     total = normalize_size(sum((sympy.sympify(part.rows.total) for part in parts), sympy.Integer(0)))
@@ -277,9 +324,9 @@ def _joined_ties(ties: Sequence[Hashable]) -> Hashable:
     return tuple(ties)
 
 
-def put_back(b: Builder, value: Ragged, places: Unsorted) -> Ragged | View:
+def put_back(b: Builder, counts: Counts, value: Ragged, places: Unsorted) -> Ragged | View:
     """Sorted rows where they came from."""
-    found = collapsed(b, value, places.groups, places.length)
+    found = collapsed(b, counts, value, places.groups, places.length)
     return found if places.source is None else Ragged(found, value.dim, places.source)
 
 
@@ -298,6 +345,14 @@ def as_unsorted(counts: Counts, b: Builder, index: Any) -> Unsorted | None:
 def group_numbers(b: Builder, groups: int, length: Size) -> View:
     """The first number of each of the pairs (group, row)."""
     return b.reshape(b.expand(b.unsqueeze(b.iota(groups), 1), (groups, length)), (product((groups, length)),))
+
+
+def numbers_of_groups(b: Builder, sorting: Sorting) -> View:
+    """The key of each row of the table of a sort, its groups before and after the cut one after the other."""
+    if sorting.cut is None:
+        return group_numbers(b, sorting.groups, sorting.length)
+    first, last = (group_numbers(b, n, sorting.length) for n in (sorting.cut, sorting.groups - sorting.cut))
+    return b.concatenate([first, b.add(last, sorting.cut)], 0)
 
 
 def row_numbers(b: Builder, groups: int, length: Size) -> View:

@@ -8,17 +8,20 @@ this holds but for the order of the rows with one key, which ``ties`` keeps apar
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
+import sympy
 import torch
 
-from verifycompile.ir.size import Size, exact_quotient, product
-from verifycompile.ir.term import View
+from verifycompile.ir.algebra import open_view
+from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
+from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import exchange, group_ranks
-from verifycompile.rewrites.elementwise import REAL_DTYPES
+from verifycompile.rewrites.elementwise import REAL_DTYPES, WHERE
 from verifycompile.rewrites.grouped import in_bins
 from verifycompile.rewrites.ordering import CUMULATIVE_SUM
 from verifycompile.rewrites.ragged import ragged
@@ -30,11 +33,12 @@ from verifycompile.rewrites.rows import (
     Sorted,
     Sorting,
     as_unsorted,
+    before_and_after_cut,
     dense,
-    group_counts,
     group_numbers,
     has_groups,
     masked,
+    numbers_of_groups,
     require,
     row_numbers,
 )
@@ -71,6 +75,7 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
     present = b.equal(b.unsqueeze(key, 0), group)
     total = product((groups, length))
     if isinstance(value, Ragged):
+        require(value.rows.defined is None, "memory that nothing was written to, in rows of")
         present = b.mul(present, b.unsqueeze(value.rows.present, 0))
         ties: Hashable = value.rows.ties if stable and value.rows.ties is None else object()
         rows = Rows(total, b.reshape(present, (total,)), None, ties, (groups, *value.rows.table))
@@ -78,9 +83,19 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
     else:
         index = dense(b, aten.sort.stable, value, stable=stable, dim=dim, descending=descending)[1]
         rows = Rows(total, b.reshape(present, (total,)), None, None if stable else index, (groups, length))
-        counts.sortings[rows] = Sorting(value, index, groups, length)
+        sorting = Sorting(value, index, groups, length, _cut(value, groups))
+        counts.sortings[rows] = sorting
         places = Ragged(row_numbers(b, groups, length), 0, rows)
+        return Ragged(numbers_of_groups(b, sorting), 0, rows), places
     return Ragged(group_numbers(b, groups, length), 0, rows), places
+
+
+def _cut(key: View, groups: int) -> int | None:
+    """How many groups are before the largest key, where that is a number put in place of others."""
+    if key.term.operation is not WHERE or key.coefficient != 1 or groups == 1:
+        return None
+    put = any(v.term.operation is UNIT and v.coefficient == groups - 1 for v in open_view(key).operands)
+    return groups - 1 if put else None
 
 
 # ------------------------------------------------------------------------------------------------ groups of rows
@@ -90,33 +105,66 @@ def _sorted(b: Builder, counts: Counts, value: Any, dim: int, descending: bool, 
 def histc(b: Builder, counts: Counts, self: Any, bins: int, min: Number, max: Number) -> View:
     """How many of the rows that are there hold a number of each bin."""
     require(isinstance(self, Ragged) and b.rank(self.view) == 1, "a histogram of")
-    return b.contraction("i v, i -> v", in_bins(b, self.view, bins, min, max), self.rows.present)
+    parts = before_and_after_cut(b, counts, self)
+    require(self.rows.defined is None, "memory that nothing was written to, in rows of")
+    found = [b.contraction("i v, i -> v", in_bins(b, p.view, bins, min, max), p.rows.present) for p in parts]
+    return b.add(*found)
 
 
 @ragged(aten._grouped_mm.default)
 def grouped_mm(b: Builder, counts: Counts, self: Any, mat2: Any, offs: Any, out_dtype: Any) -> Any:
-    """Each group of rows with a matrix of its own; or the products of two groups of rows."""
-    require(isinstance(offs, View) and out_dtype in (None, *REAL_DTYPES), "a grouped product without ends of")
-    (groups,) = b.shape(offs)
-    rows = self.rows if isinstance(self, Ragged) else None
-    if rows is None or not isinstance(groups, int):
-        raise UnsupportedError(UNREPRESENTABLE, "a grouped product of other than rows of")
-    found = group_counts(b, rows, groups)
-    length = exact_quotient(rows.total, groups)
-    if found is None or length is None or not _are_ends(b, offs, rows, groups, length):
-        raise UnsupportedError(UNREPRESENTABLE, "a grouped product with other ends than those of the groups of rows")
+    """Each group of rows with a matrix of its own; or the products of two groups of rows.
+
+    What is in rows behind the last group is not defined.
+    """
+    require(out_dtype in (None, *REAL_DTYPES), "a grouped product of another dtype of")
+    return grouped_product_of_rows(b, counts, self, mat2, offs, zeros_behind=False)
+
+
+def grouped_product_of_rows(b: Builder, counts: Counts, self: Any, mat2: Any, ends: Any, *, zeros_behind: bool) -> Any:
+    """``zeros_behind``: rows behind the last group are zero; else they are not defined."""
+    require(isinstance(self, Ragged) and isinstance(ends, View), "a grouped product of other than rows of")
+    (groups,) = b.shape(ends)
+    left = _groups_with_ends(b, counts, self, ends, groups)
+    rows, length = left.rows, exact_quotient(left.rows.total, groups)
+    assert length is not None
     if isinstance(mat2, View) and b.rank(mat2) == 3 and self.dim == 0:
-        inner = b.shape(self.view)[1]
-        product_of = b.contraction("e i k, e k n -> e i n", b.reshape(self.view, (groups, length, inner)), mat2)
-        return Ragged(b.reshape(product_of, (rows.total, b.shape(mat2)[2])), 0, rows)
-    if not isinstance(mat2, Ragged) or mat2.rows != rows or (self.dim, mat2.dim) != (1, 0):
+        inner, outer = b.shape(left.view)[1], b.shape(mat2)[2]
+        product_of = b.contraction("e i k, e k n -> e i n", b.reshape(left.view, (groups, length, inner)), mat2)
+        found = Ragged(b.reshape(product_of, (rows.total, outer)), 0, rows)
+        return found if left is self else _with_rows_behind(b, counts, self.rows, found, zeros_behind)
+    if not isinstance(mat2, Ragged) or (self.dim, mat2.dim) != (1, 0):
         raise UnsupportedError(UNREPRESENTABLE, "a grouped product over other rows than those of the groups")
-    left = b.reshape(self.view, (b.shape(self.view)[0], groups, length))
-    right = b.reshape(masked(b, mat2), (groups, length, b.shape(mat2.view)[1]))
-    return b.contraction("k e i, e i n -> e k n", left, right)
+    same = dataclasses.replace(mat2.rows, defined=None) == dataclasses.replace(self.rows, defined=None)
+    require(same, "a grouped product over other rows than those of the groups, along")
+    right = _groups_with_ends(b, counts, mat2, ends, groups)
+    first = b.reshape(left.view, (b.shape(left.view)[0], groups, length))
+    second = b.reshape(masked(b, right), (groups, length, b.shape(right.view)[1]))
+    return b.contraction("k e i, e i n -> e k n", first, second)
 
 
-def _are_ends(b: Builder, ends: View, rows: Rows, groups: int, length: Size) -> bool:
+def _groups_with_ends(b: Builder, counts: Counts, value: Ragged, ends: View, groups: Size) -> Ragged:
+    """The rows, or those before the cut, where these are of so many groups, which have these ends."""
+    whole = dataclasses.replace(value, rows=dataclasses.replace(value.rows, defined=None))
+    for part in (whole, before_and_after_cut(b, counts, whole)[0]):
+        length = exact_quotient(part.rows.total, groups)
+        defined = value.rows.defined is None or value.rows.defined == part.rows.total
+        if length is not None and defined and _are_ends(b, ends, part.rows, groups, length):
+            return value if part is whole else part
+    raise UnsupportedError(UNREPRESENTABLE, "a grouped product with other ends than those of the groups of rows")
+
+
+def _with_rows_behind(b: Builder, counts: Counts, rows: Rows, value: Ragged, zeros: bool) -> Ragged:
+    """Rows of which those behind the ``value`` are zero, or not defined."""
+    total, (_, width) = value.rows.total, b.shape(value.view)
+    behind = normalize_size(sympy.sympify(rows.total) - total)
+    view = b.concatenate([value.view, b.full(0, (behind, width))], 0)
+    result = dataclasses.replace(rows, defined=None if zeros else total)
+    counts.sortings[result] = counts.sortings[rows]
+    return Ragged(view, 0, result)
+
+
+def _are_ends(b: Builder, ends: View, rows: Rows, groups: Size, length: Size) -> bool:
     """Whether each of the numbers is that of the rows in the groups up to it."""
     sizes = b.sum(b.reshape(rows.present, (groups, length)), [1])
     return ends == b.along(CUMULATIVE_SUM, (), sizes, 0)
@@ -134,6 +182,7 @@ def all_to_all_single(
     Both lists of sizes must be the numbers of rows in these stretches, before and after.
     """
     require(isinstance(input, Ragged) and isinstance(group_name, Group) and input.dim == 0, "an exchange of parts of")
+    require(input.rows.defined is None, "memory that nothing was written to, in rows of")
     ranks = group_ranks(b, group_name)
     sent = len(input_split_sizes) == ranks and has_groups(b, counts, input.rows, input_split_sizes)
     require(sent, "an exchange of other rows than the groups of")

@@ -188,7 +188,7 @@ def select(view: View, dim: int, index: Size) -> View:
 
 
 def narrow(view: View, dim: int, start: Size, length: Size) -> View:
-    """``torch.narrow`` where the piece is one aligned block. Raises UnalignedError otherwise."""
+    """``torch.narrow`` where the piece is one aligned block, or whole periods. Raises UnalignedError otherwise."""
     size = view.shape[dim]
     if length == size:
         return view
@@ -196,8 +196,16 @@ def narrow(view: View, dim: int, start: Size, length: Size) -> View:
         return View(view.coefficient, view.term, (*view.shape[:dim], length, *view.shape[dim + 1 :]), view.axes)
     count, block = exact_quotient(size, length), exact_quotient(start, length)
     if count is None or block is None:
+        if _repeats(view, dim, start) and _repeats(view, dim, length):
+            return View(view.coefficient, view.term, (*view.shape[:dim], length, *view.shape[dim + 1 :]), view.axes)
         raise UnalignedError(f"slice [{start}:{start}+{length}] of {size} is no aligned block")
     return replace_dim(view, dim, [(CONSTANT, block, count), (dim, 1, length)], length)
+
+
+def _repeats(view: View, dim: int, distance: Size) -> bool:
+    """Whether an element along ``dim`` and the one so far behind it are the same: all digits are below the distance."""
+    spans = [product((d[1], d[2])) for axis in view.axes for d in axis if d[0] == dim]
+    return all(exact_quotient(distance, span) is not None for span in spans)
 
 
 def compose(operand: View, index_axes: Sequence[Axis], shape: tuple[Size, ...]) -> View:
