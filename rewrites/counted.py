@@ -34,7 +34,12 @@ def smallest_and_largest(view: View) -> tuple[Fraction, Fraction] | None:
     if found is None:
         return None
     constant, digits = found
-    return Fraction(constant), Fraction(constant + sum(weight * (size - 1) for weight, (_, _, size) in digits))
+    largest = constant
+    for weight, (_, _, size) in digits:
+        if not isinstance(size, int):
+            return None
+        largest += weight * (size - 1)
+    return Fraction(constant), Fraction(largest)
 
 
 def equal_numbers(b: Builder, left: View, right: View) -> View:

@@ -6,7 +6,8 @@ over the ranks it is the whole gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
@@ -34,19 +35,57 @@ def join_equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> S
             pool.lemma_trace.append(("join-equal-counters", repr(mask.term)))
             return rest or [pool.constant(Fraction(1), shape)]
         for number, counter in (operands, operands[::-1]):
-            place = _places(number, counter, shape, free)
-            if place is None:
-                continue
-            # Nothing reads the summed dimensions any more: of size 1 they add nothing to the sum.
-            remaining = tuple(1 if d in place else s for d, s in enumerate(shape))
-            replacement = {d: place.get(d, [(d, 1, s)]) for d, s in enumerate(shape)}
-            try:
-                joined = [substitute(factor, replacement, remaining) for factor in rest]
-            except UnalignedError:
-                continue
-            pool.lemma_trace.append(("join-equal-counters", repr(mask.term)))
-            return joined or [pool.constant(Fraction(1), remaining)]
+            joined = _joined(rest, number, counter, shape, free)
+            if joined is not None:
+                pool.lemma_trace.append(("join-equal-counters", repr(mask.term)))
+                return joined or [pool.constant(Fraction(1), _without(shape, counter))]
     return None
+
+
+def _joined(
+    factors: Sequence[View], number: View, counter: View, shape: tuple[Size, ...], free: int
+) -> list[View] | None:
+    """The factors at the summed dimensions that spell ``counter`` where it is the ``number``."""
+    place = _places(number, counter, shape, free)
+    if place is None:
+        return None
+    # Nothing reads the summed dimensions any more: of size 1 they add nothing to the sum.
+    remaining = _without(shape, counter)
+    replacement = {d: place.get(d, [(d, 1, s)]) for d, s in enumerate(shape)}
+    try:
+        return [substitute(factor, replacement, remaining) for factor in factors]
+    except UnalignedError:
+        return None
+
+
+def _without(shape: tuple[Size, ...], counter: View) -> tuple[Size, ...]:
+    counted = {digit[0] for digit in counter.axes[0]}
+    return tuple(1 if d in counted else size for d, size in enumerate(shape))
+
+
+@matching_lemma("VL94", "lookups-at-one-place")
+def lookups_at_one_place(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """``(x == v)`` times the sum over w of ``(x == w) f[w]`` is ``(x == v) f[v]``, where they are one product."""
+    lookups = [factor for factor in factors if factor.term.operation is EQUAL and factor.coefficient == 1]
+    for first, second in itertools.permutations(lookups, 2) if len(lookups) > 1 else ():
+        for index, number in _counted_comparisons(first):
+            for other, counter in _counted_comparisons(second):
+                if index != other or any(index.uses(digit[0]) for digit in counter.axes[0]):
+                    continue
+                rest = [factor for factor in factors if factor is not second]
+                joined = _joined(rest, number, counter, factors[0].shape, free)
+                if joined is not None:
+                    pool.lemma_trace.append(("lookups-at-one-place", repr(index.term)))
+                    return joined
+    return None
+
+
+def _counted_comparisons(lookup: View) -> Iterator[tuple[View, View]]:
+    """``(x, v)`` where the view is ``x == v`` and v counts."""
+    operands = open_view(lookup).operands
+    for index, counter in (operands, operands[::-1]):
+        if counter.term.operation is IOTA and counter.coefficient == 1:
+            yield index, counter
 
 
 def _places(number: View, counter: View, shape: tuple[Size, ...], free: int) -> dict[int, Sequence[Digit]] | None:

@@ -90,6 +90,8 @@ def histc(b: Builder, self: View, bins: int, min: Number, max: Number) -> View:
 def in_bins(b: Builder, view: View, bins: int, low: Number, high: Number) -> View:
     """For each element, along a new last dimension, whether it falls into each of the bins."""
     require_real(b, "self")
+    if low == high and bins == 1:
+        return b.full(1, (*b.shape(view), 1))  # one bin from the smallest to the largest element
     if low == high:
         raise UnsupportedError(UNSUPPORTED, "histc between the smallest and the largest element")
     wide = b.unsqueeze(view, b.rank(view))

@@ -15,7 +15,7 @@ from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import IndexFact, Term, TermPool, View
+from verifycompile.ir.term import Axis, IndexFact, Term, TermPool, View
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
@@ -71,8 +71,9 @@ def merge_indicators(pool: TermPool, indicators: Sequence[View]) -> Sequence[Vie
         for value, counter in (operands, operands[::-1]):
             if len(indicators) == 1 and value.term.operation is not WHERE:
                 continue  # no mask says where the index is in the shard
-            if counter.term.operation is not IOTA or counter.coefficient != 1:
-                continue
+            if counter.coefficient != 1 or counter.term.operation is not IOTA:
+                if not (counter.is_zero and value.term.operation is WHERE):
+                    continue  # zero is the only place in a shard of one
             for wanted in _wholes(pool, value, counter, indicators):
                 for leaf in _candidates(value, indicators):
                     # Terms are numbered as they are made: what is plainer was made before, so that rewriting ends.
@@ -88,6 +89,9 @@ def merge_indicators(pool: TermPool, indicators: Sequence[View]) -> Sequence[Vie
 def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[View]) -> Iterator[View]:
     """Positions in the whole table, of which ``counter`` counts a shard: a dimension may number the shards."""
     shape = counter.shape
+    if counter.is_zero:
+        yield from (_position(pool, shape, ((dim, 1, count),)) for dim, count in enumerate(shape) if value.uses(dim))
+        return
     position = whole_dim(counter, shape)
     computed = value.term.operation in _ARITHMETIC or _is_product(value)
     for dim, count in enumerate(shape):
@@ -95,11 +99,15 @@ def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[Vie
             break
         if dim == position or not (value.uses(dim) or (computed and any(f.uses(dim) for f in indicators))):
             continue
-        whole = iota(pool, product((count, shape[position])))
-        axis = merge_digits(((dim, 1, count), (position, 1, shape[position])))
-        yield View(whole.coefficient, whole.term, shape, (axis,))
+        yield _position(pool, shape, ((dim, 1, count), (position, 1, shape[position])))
     if computed:
         yield counter
+
+
+def _position(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
+    """The number that these digits spell."""
+    whole = iota(pool, product([size for _, _, size in digits]))
+    return View(whole.coefficient, whole.term, shape, (merge_digits(digits),))
 
 
 def _candidates(value: View, indicators: Sequence[View]) -> Iterator[View]:

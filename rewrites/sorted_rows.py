@@ -37,7 +37,6 @@ from verifycompile.rewrites.rows import (
     dense,
     group_numbers,
     has_groups,
-    masked,
     numbers_of_groups,
     require,
     row_numbers,
@@ -108,6 +107,9 @@ def histc(b: Builder, counts: Counts, self: Any, bins: int, min: Number, max: Nu
     parts = before_and_after_cut(b, counts, self)
     require(self.rows.defined is None, "memory that nothing was written to, in rows of")
     found = [b.contraction("i v, i -> v", in_bins(b, p.view, bins, min, max), p.rows.present) for p in parts]
+    sorting = counts.sortings.get(self.rows)
+    if bins == 1 and min == max and sorting is not None:
+        return b.full(sorting.length, (1,))  # all rows of a tensor
     return b.add(*found)
 
 
@@ -125,47 +127,71 @@ def grouped_product_of_rows(b: Builder, counts: Counts, self: Any, mat2: Any, en
     """``zeros_behind``: rows behind the last group are zero; else they are not defined."""
     require(isinstance(self, Ragged) and isinstance(ends, View), "a grouped product of other than rows of")
     (groups,) = b.shape(ends)
-    left = _groups_with_ends(b, counts, self, ends, groups)
-    rows, length = left.rows, exact_quotient(left.rows.total, groups)
-    assert length is not None
+    left = _rows_with_ends(b, counts, self, ends, groups)
     if isinstance(mat2, View) and b.rank(mat2) == 3 and self.dim == 0:
-        inner, outer = b.shape(left.view)[1], b.shape(mat2)[2]
-        product_of = b.contraction("e i k, e k n -> e i n", b.reshape(left.view, (groups, length, inner)), mat2)
-        found = Ragged(b.reshape(product_of, (rows.total, outer)), 0, rows)
-        return found if left is self else _with_rows_behind(b, counts, self.rows, found, zeros_behind)
+        products = [_product_by_groups(b, part, mat2) for part in left]
+        found = products[0] if len(products) == 1 else b.concatenate(products, 0)
+        covered = sum((sympy.sympify(part.rows.total) for part in left), sympy.Integer(0)) == self.rows.total
+        return Ragged(found, 0, self.rows) if covered else _with_rows_behind(b, counts, self.rows, found, zeros_behind)
     if not isinstance(mat2, Ragged) or (self.dim, mat2.dim) != (1, 0):
         raise UnsupportedError(UNREPRESENTABLE, "a grouped product over other rows than those of the groups")
     same = dataclasses.replace(mat2.rows, defined=None) == dataclasses.replace(self.rows, defined=None)
     require(same, "a grouped product over other rows than those of the groups, along")
-    right = _groups_with_ends(b, counts, mat2, ends, groups)
+    right = _rows_with_ends(b, counts, mat2, ends, groups)
+    require(len(left) == len(right), "a grouped product of memory that nothing was written to, in rows of")
+    return b.add(*(_product_over_rows(b, *parts, groups) for parts in zip(left, right, strict=True)))
+
+
+def _product_by_groups(b: Builder, rows: Ragged, matrices: View) -> View:
+    """The rows of each group times its matrix."""
+    (groups, inner, outer), total = b.shape(matrices), rows.rows.total
+    split = b.reshape(rows.view, (groups, _quotient(total, groups), inner))
+    return b.reshape(b.contraction("e i k, e k n -> e i n", split, matrices), (total, outer))
+
+
+def _product_over_rows(b: Builder, left: Ragged, right: Ragged, groups: Size) -> View:
+    """For each group the sum over its rows of the products of both."""
+    length = _quotient(left.rows.total, groups)
     first = b.reshape(left.view, (b.shape(left.view)[0], groups, length))
-    second = b.reshape(masked(b, right), (groups, length, b.shape(right.view)[1]))
-    return b.contraction("k e i, e i n -> e k n", first, second)
+    second = b.reshape(right.view, (groups, length, b.shape(right.view)[1]))
+    present = b.reshape(left.rows.present, (groups, length))
+    return b.contraction("k e i, e i n, e i -> e k n", first, second, present)
 
 
-def _groups_with_ends(b: Builder, counts: Counts, value: Ragged, ends: View, groups: Size) -> Ragged:
-    """The rows, or those before the cut, where these are of so many groups, which have these ends."""
+def _quotient(total: Size, groups: Size) -> Size:
+    found = exact_quotient(total, groups)
+    assert found is not None
+    return found
+
+
+def _rows_with_ends(b: Builder, counts: Counts, value: Ragged, ends: View, groups: Size) -> list[Ragged]:
+    """All rows, or those before the cut, where these are of so many groups, which have these ends."""
     whole = dataclasses.replace(value, rows=dataclasses.replace(value.rows, defined=None))
-    for part in (whole, before_and_after_cut(b, counts, whole)[0]):
-        length = exact_quotient(part.rows.total, groups)
-        defined = value.rows.defined is None or value.rows.defined == part.rows.total
-        if length is not None and defined and _are_ends(b, ends, part.rows, groups, length):
-            return value if part is whole else part
+    parts = before_and_after_cut(b, counts, whole)
+    for rows in ([whole], parts[:1]):
+        (found,) = rows
+        length = exact_quotient(found.rows.total, groups)
+        defined = value.rows.defined is None or value.rows.defined == found.rows.total
+        if length is not None and defined and _are_ends(b, counts, ends, found.rows, groups, length):
+            return parts if found is whole and groups == 1 else rows
     raise UnsupportedError(UNREPRESENTABLE, "a grouped product with other ends than those of the groups of rows")
 
 
-def _with_rows_behind(b: Builder, counts: Counts, rows: Rows, value: Ragged, zeros: bool) -> Ragged:
+def _with_rows_behind(b: Builder, counts: Counts, rows: Rows, value: View, zeros: bool) -> Ragged:
     """Rows of which those behind the ``value`` are zero, or not defined."""
-    total, (_, width) = value.rows.total, b.shape(value.view)
+    total, width = b.shape(value)
     behind = normalize_size(sympy.sympify(rows.total) - total)
-    view = b.concatenate([value.view, b.full(0, (behind, width))], 0)
+    view = b.concatenate([value, b.full(0, (behind, width))], 0)
     result = dataclasses.replace(rows, defined=None if zeros else total)
     counts.sortings[result] = counts.sortings[rows]
     return Ragged(view, 0, result)
 
 
-def _are_ends(b: Builder, ends: View, rows: Rows, groups: Size, length: Size) -> bool:
+def _are_ends(b: Builder, counts: Counts, ends: View, rows: Rows, groups: Size, length: Size) -> bool:
     """Whether each of the numbers is that of the rows in the groups up to it."""
+    sorting = counts.sortings.get(rows)
+    if groups == 1 and sorting is not None and ends == b.along(CUMULATIVE_SUM, (), b.full(sorting.length, (1,)), 0):
+        return True  # all rows of a tensor
     sizes = b.sum(b.reshape(rows.present, (groups, length)), [1])
     return ends == b.along(CUMULATIVE_SUM, (), sizes, 0)
 

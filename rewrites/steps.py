@@ -146,6 +146,6 @@ PROOFS = {
     "VL58": POINT, "VL59": POINT, "VL60": DIGITS, "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT,
     "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
     "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION, "VL90": POINT,
-    "VL71": INDUCTION, "VL91": POINT, "VL92": POINT, "VL93": POINT,
+    "VL71": INDUCTION, "VL91": POINT, "VL92": POINT, "VL93": POINT, "VL94": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -40,8 +40,11 @@ class Experts(nn.Module):
         if self.bug == "the next rank's":
             rank = (rank + 1) % self.mesh.size()
         other = torch.div(chosen, self.own, rounding_mode="floor") != rank
-        sentinel = self.own - (self.bug == "sentinel")
-        local = torch.where(other, sentinel, chosen % self.own)
+        if self.bug == "places shifted":
+            chosen = chosen + 1
+        if self.bug == "no place of their own":
+            return weights, torch.where(other, self.own - 1, chosen % self.own)
+        local = torch.where(other, self.own, chosen % self.own)
         return weights if self.bug == "weights" else weights.masked_fill(other, 0.0), local
 
     def product(self, x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
@@ -83,7 +86,22 @@ def verified(kind: type[Experts], bug: str = "", ranks: int = 2) -> Report:
         )
 
 
-@pytest.mark.parametrize("kind", [Experts])
-def test_experts_of_all_ranks_added_up(kind: type[Experts]) -> None:
-    report = verified(kind)
+@pytest.mark.parametrize("ranks", [2, EXPERTS])
+def test_experts_of_all_ranks_added_up(ranks: int) -> None:
+    report = verified(Experts, ranks=ranks)
     assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+def test_rows_that_are_masked_need_no_weight_of_zero() -> None:
+    assert verified(Experts, "weights").verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("bug", ["the next rank's", "places shifted", "no place of their own", "sum", "mean"])
+def test_experts_of_other_ranks_or_not_added_up_are_refuted(bug: str) -> None:
+    assert verified(Experts, bug).verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("bug", ["rows", "hidden rows"])
+def test_rows_that_no_expert_writes_are_not_taken_for_zero(bug: str) -> None:
+    """The weights are zero there, but nothing says that what the kernel leaves in its result is a number."""
+    assert verified(Experts, bug).verdict is Verdict.REFUTED

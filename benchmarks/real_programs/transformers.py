@@ -229,7 +229,7 @@ def check(case: Case) -> verifycompile.Report:
     experts = "batched_mm" if "batched experts" in case.mode else None
     spec = single(case.program, "eager", experts)
     if set(sizes) != {"tp"}:
-        return _check_data_parallel(case, sizes, spec)
+        return _check_data_parallel(case, sizes, spec, experts)
     degree = sizes["tp"]
     start(degree)
     training = case.mode.startswith("training")
@@ -266,11 +266,15 @@ class Step(nn.Module):
         return found.loss * self.ranks
 
 
-def _check_data_parallel(case: Case, sizes: dict[str, int], spec: nn.Module) -> verifycompile.Report:
+def _check_data_parallel(
+    case: Case, sizes: dict[str, int], spec: nn.Module, experts: str | None
+) -> verifycompile.Report:
     """Each rank along the data-parallel mesh axes has its part of the batch."""
     start(math.prod(size for name, size in sizes.items() if name != "ep"))
     options = {"ep_implementation": "all_reduce"} if "added up" in case.mode else {}
-    model: Any = distributed(single_empty(case.program, "eager", None), sizes, spec, **options)
+    model: Any = distributed(single_empty(case.program, "eager", experts), sizes, spec, **options)
+    if "bfloat16" in case.mode:
+        model, spec = model.bfloat16(), spec.bfloat16()
     mesh: DeviceMesh = model._mesh_manager._dense_mesh  # noqa: SLF001 - its only way
     axes = {"fsdp", "dp_replicate"} & set(sizes)
     replicated = tuple(Replicate() for _ in mesh.mesh_dim_names or ())
@@ -284,7 +288,9 @@ def _check_data_parallel(case: Case, sizes: dict[str, int], spec: nn.Module) -> 
         placements |= {"labels": parts, "count": replicated}
         # The gradients outside of the graph are a mean over the ranks.
         ranks = math.prod(sizes[name] for name in axes)
-    return verifycompile.verify(Step(model, ranks), arguments, mesh=mesh, spec=Step(spec, 1), in_placements=placements)
+    with torch.set_grad_enabled(case.mode.startswith("training")):
+        step, whole = Step(model, ranks), Step(spec, 1)
+        return verifycompile.verify(step, arguments, mesh=mesh, spec=whole, in_placements=placements)
 
 
 def start(degree: int) -> None:

@@ -88,3 +88,25 @@ def test_counters_that_are_not_summed_are_left():
     assert not fired(b)
     assert torch.equal(check(b, result), torch.diag_embed(VALUES))
     assert algebra.sum_over(b.pool, result, [2]) == x
+
+
+def test_two_lookups_of_one_number_are_at_one_place():
+    b, x = built()
+    number = b.reshape(b.pool.leaf("n", (ROWS,)), (ROWS,))
+    at = b.equal(b.unsqueeze(number, 1), b.iota(COUNT))
+    result = b.contraction("r v, r w, r w -> r v", at, at, x)
+    assert "lookups-at-one-place" in {name for name, _ in b.pool.lemma_trace}
+    assert result == b.mul(at, x)
+    numbers = torch.tensor([2.0, 0.0, 5.0], dtype=torch.float64)
+    one_hot_rows = (numbers[:, None] == torch.arange(COUNT)).double()
+    found = Evaluator({"x": VALUES, "n": numbers}).view(result)
+    assert torch.equal(found, one_hot_rows * (one_hot_rows * VALUES).sum(1, keepdim=True))
+
+
+def test_lookups_of_two_numbers_stay_two():
+    b, x = built()
+    first, second = (b.equal(b.unsqueeze(b.pool.leaf(name, (ROWS,)), 1), b.iota(COUNT)) for name in "nm")
+    b.contraction("r v, r w, r w -> r v", first, second, x)
+    longer = b.equal(b.unsqueeze(b.pool.leaf("n", (ROWS,)), 1), b.iota(COUNT + 1))
+    b.contraction("r v, r w, r w -> r v", longer, first, x)  # a place that the table does not have
+    assert "lookups-at-one-place" not in {name for name, _ in b.pool.lemma_trace}

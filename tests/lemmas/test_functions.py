@@ -133,6 +133,13 @@ CLAIMS: dict[str, list[Claim]] = {
             {"j counts the table": z3.And(j >= 0, j < size)},
         )
     ],
+    "VL94": [
+        Claim(
+            "lookups at one place",
+            one_where(k == j) * sum_at(k, at, size) == one_where(k == j) * at(j),
+            {"j counts the table": z3.And(j >= 0, j < size)},
+        )
+    ],
     "VL40": [
         *induction("masks join the sum", (m * zero, zero), (m * (left + f), right + m * f), m * left == right),
         Claim("implied by the lookup", m * one_where(x == j) == one_where(x == j),

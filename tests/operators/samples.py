@@ -378,6 +378,8 @@ add(aten._grouped_mm.default, real(8, 16).float(), real(3, 16, 8).float(), _ends
 add(aten._grouped_mm.default, real(16, 8).float().T.contiguous().T, real(8, 16).float(), _ends)
 add(aten._grouped_mm.default, real(3, 8, 16).float(), real(16, 8).float(), _ends)
 add(aten._grouped_mm.default, real(3, 8, 16).float(), real(3, 16, 8).float())
+add(aten.histc.default, real(5, 6).topk(3)[1].double(), 4, 0, 3)
+add(aten.histc.default, real(2, 7), 1, 0, 0)
 add(aten.histc.default, real(4, 6).topk(3)[1].double(), 6, 0, 6)
 refuse("VC202 histc between the smallest and the largest element", aten.histc.default, real(7), 4)
 add(aten.cat.default, [real(2, 3)], 0)

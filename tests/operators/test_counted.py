@@ -10,7 +10,7 @@ from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.counted import as_element, equal_numbers, number_of_places
-from verifycompile.rewrites.ragged import dense
+from verifycompile.rewrites.rows import dense
 
 aten = torch.ops.aten
 OUTER, INNER = 2, 3
@@ -50,3 +50,11 @@ def test_a_slice_that_begins_inside_of_its_rank_s_block() -> None:
     view = b.pool.leaf("table", (OUTER, INNER, 12))
     found = Evaluator({"table": table}).view(b.narrow(view, 0, 6 * P + 2 * Q + 1, 1))
     assert torch.equal(found[..., 0], torch.tensor([[6.0 * p + 2 * q + 1 for q in range(INNER)] for p in range(OUTER)]))
+
+
+@pytest.mark.parametrize("limits", [(None, 11), (0, None), (0, 20), (12, None), (None, -1), (3, 9), (None, 0)])
+def test_limits_of_a_counter(limits: tuple[int | None, int | None]) -> None:
+    b, _ = world()
+    found = dense(b, aten.clamp.default, b.iota(12), *limits)
+    assert torch.equal(Evaluator({}).view(found).long(), torch.arange(12).clamp(*limits))
+    assert (found == b.iota(12)) == (limits in [(None, 11), (0, None), (0, 20)])

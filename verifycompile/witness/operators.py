@@ -125,7 +125,7 @@ def _dropout(arguments: Mapping[str, object]) -> object:
 
 
 def _grouped_mm(arguments: Mapping[str, object]) -> object:
-    """torch's kernels take no float64. Where no group is, nothing is computed."""
+    """torch's kernels take no float64. Behind the last group nothing is written: no number is there."""
     left, right, ends = (arguments.get(name) for name in ("self", "mat2", "offs"))
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or arguments.get("bias") is not None:
         raise EvaluationError("_grouped_mm without two tensors, or with a bias")
@@ -135,12 +135,15 @@ def _grouped_mm(arguments: Mapping[str, object]) -> object:
     parts = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
     if left.dim() == right.dim() == 2:
         return torch.stack([left[:, part] @ right[part] for part in parts])
-    rows = left.shape[0] if left.dim() == 2 else right.shape[1]
-    if not stops or stops[-1] != rows or any(part.stop < part.start for part in parts):
-        raise EvaluationError(f"_grouped_mm: groups that end at {stops} of {rows} rows")
+    size = left.shape[0] if left.dim() == 2 else right.shape[1]
+    if not stops or stops[-1] > size or any(part.stop < part.start for part in parts):
+        raise EvaluationError(f"_grouped_mm: groups that end at {stops} of {size} rows")
+    behind = size - stops[-1]
     if left.dim() == 2:
-        return torch.cat([left[part] @ right[number] for number, part in enumerate(parts)])
-    return torch.cat([left[number] @ right[:, part] for number, part in enumerate(parts)], 1)
+        products = [left[part] @ right[number] for number, part in enumerate(parts)]
+        return torch.cat([*products, left.new_full((behind, right.shape[2]), float("nan"))])
+    products = [left[number] @ right[:, part] for number, part in enumerate(parts)]
+    return torch.cat([*products, left.new_full((left.shape[1], behind), float("nan"))], 1)
 
 
 _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
