@@ -184,6 +184,24 @@ def test_ranks_that_wait_for_ever(program: Callable[..., Any], ranks: int, messa
     assert "error[VC109]: ranks wait for different collectives" in str(report)
 
 
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        (lambda x: {"q": x.cos(), "p": x.sin(), "n": 3}, verifycompile.Verdict.VERIFIED),
+        (lambda x: {"q": x.sin(), "p": x.cos(), "n": 3}, verifycompile.Verdict.REFUTED),
+        (lambda x: {"p": x.sin(), "q": x.cos(), "n": 4}, verifycompile.Verdict.UNPROVED),
+    ],
+)
+def test_results_belong_together_by_their_places(
+    program: Callable[..., Any], verdict: verifycompile.Verdict
+) -> None:
+    x = torch.randn(4, 4)
+    spec = torch.fx.symbolic_trace(lambda x: {"p": x.sin(), "q": x.cos(), "n": 3})
+    graphs = [torch.fx.symbolic_trace(program)] * 2
+    report = verifycompile.verify_graphs(spec, graphs, spec_inputs=[x], rank_inputs=[x])
+    assert report.verdict is verdict, str(report)
+
+
 def test_both_places_are_named() -> None:
     x = {"x": torch.randn(4, 4)}
     report = verifycompile.verify_graphs(trace(lambda x: x, x), trace_ranks(wrong_order, 2, lambda _: x))

@@ -58,7 +58,7 @@ def _described(leaf: Leaf) -> str:
 
 
 def _is_share(expected: Leaf, found: Leaf, sizes: Sequence[int]) -> bool:
-    """Whether the ranks' whole numbers, such as counts of rows, add up to the spec's over some mesh axes."""
+    """Whether the ranks' numbers, such as counts of rows, are shares of the spec's."""
     if not isinstance(expected, Constant) or not isinstance(found, Constant):
         return False
     whole, own = expected.value, found.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -40,13 +40,17 @@ Relations = Mapping[str, Relation]
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A functional graph. ``inputs``: its placeholders by name. ``results``: position in the flat result -> node."""
+    """A functional graph. ``inputs``: its placeholders by name. ``results``: position in the flat result -> node.
+
+    ``constants``: results that are numbers or texts, by position.
+    """
 
     functional: FunctionalGraph
     inputs: Mapping[str, torch.fx.Node]
     results: Mapping[int, torch.fx.Node]
     blockers: tuple[Blocker, ...]
     label: str
+    constants: Mapping[int, object] = dataclasses.field(default_factory=dict[int, object])
 
     @property
     def graph(self) -> torch.fx.GraphModule:
@@ -152,7 +156,9 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
     output = next(iter(functional.graph.graph.find_nodes(op="output")))
     returned = cast("Sequence[object]", output.args[0] if isinstance(output.args[0], (list, tuple)) else output.args)
     results = {i: item for i, item in enumerate(returned) if isinstance(item, torch.fx.Node)}
-    return Prepared(functional, dict(zip(functional.names, nodes, strict=True)), results, blockers, label)
+    inputs = dict(zip(functional.names, nodes, strict=True))
+    constants = {i: item for i, item in enumerate(returned) if isinstance(item, int | float | str)}
+    return Prepared(functional, inputs, results, blockers, label, constants)
 
 
 def _copy(graph: torch.fx.GraphModule) -> torch.fx.Graph:
@@ -312,12 +318,25 @@ def implementation_program(
         placed.append(_input(prepared, name, spec_name, relation, shape))
     spec_names = {name: relation.spec_name for name, relation in inputs.items()}
     layouts = {placed.spec_name: placed.placements for placed in inputs.values()}
-    results = _outputs(prepared, spec_names, outputs, layouts)
+    of_spec = {place: position for position, place in enumerate(spec.functional.places)}
+    positions = {i: of_spec.get(place, i) for i, place in enumerate(prepared.functional.places)}
+    differing = _differing_constants(prepared, spec, positions)
+    results = _outputs(prepared, spec_names, outputs, layouts, positions)
     for output in results:
         if output.placements is not None and len(output.placements) != len(mesh.axes):
             sizes = f"{len(output.placements)} placements, the mesh {len(mesh.axes)} dimensions"
             raise UsageError("VC303", f"`{output.name}` has {sizes}.")
-    return Program(prepared.graph, tuple(placed), tuple(results), blockers=prepared.blockers)
+    return Program(prepared.graph, tuple(placed), tuple(results), blockers=(*prepared.blockers, *differing))
+
+
+def _differing_constants(prepared: Prepared, spec: Prepared, positions: Mapping[int, int]) -> Iterator[Blocker]:
+    """Results that are no tensors and other ones in the spec."""
+    for position, own in prepared.constants.items():
+        whole = spec.constants.get(positions.get(position, position))
+        if whole is None or repr(own) == repr(whole):
+            continue
+        text = f"`output.{position}` is {own!r} in {prepared.label}, {whole!r} in the spec"
+        yield Blocker(None, "VC107", f"what is returned differs: {text}")
 
 
 def _input(
@@ -338,15 +357,19 @@ def _outputs(
     spec_names: Mapping[str, str],
     given: Relations,
     layouts: Mapping[str, Placements],
+    positions: Mapping[int, int] | None = None,
 ) -> list[ProgramOutput]:
-    """Results ``output.N`` (N counts the flattened result, whatever is no tensor included) and written inputs."""
+    """Results ``output.N`` (N counts the flattened result, whatever is no tensor included) and written inputs.
+
+    ``positions``: of a result -> of the spec's result at the same place.
+    """
     outputs: list[ProgramOutput] = []
     for position, node in prepared.results.items():
         name = f"output.{position}"
         relation = given.get(name, given.get(str(position), Relation()))
         required = relation.placements
         declared = "" if required is None else "`out_relations`"
-        spec_name = relation.spec_name or name
+        spec_name = relation.spec_name or f"output.{(positions or {}).get(position, position)}"
         outputs.append(ProgramOutput(node, OutputKind.VALUE, spec_name, position, required, declared))
     for name, node in prepared.functional.written.items():
         spec_name = spec_names.get(name, name)

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed import distributed_c10d
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 
@@ -39,13 +39,15 @@ class FunctionalGraph:
     """``graph`` is functional ATen. ``names``: one per placeholder. ``lifted``: parameters that the graph held.
     A buffer stays a constant of the graph where its content is known.
 
-    ``written``: placeholder name -> node of its value when the graph ends.
+    ``written``: placeholder name -> node of its value when the graph ends. ``places``: where each of the flattened
+    results is in what the given graph returns.
     """
 
     graph: torch.fx.GraphModule
     names: tuple[str, ...]
     lifted: Mapping[str, torch.Tensor]
     written: Mapping[str, torch.fx.Node]
+    places: tuple[str, ...] = ()
 
 
 def group_object(value: object) -> GroupObject | None:
@@ -101,12 +103,14 @@ def functional_graph(graph: torch.fx.GraphModule, examples: Sequence[object], la
         for value in lifted.values()
     ]
     _note_places(graph, label)
+    places: list[str] = []
 
     def run(*flat: Any) -> Any:
         given = dict(zip(lifted, flat, strict=False))
         with torch.fx.traceback.preserve_node_meta(), _reparametrize_module(graph, given):
             interpreter = torch.fx.Interpreter(graph)
             result = interpreter.run(*flat[len(lifted) :], enable_io_processing=False)
+            places[:] = [keystr(place) for place, _ in tree_flatten_with_path(result)[0]]
             return tree_leaves(result)
 
     with torch.fx.traceback.preserve_node_meta(), mode, torch.no_grad():
@@ -114,7 +118,7 @@ def functional_graph(graph: torch.fx.GraphModule, examples: Sequence[object], la
     placeholders = traced.graph.find_nodes(op="placeholder")
     names = (*lifted, *(node.name for node in graph.graph.find_nodes(op="placeholder")))
     written = _split_writes(traced, dict(zip(placeholders, names, strict=True)))
-    return FunctionalGraph(traced, names, lifted, written)
+    return FunctionalGraph(traced, names, lifted, written, tuple(places))
 
 
 def _fake_values(examples: Sequence[object]) -> tuple[FakeTensorMode, list[object]]:
