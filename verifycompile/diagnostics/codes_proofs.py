@@ -42,8 +42,10 @@ CODES = (
         title="rank constant baked into the graph",
         severity=Severity.ERROR,
         meaning=(
-            "Python code asked for this process's rank or coordinate while torch.compile traced it, so the graph holds "
-            "a number that is right on this rank only. The proof needs one graph for all ranks."
+            "Python code asked for this process's rank or coordinate, while torch.compile traced it or before "
+            "(`self.start = rank * n` in a constructor), so the graph holds a number that is right on this rank only. "
+            "The program was traced as the other ranks too, and that did not give one graph for all of them, or what "
+            "the number is on another rank cannot be told from the source."
         ),
         reason=(
             "The captured graph says nothing about what the other ranks run, so it cannot stand for the whole program, "
@@ -51,8 +53,9 @@ CODES = (
         ),
         example=("rank = torch.distributed.get_rank()\nrows = x[rank * 4 : (rank + 1) * 4]"),
         fix=(
-            "Express the step through DTensor, whose graphs do not depend on the rank, or through a collective, so "
-            "that no rank number is computed in Python inside of the compiled region."
+            "Express the step through DTensor, whose graphs do not depend on the rank, or through a collective. A "
+            "number that is computed before the call should have one assignment, of the rank and of what the object "
+            "keeps, or be computed in `forward`."
         ),
         fixed_example=(
             "x = DTensor.from_local(x, mesh, [Replicate()])\nrows = x.redistribute(placements=[Shard(0)]).to_local()"
