@@ -356,7 +356,7 @@ class Builder:
         views = self.aligned(left, right)
         if (truth := known(self.pool, *views)) is not None:
             self.pool.lemma_trace.append(("sign-compared", ""))
-            return self._expanded(self.pool.constant(int(truth), views[0].shape), views)
+            return self._expanded(self.pool.constant(Fraction(int(truth)), views[0].shape), views)
         return self._expanded(comparison(self.pool, *views), views)
 
     def negate(self, view: View) -> View:

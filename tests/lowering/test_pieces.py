@@ -11,7 +11,7 @@ import torch
 from tests.ir.evaluate import Evaluator
 from tests.lowering.graphs import GraphBuilder, blockers
 from verifycompile.ir.term import TermPool
-from verifycompile.lowering.lower import whole_split
+from verifycompile.lowering.recorded import whole_split
 
 aten = torch.ops.aten
 X = torch.randn(4, 6, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
-from verifycompile.lowering.lower import constant_content
+from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.expressions import (
     expression_from_data,

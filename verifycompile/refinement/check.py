@@ -222,7 +222,7 @@ class Checker:
         mismatch = self._mutation() or self._cut_gradient(outputs) or self._relate_inputs()
         if mismatch is not None:
             return mismatch
-        if by_parts and (self.spec.reads_counts or self.implementation.reads_counts):
+        if by_parts and (self.spec.sizes.reads_counts or self.implementation.sizes.reads_counts):
             raise NotRepeatedError  # numbers read from tensors hold in the whole program
         if by_parts:
             pairs = [(o, outputs[o.name]) for o in self.spec.program.outputs]
@@ -294,7 +294,7 @@ class Checker:
                 return mismatch
         for key, spec_input in spec_inputs.items():
             if key[0] != "tangent" and spec_input.node not in self.spec.values:
-                shape = self.spec.shape_of(spec_input.node)
+                shape = self.spec.sizes.shape_of(spec_input.node)
                 assert shape is not None
                 leaf = leaf_of(self.pool, spec_input, shape)
                 self.spec.provide(spec_input.node, leaf)

@@ -23,7 +23,9 @@ _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 def tensor_inputs(lowering: Lowering) -> dict[tuple[str, str], ProgramInput]:
     """Tensor placeholders by (space, name); tangents live in a name space of their own."""
     return {
-        input_key(p): p for p in lowering.program.inputs if p.role in _TENSORS and lowering.shape_of(p.node) is not None
+        input_key(p): p
+        for p in lowering.program.inputs
+        if p.role in _TENSORS and lowering.sizes.shape_of(p.node) is not None
     }
 
 
@@ -59,8 +61,8 @@ def relate(
     Raises UnsupportedError where shapes do not fit (VC204, VC206).
     """
     mesh, pool = implementation.program.mesh, spec.pool
-    shape = spec.shape_of(spec_input.node)
-    local = implementation.shape_of(program_input.node)
+    shape = spec.sizes.shape_of(spec_input.node)
+    local = implementation.sizes.shape_of(program_input.node)
     if shape is None or local is None:
         raise UnsupportedError(UNREPRESENTABLE, f"the input `{program_input.name}` is no tensor")
     if _kind(spec_input) != _kind(program_input):

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.lowering.lower import Lowering, is_size, whole_split
+from verifycompile.lowering.lower import Lowering
+from verifycompile.lowering.recorded import is_size, whole_split
 from verifycompile.torch_interface.schema import draws_random_numbers
 
 _OPERAND = "operand"

@@ -1,0 +1,122 @@
+"""What a declaration gives must have the shapes that torch recorded, and a dtype that the proof is about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from verifycompile.ir.term import View
+from verifycompile.lowering.sizes import Sizes
+from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
+from verifycompile.rewrites.rows import Filled, Ragged, Sorted, Unsorted
+from verifycompile.rewrites.values import Pieces
+
+PROVABLE_DTYPES = frozenset(
+    {
+        torch.float64, torch.float32, torch.bfloat16, torch.float16,
+        torch.int64, torch.int32, torch.bool, torch.complex32, torch.complex64, torch.complex128,
+    }
+)  # fmt: skip
+"""Narrower integers wrap around and 8-bit floats saturate: a value of another dtype is an unknown."""
+
+_RAGGED = (Ragged, Filled, Sorted, Unsorted)
+
+
+def check_type(node: torch.fx.Node, call: Call, coordinates: Collection[sympy.Basic]) -> None:
+    """Raises ``UnsupportedError`` for a result of a dtype, or of a shape that depends on the rank, without proofs."""
+    values = node.meta.get("val")
+    if isinstance(values, list) and call.elements is None:  # pieces of one tensor, all of its dtype
+        values = values[:1]
+    tensors: Sequence[Any] = values if isinstance(values, (list, tuple)) else (values,)
+    for value in tensors:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.dtype not in PROVABLE_DTYPES:
+            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
+        symbolic = [s for s in value.shape if isinstance(s, torch.SymInt)]
+        if any(s.node.expr.free_symbols & set(coordinates) for s in symbolic):
+            raise UnsupportedError("VC204", f"`{node.target}` gives a tensor whose shape depends on the rank")
+
+
+def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any) -> None:
+    """The declaration's shapes must be those that torch recorded. Raises ``UnsupportedError``."""
+    recorded = node.meta.get("val")
+    if isinstance(value, Pieces):
+        return
+    if isinstance(value, View):
+        if not isinstance(recorded, torch.Tensor):
+            raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` is declared to give one tensor")
+        pairs: list[tuple[View | None, Any]] = [(value, recorded)]
+    else:
+        pairs = list(zip(value, recorded or (), strict=False))
+    for view, tensor in pairs:
+        if view is None or not isinstance(tensor, torch.Tensor):
+            continue
+        shape = tuple(sizes.size(s) for s in tensor.shape)
+        if builder.shape(view) != shape and any(
+            sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) != 0
+            for a, b in zip((*builder.shape(view), len(shape)), (*shape, builder.rank(view)), strict=True)
+        ):
+            raise UnsupportedError(
+                UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {builder.shape(view)}"
+            )
+
+
+def casts_of(node: torch.fx.Node, call: Call) -> Iterator[str]:
+    """The casts that a node does, as ``float32 to bfloat16``."""
+    for element in call.elements or (call,):
+        if str(node.target) == "aten._to_copy.default" and "dtype" in node.kwargs:
+            source, target = element.dtypes.get("self"), node.kwargs["dtype"]
+        elif str(node.target) in ("aten.copy.default", "aten._foreach_copy.default"):
+            source, target = element.dtypes.get("src"), element.dtypes.get("self")
+        else:
+            return
+        if source != target and source is not None and target is not None:
+            yield f"{source} to {target}".replace("torch.", "")
+
+
+def check_ragged(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any, recorded: torch.Tensor) -> None:
+    """All sizes but the number of rows must be those that torch recorded; a new symbol is that number.
+
+    Raises ``UnsupportedError``.
+    """
+    shape = [size.node.expr if isinstance(size, torch.SymInt) else size for size in recorded.shape]
+    unknown = [d for d, size in enumerate(shape) if not isinstance(size, int) and sizes.is_unknown(size)]
+    if isinstance(value, (Sorted, Unsorted)):
+        _require_places(node, value, shape)
+        return
+    view = value.row if isinstance(value, Filled) else value.view if isinstance(value, Ragged) else value
+    found = list(builder.shape(view))
+    sorting = sizes.counts.sortings.get(value.rows) if isinstance(value, Ragged) else None
+    if isinstance(value, Ragged) and sorting is not None and not unknown:
+        found[value.dim] = sorting.length
+    expected = [value.dim] if is_ragged(value) and (sorting is None or unknown) else []
+    if len(found) == len(shape) and unknown == expected:
+        for dim in unknown:
+            found[dim] = shape[dim]
+        if all(sympy.simplify(sympy.sympify(a) - b) == 0 for a, b in zip(found, shape, strict=True)):
+            for dim in unknown:
+                symbol = shape[dim]
+                if isinstance(value, Ragged) and isinstance(symbol, sympy.Symbol):
+                    sizes.counts.views.setdefault(symbol, builder.sum(value.rows.present, [0]))
+            return
+    raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {found}")
+
+
+def _require_places(node: torch.fx.Node, value: Sorted | Unsorted, shape: list[Any]) -> None:
+    """Of all rows there are as many as torch recorded; of rows that are read from data, some number."""
+    fits = len(shape) == 1 and (value.source is not None or sympy.simplify(shape[0] - value.length) == 0)
+    if not fits:
+        raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, where rows are sorted")
+
+
+def is_ragged(value: Any) -> bool:
+    """Whether a value, or one of several, has rows whose number or order is read from data."""
+    if isinstance(value, tuple):
+        return any(isinstance(v, _RAGGED) for v in value)
+    return isinstance(value, _RAGGED)

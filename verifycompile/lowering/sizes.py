@@ -1,0 +1,80 @@
+"""Sizes and numbers of a captured program, as expressions over the symbols that both programs share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from verifycompile.ir.size import Size, normalize_size
+from verifycompile.ir.term import View
+from verifycompile.lowering.recorded import input_symbols, reads_count, tensors_of
+from verifycompile.program import Program
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.rows import Counts
+
+
+class Sizes:
+    """The sizes of one program. ``side`` keeps apart what the two programs compute from their data.
+
+    ``counts``: what is known of the numbers that the program reads from tensors.
+    """
+
+    def __init__(self, program: Program, side: str) -> None:
+        self._program, self._side = program, side
+        self._symbols = input_symbols(program)
+        self.counts = Counts()
+        self.reads_counts = any(reads_count(node) for node in program.graph.graph.nodes)
+        if self.reads_counts:
+            self.counts.lengths |= self._lengths()
+
+    def size(self, value: Any) -> Size:
+        """A dimension recorded by torch as an int or a sympy expression over the unified symbols."""
+        if isinstance(value, int):
+            return value
+        expression = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value)
+        # A size that the program computes (from a tensor's content) is another number in the other program.
+        own = {s: sympy.Symbol(f"{self._side}:{s}", positive=True) for s in expression.free_symbols - self._symbols}
+        return normalize_size(expression.xreplace({**self._program.size_values, **own}))
+
+    def shape_of(self, node: torch.fx.Node) -> tuple[Size, ...] | None:
+        """Local shape that torch recorded for a tensor-valued node."""
+        value = node.meta.get("val")
+        return tuple(self.size(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
+
+    def number(self, value: Any) -> Any:
+        """A number that torch recorded. Raises ``UnsupportedError`` for one that is read from a tensor."""
+        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return value
+        unknown = value.node.expr.free_symbols - self._symbols - set(self._program.coordinates)
+        if unknown - self.counts.views.keys():
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{value.node.expr}` is read from a tensor")
+        expression = value.node.expr.xreplace(dict(self._program.size_values))
+        return int(expression) if getattr(expression, "is_Integer", False) else expression
+
+    def has_unknown_size(self, node: torch.fx.Node) -> bool:
+        """Whether a size of what a node gives is read from a tensor."""
+        sizes = [size for value in tensors_of(node.meta.get("val")) for size in value.shape]
+        return any(isinstance(s, torch.SymInt) and self.is_unknown(s.node.expr) for s in sizes)
+
+    def is_unknown(self, expression: sympy.Basic) -> bool:
+        """Whether a number depends on what is read from a tensor."""
+        return bool(expression.free_symbols - self._symbols - set(self._program.coordinates))
+
+    def note_count(self, number: torch.SymInt, value: Any) -> None:
+        """A number that the program reads from a tensor."""
+        symbol = number.node.expr
+        if isinstance(symbol, sympy.Symbol) and symbol not in self._symbols and isinstance(value, View):
+            self.counts.views.setdefault(symbol, value)
+
+    def _lengths(self) -> set[sympy.Basic]:
+        """Symbols that are sizes of tensors: torch raises an error where one is below zero."""
+        return {
+            size.node.expr
+            for node in self._program.graph.graph.nodes
+            for value in tensors_of(node.meta.get("val"))
+            for size in value.shape
+            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol)
+        }
