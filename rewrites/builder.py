@@ -519,13 +519,18 @@ class Builder:
             self._narrowed[key] = self._narrow(view, position, base, length)
         return self._narrowed[key]
 
+    def part_of(self, view: View, dim: int, start: Number, length: Size) -> View:
+        """``narrow`` as a window, whether or not digits spell it."""
+        if self.pool.piecewise is None or not isinstance(start, int) or not isinstance(length, int) or length < 1:
+            return self.narrow(view, dim, start, length)
+        return self.pool.piecewise.narrowed(self.pool, view, self.dim(view, dim), start, length)
+
     def _narrow(self, view: View, position: int, base: Size, length: Size) -> View:
         size, dim = view.shape[position], position - self.lead
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:  # pyright: ignore[reportOperatorIssue]
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
         if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int) and length:
-            in_parts = view.term.operation in (CONCATENATE, WINDOW)
-            if in_parts and any(digit[0] == position for digit in view.axes[view.term.fresh[0]]):
+            if self.pool.piecewise.holds_parts(view, position):
                 return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
         part = self.part(view, position, base, length)
         if part is not None:
@@ -542,6 +547,8 @@ class Builder:
         except relabel.UnalignedError:
             if across:
                 return self._narrow_pieces(view, other or 0, dim, base, length)
+            if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int):
+                return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
             computed = self._narrow_operands(view, position, base, length, elementwise=False)
             return computed or self.along(SLICE, (base, 1), view, dim, length)
 
@@ -696,7 +703,7 @@ class Builder:
             return joined
         shape = views[0].shape
         sizes = [view.shape[position] for view in views]
-        in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
+        in_parts = any(view.term is self.pool.unit or view.term.operation in (CONCATENATE, WINDOW) for view in views)
         if self.pool.piecewise is not None and (in_parts or any(size != sizes[0] for size in sizes)):
             return self.pool.piecewise.joined(self.pool, views, position)
         if all(size == sizes[0] for size in sizes):

@@ -54,6 +54,7 @@ from verifycompile.rewrites import (
     scatter,
     searching,
     similar,
+    sliding,
     sorted_rows,
     special_functions,
     statistics,
@@ -138,6 +139,7 @@ COMBINATION_LEMMAS = (
     similar.sum_similar,
     ranges.merge_ranges,
     padded_pieces.sum_padded,
+    sliding.merge_blocks,
 )
 
 

@@ -308,7 +308,8 @@ def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:
         dim = b.rank(view) - 1 - k
         if before < 0 or after < 0:
             length = b.shape(result)[dim] + min(before, 0) + min(after, 0)
-            result = b.narrow(result, dim, max(-before, 0), length)
+            cut = b.narrow if b.pool.piecewise is None else b.part_of
+            result = cut(result, dim, max(-before, 0), length)
         before, after = max(before, 0), max(after, 0)
         if before or after:
             result = b.pad(result, dim, before, result.shape[b.dim(result, dim)] + before + after)

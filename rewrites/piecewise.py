@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from verifycompile.ir import algebra
 from verifycompile.ir.algebra import COMBINE, CONTRACT
@@ -21,11 +21,21 @@ from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError, compose, substitute
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
-from verifycompile.ir.window import WINDOW, range_view, reads_window, resized, window_at
-from verifycompile.rewrites.ranges import join_windows
+from verifycompile.ir.window import WINDOW, Windowed, range_view, resized, window_at
 from verifycompile.rewrites.similar import join_similar
+from verifycompile.rewrites.sliding import (
+    LINE,
+    MATRIX,
+    WINDOWS,
+    axis_along,
+    matrix_of,
+    read_only,
+    read_together,
+    stretched,
+    without_implied_range,
+)
 
-_PARTS = (WINDOW, CONCATENATE)
+_PARTS = (WINDOW, CONCATENATE, MATRIX)
 Pointwise = Callable[..., View]
 
 
@@ -60,25 +70,44 @@ class Piecewise:
             result = self._product_along(pool, space, dim)
             if result is not None:
                 return space.restored(result)
+        rest = without_implied_range(space.views, range(space.free, len(space.shape)))
+        if rest is not None:
+            pool.lemma_trace.append(("range-within-reach", ""))
+            return space.restored(_contracted(pool, rest, space.shape, space.free))
+        for dim in range(space.free):
+            result = _with_all_windows(pool, space, dim)
+            if result is not None:
+                return space.restored(result)
         return None
 
     def _product_along(self, pool: TermPool, space: _Space, dim: int) -> View | None:
+        ends = _ends(space.views, space.shape, dim)
+        if len(ends) < 3:
+            return self._product_on_windows(pool, space, dim, 0, ends[1]) if ends else None
         bound = dim >= space.free
-        parts = _split(pool, space.views, space.shape, dim)
-        if parts is not None:
-            pool.lemma_trace.append(("over-all-pieces" if bound else "pieces-outside", ""))
-            done = [_contracted(pool, views, shape, space.free) for views, shape in parts]
-            return algebra.combine(pool, done) if bound else joined(pool, done, dim)
-        joint = _joint(pool, space.views, dim, space.shape[dim])
+        pool.lemma_trace.append(("over-all-pieces" if bound else "pieces-outside", ""))
+        done: list[View] = []
+        for start, stop in itertools.pairwise(ends):
+            shape = (*space.shape[:dim], stop - start, *space.shape[dim + 1 :])
+            views = [v if _reads_matrix(v, dim) else narrowed(pool, v, dim, start, stop - start) for v in space.views]
+            part = dataclasses.replace(space, views=views, shape=shape)
+            result = self._product_on_windows(pool, part, dim, start, stop - start)
+            if result is None:
+                views = [narrowed(pool, view, dim, start, stop - start) for view in space.views]
+                result = _contracted(pool, views, shape, space.free)
+            done.append(result)
+        return algebra.combine(pool, done) if bound else joined(pool, done, dim)
+
+    def _product_on_windows(self, pool: TermPool, space: _Space, dim: int, start: int, length: int) -> View | None:
+        """The product where all views but matrices are windows along ``dim``; matrices are read from ``start`` on."""
+        joint = _joint(pool, space.views, dim, length, start)
         if joint is None:
             return None
         first, total, views = joint
-        length = space.shape[dim]
         shape = (*space.shape[:dim], total, *space.shape[dim + 1 :])
         pool.lemma_trace.append(("windows-of-different-places", ""))
-        if not bound:
-            return window(pool, _contracted(pool, views, shape, space.free), dim, first, length)
-        assert isinstance(length, int)
+        if dim < space.free:
+            return part_of(pool, _contracted(pool, views, shape, space.free), dim, first, length)
         pool.lemma_trace.append(("sum-over-window", ""))
         return _contracted(pool, [*views, range_view(pool, dim, shape, (first, first + length))], shape, space.free)
 
@@ -141,8 +170,14 @@ class Piecewise:
                 first, total, views = joint
                 pool.lemma_trace.append(("windows-of-different-places", repr(operation.name)))
                 whole = applied(views, (*sizes[:dim], total, *sizes[dim + 1 :]))
-                return window(pool, whole, dim, first, sizes[dim])
+                return part_of(pool, whole, dim, first, sizes[dim])
         return None
+
+    def holds_parts(self, view: View, dim: int) -> bool:
+        """Whether ``dim`` is a window, or put together of pieces."""
+        return dim in _stretch(view, dim).spans or (
+            view.term.operation is CONCATENATE and concatenated_dim(view) == dim
+        )
 
     def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
         """The concatenation along ``dim``."""
@@ -156,6 +191,72 @@ class Piecewise:
 # ------------------------------------------------------------------------------------------------ parts of views
 
 
+@dataclasses.dataclass(frozen=True)
+class _Stretch:
+    """A view as windows of ``base``: for each dimension that is one, its first position and length."""
+
+    base: View
+    spans: dict[int, tuple[int, int]]
+
+
+def _stretch(view: View, prefer: int = -1) -> _Stretch:
+    """``prefer``: the dimension along which a window of one position is taken to lie, if that has size one."""
+    spans: dict[int, tuple[int, int]] = {}
+    while view.term.operation is WINDOW:
+        (fresh,) = view.term.fresh
+        digits = view.axes[fresh]
+        single = [prefer, *range(view.rank)] if not digits else []
+        dim = next((d for d in single if 0 <= d < view.rank and view.shape[d] == 1 and d not in spans), -1)
+        dim = digits[0][0] if len(digits) == 1 else dim
+        part = window_at(view, dim) if dim >= 0 and dim not in spans else None
+        if part is None:
+            break
+        spans[dim] = (part.start, _whole(view.shape[dim]))
+        view = part.source
+    return _Stretch(view, spans)
+
+
+def _windowed(pool: TermPool, base: View, spans: Mapping[int, tuple[int, int]]) -> View:
+    """Windows in the order of the axes of ``base``, so that windows of several dimensions are one term."""
+
+    def place(dim: int) -> int:
+        return min((k for k, axis in enumerate(base.axes) if any(digit[0] == dim for digit in axis)), default=-1)
+
+    result = base
+    for dim in sorted(spans, key=lambda dim: (place(dim), dim)):
+        result = window(pool, result, dim, *spans[dim])
+    return result
+
+
+def _window_along(pool: TermPool, view: View, dim: int) -> Windowed | None:
+    """``window_at`` for a view that may be a window along other dimensions too."""
+    found = _stretch(view, dim)
+    if dim not in found.spans:
+        return None
+    rest = {other: span for other, span in found.spans.items() if other != dim}
+    return Windowed(found.spans[dim][0], _windowed(pool, found.base, rest))
+
+
+def part_of(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
+    """A window along ``dim``; of a matrix of sliding windows, a matrix."""
+    matrix = stretched(pool, view, dim, start, _whole(length))
+    if matrix is not None:
+        return matrix
+    if start == 0 and view.shape[dim] == length:
+        return view
+    found = _stretch(view)
+    before = found.spans.get(dim, (0, 0))[0]
+    spans = {**found.spans, dim: (before + start, _whole(length))}
+    for other, span in spans.items():
+        unmasked = read_only(pool, found.base, other, *span)
+        if unmasked is not None:
+            pool.lemma_trace.append(("range-within-reach", repr(found.base.term)))
+            for place, part in spans.items():
+                unmasked = part_of(pool, unmasked, place, *part)
+            return unmasked
+    return _windowed(pool, found.base, spans)
+
+
 def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
     """``length`` positions along ``dim`` from ``start`` on: of the pieces, where there are any, else a window."""
     if view.shape[dim] == 1 or (start == 0 and view.shape[dim] == length):
@@ -163,7 +264,7 @@ def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> V
     if not view.uses(dim):
         return resized(view, dim, length)
     if view.term.operation is not CONCATENATE or concatenated_dim(view) != dim:
-        return window(pool, view, dim, start, length)
+        return part_of(pool, view, dim, start, length)
     taken: list[View] = []
     offset = 0
     for piece in pieces_of(view, dim):
@@ -207,7 +308,29 @@ def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | Non
         return pool.zero(shape)
     if not left.uses(dim) and dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
         return dataclasses.replace(left, shape=shape)
-    return join_windows(pool, [left, right], dim)
+    first, second = _window_along(pool, left, dim), _window_along(pool, right, dim)
+    if first is None or second is None or first.start + _whole(left.shape[dim]) != second.start:
+        return None
+    source = first.source if first.source == second.source else _read_together(pool, (left, right), dim)
+    if source is None:
+        return None
+    pool.lemma_trace.append(("neighbouring-windows", ""))
+    return part_of(pool, source, dim, first.start, size)
+
+
+def _read_together(pool: TermPool, views: tuple[View, View], dim: int) -> View | None:
+    """The source of two neighbouring windows whose sources differ only where they are not read."""
+    left, right = (_stretch(view, dim) for view in views)
+    rest = [{d: span for d, span in part.spans.items() if d != dim} for part in (left, right)]
+    if rest[0] != rest[1] or left.base.shape != right.base.shape:
+        return None
+    source = read_together(pool, (left.base, *left.spans[dim]), (right.base, *right.spans[dim]), dim)
+    if source is None:
+        return None
+    pool.lemma_trace.append(("range-within-reach", ""))
+    for other, span in rest[0].items():
+        source = part_of(pool, source, other, *span)
+    return source
 
 
 def _concatenation(pool: TermPool, views: Sequence[View], dim: int) -> View:
@@ -235,7 +358,7 @@ def _moved(pool: TermPool, function: Callable[[Sequence[View]], View], space: _S
             whole = (*space.shape[:dim], total, *space.shape[dim + 1 :])
             result = dataclasses.replace(function(views), shape=whole)
             pool.lemma_trace.append(("windows-of-different-places", ""))
-            return space.restored(window(pool, result, dim, first, space.shape[dim]))
+            return space.restored(part_of(pool, result, dim, first, space.shape[dim]))
     return None
 
 
@@ -270,22 +393,16 @@ def _opened_windows(pool: TermPool, views: Sequence[View], operation: Operation)
 
 
 def _opened_window(pool: TermPool, view: View, operation: Operation) -> list[View] | None:
-    if view.term.operation is not WINDOW or view.term.operands[0].term.operation is not operation:
+    found = _stretch(view)
+    base = found.base
+    if not found.spans or base.term.operation is not operation or base.term.summed:
         return None
-    if view.term.operands[0].term.summed:
-        return None
-    (fresh,) = view.term.fresh
-    digits = view.axes[fresh]
-    dim = digits[0][0] if len(digits) == 1 else next((d for d, size in enumerate(view.shape) if size == 1), -1)
-    part = window_at(view, dim) if dim >= 0 else None
-    if part is None:
-        return None
-    source, length = part.source, _whole(view.shape[dim])
-    operands = [compose(operand, source.axes, source.shape) for operand in source.term.operands]
-    parts = [narrowed(pool, operand, dim, part.start, length) for operand in operands]
+    parts = [compose(operand, base.axes, base.shape) for operand in base.term.operands]
+    for dim, span in found.spans.items():
+        parts = [narrowed(pool, part, dim, *span) for part in parts]
     if operation is COMBINE:
-        return [item.scaled(source.coefficient) for item in parts]
-    return [parts[0].scaled(source.coefficient), *parts[1:]]
+        return [item.scaled(base.coefficient) for item in parts]
+    return [parts[0].scaled(base.coefficient), *parts[1:]]
 
 
 def _refined(views: Sequence[View], shape: tuple[Size, ...], free: int) -> _Space | None:
@@ -318,28 +435,45 @@ def _split(
     pool: TermPool, views: Sequence[View], shape: tuple[Size, ...], dim: int
 ) -> list[tuple[list[View], tuple[Size, ...]]] | None:
     """The views cut along ``dim`` wherever one of them, a concatenation, has an end; each part with its shape."""
-    ends = {0, shape[dim]}
-    for view in views:
-        if view.term.operation is CONCATENATE and concatenated_dim(view) == dim:
-            ends.update(itertools.accumulate(_whole(piece.shape[dim]) for piece in pieces_of(view, dim)))
+    ends = _ends(views, shape, dim)
     if len(ends) < 3:
         return None
     result: list[tuple[list[View], tuple[Size, ...]]] = []
-    for start, stop in itertools.pairwise(sorted(map(_whole, ends))):
+    for start, stop in itertools.pairwise(ends):
         part = (*shape[:dim], stop - start, *shape[dim + 1 :])
         result.append(([narrowed(pool, view, dim, start, stop - start) for view in views], part))
     return result
 
 
-def _joint(pool: TermPool, views: Sequence[View], dim: int, size: Size) -> tuple[int, int, list[View]] | None:
+def _ends(views: Sequence[View], shape: tuple[Size, ...], dim: int) -> list[int]:
+    """Where a piece of one of the views ends along ``dim``, 0 included; empty for a dimension of symbolic size."""
+    size = shape[dim]
+    if not isinstance(size, int):
+        return []
+    ends = {0, size}
+    for view in views:
+        if view.term.operation is CONCATENATE and concatenated_dim(view) == dim:
+            ends.update(itertools.accumulate(_whole(piece.shape[dim]) for piece in pieces_of(view, dim)))
+    return sorted(ends)
+
+
+def _reads_matrix(view: View, dim: int) -> bool:
+    return matrix_of(view) is not None and axis_along(view, dim) is not None
+
+
+def _joint(
+    pool: TermPool, views: Sequence[View], dim: int, size: Size, start: int = 0
+) -> tuple[int, int, list[View]] | None:
     """``(first, total, sources)``: all views that read ``dim`` are windows, from ``first`` on, of sources of one size.
 
-    The sources are as long as all of them are known. None where the views read all of it, or something else.
+    The sources are as long as all of them are known. None where the views read all of it, or something else. Matrices
+    of sliding windows are as long as is wanted; ``start`` is the position of theirs that is the views' first one.
     """
     if not isinstance(size, int):
         return None
-    readers = [view for view in views if reads_window(view, dim, size)]
-    found = [window_at(view, dim) for view in readers]
+    matrices = {id(view) for view in views if _reads_matrix(view, dim)}
+    readers = [view for view in views if id(view) not in matrices and _reads(view, dim, size)]
+    found = [_window_along(pool, view, dim) for view in readers]
     parts = [part for part in found if part is not None]
     if not parts or len(parts) < len(found):
         return None
@@ -351,4 +485,32 @@ def _joint(pool: TermPool, views: Sequence[View], dim: int, size: Size) -> tuple
         id(view): narrowed(pool, part.source, dim, part.start - first, total)
         for view, part in zip(readers, parts, strict=True)
     }
-    return first, total, [sources[id(v)] if id(v) in sources else resized(v, dim, total) for v in views]
+    moved = {id(v): stretched(pool, v, dim, start - first, total) for v in views if id(v) in matrices}
+    return first, total, [sources.get(id(v)) or moved.get(id(v)) or resized(v, dim, total) for v in views]
+
+
+def _reads(view: View, dim: int, size: Size) -> bool:
+    """Whether the view depends on ``dim``, a window of one position included."""
+    return dim in _stretch(view, dim).spans if size == 1 else view.uses(dim)
+
+
+def _with_all_windows(pool: TermPool, space: _Space, dim: int) -> View | None:
+    """A product that a matrix of sliding windows alone reads along ``dim``, as part of that with all windows."""
+    readers = [view for view in space.views if view.uses(dim)]
+    matrix = matrix_of(readers[0]) if len(readers) == 1 else None
+    axis = axis_along(readers[0], dim) if readers else None
+    if matrix is None or axis not in (WINDOWS, LINE):
+        return None
+    other = readers[0].axes[LINE if axis == WINDOWS else WINDOWS]
+    start, total = matrix.everything(axis)
+    length = matrix.windows if axis == WINDOWS else matrix.line
+    bound = len(other) == 1 and other[0][0] >= space.free
+    if not bound or start > 0 or length - start > total or (start, total) == (0, length):
+        return None
+    shape = (*space.shape[:dim], total, *space.shape[dim + 1 :])
+    views = [
+        (stretched(pool, view, dim, start, total) or view) if view is readers[0] else resized(view, dim, total)
+        for view in space.views
+    ]
+    pool.lemma_trace.append(("all-sliding-windows", ""))
+    return part_of(pool, _contracted(pool, views, shape, space.free), dim, -start, length)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.build import window
@@ -18,12 +19,16 @@ _DEPTH = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Restricted:
-    """A sum over the last dimension of ``inner``, from ``start`` up to ``stop``."""
+    """A sum over the last dimension of ``inner``, from ``start`` up to ``stop``.
+
+    ``again``: the same sum over another range.
+    """
 
     summand: View
     inner: View
     start: int
     stop: int
+    again: Callable[[int, int], View]
 
 
 @matching_lemma("VL71", "neighbouring-ranges")
@@ -38,7 +43,7 @@ def merge_ranges(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ..
                 continue
             pool.lemma_trace.append(("neighbouring-ranges", ""))
             rest = [v for v in operands if v is not left.summand and v is not right.summand]
-            return [*rest, _sum(pool, left.inner, left.start, right.stop)]
+            return [*rest, left.again(left.start, right.stop)]
     return None
 
 
@@ -47,7 +52,7 @@ def _restrictions(pool: TermPool, view: View, shape: tuple[Size, ...]) -> list[_
     if not _holds_range(pool, view.term):
         return []
     sized = dataclasses.replace(view, shape=shape)
-    return [_Restricted(view, inner, *span) for inner, span in _opened(pool, sized, _DEPTH)]
+    return [_Restricted(view, inner, *span, again) for inner, span, again in _opened(pool, sized, _DEPTH)]
 
 
 def _holds_range(pool: TermPool, term: Term, depth: int = _DEPTH) -> bool:
@@ -65,23 +70,27 @@ def _holds_range(pool: TermPool, term: Term, depth: int = _DEPTH) -> bool:
     return known
 
 
-def _opened(pool: TermPool, view: View, depth: int) -> list[tuple[View, tuple[int, int]]]:
-    """``(inner, (start, stop))``: the view is the sum of ``inner`` over that range of its last dimension."""
+_Found = tuple[View, tuple[int, int], Callable[[int, int], View]]
+
+
+def _opened(pool: TermPool, view: View, depth: int) -> list[_Found]:
+    """``(inner, (start, stop), again)``: the view is the sum of ``inner`` over that range of its last dimension."""
     opened = algebra.open_view(view)
-    found: list[tuple[View, tuple[int, int]]] = []
+    found: list[_Found] = []
     for factor in opened.operands:
         others = [v for v in opened.operands if v is not factor]
         if factor.term.operation is RANGE:
             inner = _without_mask(pool, view, opened, factor, others)
             if inner is not None:
-                found.append((inner, _span(factor.term)))
+                again = functools.partial(_masked, pool, view, opened, factor.axes[0][0][0], others)
+                found.append((inner, _span(factor.term), again))
         elif depth and _holds_range(pool, factor.term, depth - 1):
             # The other factors and sums go into the sum of this factor.
-            for part, span in _opened(pool, factor, depth - 1):
+            for part, span, _ in _opened(pool, factor, depth - 1):
                 wide = [relabel.insert_dim(v, v.rank, part.shape[-1]) for v in others]
                 inner = _product(pool, view, (*wide, part), opened.summed)
                 if inner is not None:
-                    found.append((inner, span))
+                    found.append((inner, span, functools.partial(_sum, pool, inner)))
     return found
 
 
@@ -112,6 +121,19 @@ def _product(
     labels = tuple(range(factors[0].rank))
     output = (*labels[: view.rank], labels[-1] if last is None else last)
     product = algebra.contract(pool, factors, tuple(labels for _ in factors), output, frozenset(summed))
+    return product.scaled(view.coefficient)
+
+
+def _masked(
+    pool: TermPool, view: View, opened: algebra.Opened, dim: int, factors: Sequence[View], start: int, stop: int
+) -> View:
+    """The view's sum of products of ``factors``, all dimensions at once, ``dim`` from ``start`` up to ``stop``."""
+    shape = opened.shape
+    whole = start == 0 and stop == shape[dim]
+    masked = [*factors] if whole else [*factors, range_view(pool, dim, shape, (start, stop))]
+    labels = tuple(range(len(shape)))
+    inputs = tuple(labels for _ in masked)
+    product = algebra.contract(pool, masked, inputs, labels[: view.rank], frozenset(opened.summed))
     return product.scaled(view.coefficient)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -15,6 +16,7 @@ from verifycompile.ir.term import TermPool
 from verifycompile.ir.validate import validate, validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.constant_matrix import window
 from verifycompile.rewrites.layout import constant_pad_nd, slice_copy
 from verifycompile.rewrites.ordering import roll
 from verifycompile.rewrites.piecewise import Piecewise
@@ -78,16 +80,40 @@ def _mask(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
     return b.mul(mask, 2), 2 * (value == number).double()
 
 
-PARTS: list[Rule] = [_slice, _slice, _filled, _join, _join, _rolled, _mask]
+def _convolved(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    """Sliding windows over a dimension, or windows put back where they came from."""
+    view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
+    line = [p for p in pairs if p[1].dim() == 1]
+    if not view.rank or not line:
+        return view, value
+    kernel, weights = draw.choice(line)
+    dim, size, reach = draw.randrange(view.rank), value.shape[view.rank - 1], weights.shape[0]
+    view, value = b.transpose(view, dim, -1), value.transpose(dim, -1)
+    size = value.shape[-1]
+    stride, padding, dilation = draw.choice([1, 1, 2]), draw.randint(-1, 3), draw.choice([1, 1, 2])
+    other = draw.randint(1, 7)
+    back = draw.random() < 0.5
+    matrix = window(b, stride, padding, dilation, *((size, reach, other) if back else (other, reach, size)))
+    dense = torch.zeros([int(n) for n in matrix.shape]).double()
+    for o, k in itertools.product(range(dense.shape[0]), range(reach)):
+        x = o * stride - padding + k * dilation
+        if 0 <= x < dense.shape[2]:
+            dense[o, k, x] = 1
+    read, made = ("o", "x") if back else ("x", "o")
+    result = b.contraction(f"*n {read}, k, o k x -> *n {made}", view, kernel, matrix)
+    return result, torch.einsum(f"...{read},k,okx->...{made}", value, weights, dense)
 
 
-@pytest.mark.parametrize("seed", range(60))
+PARTS: list[Rule] = [_slice, _slice, _filled, _join, _join, _rolled, _mask, _convolved, _convolved]
+
+
+@pytest.mark.parametrize("seed", range(int(__import__("os").environ.get("N", "60"))))
 def test_random_programs_have_the_values_of_torch(seed: int) -> None:
     draw = random.Random(seed)
     pool, leaves = piecewise_pool(), Leaves()
     builder = Builder(pool)
     pairs: list[Pair] = []
-    for shape in ((4, 3), (3, 4), (2, 6), (6,), (5, 1)):
+    for shape in ((4, 3), (3, 4), (2, 6), (6,), (5, 1), (3,)):
         view = leaf(pool, leaves, *shape)
         pairs.append((view, leaves[f"x{len(pairs)}"]))
     for _ in range(16):

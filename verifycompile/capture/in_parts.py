@@ -54,11 +54,12 @@ def _copied(program: Program, cut: set[int]) -> Program:
 
 
 def _cut_by(node: torch.fx.Node) -> Iterator[int]:
-    """Sizes of the dimensions that a node cuts, or puts together, elsewhere than at multiples of a part's length."""
+    """Sizes of the dimensions that a node cuts into shards, or elsewhere than at multiples of a part's length."""
     span = _span(node)
     if span is not None:
         size, start, length = span
-        if length and (size % length or start % length):
+        shard = isinstance(node.args[0], torch.fx.Node) and node.args[0].op == "placeholder"
+        if length and (shard or size % length or start % length):
             yield size
     if node.target in _MOVES:
         source = node.args[0]

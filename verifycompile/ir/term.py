@@ -162,6 +162,10 @@ class Piecewise(Protocol):
         """An operation on operands over its indices."""
         ...
 
+    def holds_parts(self, view: View, dim: int) -> bool:
+        """Whether a slice along ``dim`` is one of parts."""
+        ...
+
     def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
         """A concatenation."""
         ...
