@@ -512,5 +512,4 @@ def _with_all_windows(pool: TermPool, space: _Space, dim: int) -> View | None:
         (stretched(pool, view, dim, start, total) or view) if view is readers[0] else resized(view, dim, total)
         for view in space.views
     ]
-    pool.lemma_trace.append(("all-sliding-windows", ""))
     return part_of(pool, _contracted(pool, views, shape, space.free), dim, -start, length)

@@ -99,6 +99,7 @@ def stretched(pool: TermPool, view: View, dim: int, start: int, length: int) -> 
     matrix, axis = matrix_of(view), axis_along(view, dim)
     if matrix is None or axis is None:
         return None
+    pool.lemma_trace.append(("sliding-windows-of-a-part", ""))
     return placed(pool, view, matrix.moved(axis, start, length), dim, axis)
 
 
@@ -246,7 +247,7 @@ class _Block:
         return max(self.line[0], self.reach[0]), min(self.line[1], self.reach[1])
 
 
-@matching_lemma("VL93", "neighbouring-sliding-windows")
+@matching_lemma("VL94", "neighbouring-sliding-windows")
 def merge_blocks(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
     """Two summands that sum over neighbouring sliding windows, and read the same of the line where both reach it.
 

@@ -129,6 +129,17 @@ STEPS = (
         "below zero",
         "ir/sign.py: known_equal, known_order",
     ),
+    Step(
+        "VL95", "range-within-reach",
+        "a mask on a range changes no product with a matrix of sliding windows that is zero outside of the range, nor "
+        "what is read of one where the matrix is zero outside of it",
+        "rewrites/sliding.py: without_implied_range, read_only, read_together",
+    ),
+    Step(
+        "VL96", "sliding-windows-of-a-part",
+        "a stretch of the windows, or of the line, of a matrix of sliding windows is one with another padding",
+        "rewrites/sliding.py: stretched",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -147,5 +158,6 @@ PROOFS = {
     "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
     "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION, "VL90": POINT,
     "VL71": INDUCTION, "VL91": POINT, "VL92": POINT, "VL93": POINT, "VL94": INDUCTION,
+    "VL95": POINT, "VL96": POINT, "VL97": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

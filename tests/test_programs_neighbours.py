@@ -73,6 +73,72 @@ def test_other_labels_are_refuted(form: str, mistake: str) -> None:
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
+HALOS: dict[str, tuple[Callable[..., Any], Callable[..., Any], int, list[tuple[int, ...]]]] = {
+    "token shift": (neighbours.token_shift_of_shards, neighbours.token_shift, 1, [(2, 3, 2), (2, 3), (2,)]),
+    "differences": (neighbours.differences_of_shards, neighbours.differences, 1, [(2, 3)]),
+    "causal convolution": (
+        neighbours.causal_convolution_of_shards, neighbours.causal_convolution, 2, [(1, 2, 4), (2, 1, 3), (2,)],
+    ),
+    "image": (
+        neighbours.image_convolutions_of_shards, neighbours.image_convolutions, 2, [(1, 2, 3, 3), (2, 2, 3, 3), (2,)],
+    ),
+}  # fmt: skip
+"""Program, spec, dimension that is sharded, shapes of the inputs."""
+
+
+def halo_report(name: str, mistake: str = "", ranks: int = 2) -> Report:
+    program, spec, dim, shapes = HALOS[name]
+    with fake_mesh_world((ranks,), ("x",), rank=1) as mesh:
+        inputs = tuple(torch.randn(shape, requires_grad=True) for shape in shapes)
+        weights = {key: (Partial(),) for key in ("weight", "mixed", "bias")}
+        return verifycompile.verify(
+            program(mesh, mistake),
+            inputs,
+            spec=spec,
+            mesh=mesh,
+            in_placements={"x": (Shard(dim),)},
+            out_placements={"output.0": (Partial(),) if name == "differences" else (Shard(dim),)},
+            grad_placements={key: weights[key] for key in weights if key in spec.__code__.co_varnames[: len(shapes)]},
+        )
+
+
+@pytest.mark.parametrize("name", HALOS)
+def test_halos(name: str) -> None:
+    report = halo_report(name)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert len(report.relations) == 1 + len(HALOS[name][3])
+
+
+MISTAKES = {
+    "token shift": ["own edge", "goes round", "one position off", "own first position", "rank behind"],
+    "differences": ["step from nothing", "gradient stays", "one position off", "gradient goes on"],
+    "causal convolution": ["no halo", "own edge", "one position off", "goes round", "rank behind"],
+    "image": ["sides exchanged", "second halo missing", "gradient stays", "gradient goes on", "one position off"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [("token shift", "goes round"), ("differences", "gradient stays"), ("causal convolution", "own edge")],
+)
+def test_wrong_halo_is_refuted(name: str, mistake: str) -> None:
+    report = halo_report(name, mistake)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", HALOS)
+def test_halos_on_more_ranks(name: str) -> None:
+    assert halo_report(name, ranks=3).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "mistake"), [(name, text) for name, texts in MISTAKES.items() for text in texts])
+def test_every_wrong_halo_is_refuted(name: str, mistake: str) -> None:
+    report = halo_report(name, mistake, ranks=3)
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("spec", [neighbours.next_tokens, neighbours.padded_tokens])
 @pytest.mark.parametrize("form", FORMS)

@@ -72,6 +72,14 @@ def sum_at(place: Any, of: Any, count: Any) -> Any:
     return z3.If(z3.And(place >= 0, place < count), of(place), z3.RealVal(0))
 
 
+def larger(one: Any, other: Any) -> Any:
+    return z3.If(one > other, one, other)
+
+
+def smaller(one: Any, other: Any) -> Any:
+    return z3.If(one < other, one, other)
+
+
 LINEAR = (z3.ForAll([x, y], linear(x + y) == linear(x) + linear(y)), linear(0) == 0)
 EXPONENTIAL = (
     exp(x + y) == exp(x) * exp(y), exp(p * x + q * x) == exp(p * x) * exp(q * x), exp(0) == 1, exp(x) > 0,
@@ -221,6 +229,32 @@ CLAIMS: dict[str, list[Claim]] = {
             "same window", function(at(s + k) + also(t + k)) == function(at(s + k) + also(s + k)),
             {"same first position": s == t},
         )
+    ],
+    "VL94": [
+        # one window more: what it reads under its own range is what it reads under the common one; see VL71
+        *induction("windows of both", (zero, zero), (left + at(n), right + also(n)), left == right, at(n) == also(n)),
+        Claim(
+            "same positions read",
+            one_where(z3.And(i <= k, k <= j)) * m * a == one_where(z3.And(s <= k, k <= t)) * m * a,
+            {
+                "zero outside of the reach": z3.Or(m == 0, z3.And(lower <= k, k <= upper)),
+                "first one within the reach": larger(i, lower) == larger(s, lower),
+                "last one within the reach": smaller(j, upper) == smaller(t, upper),
+            },
+        ),
+    ],
+    "VL95": [
+        Claim(
+            "range within reach", one_where(z3.And(i <= k, k <= j)) * m * a == m * a,
+            {
+                "zero outside of the reach": z3.Or(m == 0, z3.And(lower <= k, k <= upper)),
+                "first": i <= lower, "last": upper <= j,
+            },
+        ),
+    ],
+    "VL96": [
+        Claim("part of the line", (i * n - j + t == k + s) == (i * n - (j + s) + t == k)),
+        Claim("part of the windows", ((i + s) * n - j + t == k) == (i * n - (j - s * n) + t == k)),
     ],
     "VL91": [
         Claim(

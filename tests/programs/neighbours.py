@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -110,3 +111,123 @@ def rolled(mesh: DeviceMesh, mistake: str) -> Loss:
         return _total(hidden @ weight, following) / count
 
     return loss
+
+
+# ------------------------------------------------------------------------------------------------ halos, with gradients
+
+
+def edge_before(mesh: DeviceMesh, x: Tensor, width: int, dim: int, mistake: str = "") -> Tensor:
+    """The last positions of the rank before, zeros on the first; gathered, by a slice that is linear in the rank."""
+    own = x.narrow(dim, x.shape[dim] - width - (mistake == "one position off"), width).contiguous()
+    edges = collectives.all_gather_tensor_autograd(own, dim, mesh)
+    start = mesh.get_local_rank() + (mistake == "own edge") + 2 * (mistake == "rank behind")
+    nothing = torch.zeros_like(own)
+    return torch.cat([edges[(slice(None),) * dim + (slice(-width, None),)] if mistake == "goes round" else nothing,
+                      edges, nothing, nothing], dim).narrow(dim, start * width, width)  # fmt: skip
+
+
+class Messages(torch.autograd.Function):
+    """A tensor sent ``step`` ranks on, zeros where none comes; its gradient is sent back."""
+
+    @staticmethod
+    def forward(ctx: Any, sent: Tensor, step: int, mistake: str) -> Tensor:
+        ctx.step, ctx.mistake = step, mistake
+        return _exchanged(sent, step)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.mistake == "gradient stays":
+            return torch.zeros_like(gradient), None, None
+        return _exchanged(gradient, ctx.step if ctx.mistake == "gradient goes on" else -ctx.step), None, None
+
+
+def _exchanged(sent: Tensor, step: int) -> Tensor:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    received = torch.zeros_like(sent)
+    calls = []
+    if 0 <= rank + step < size:
+        calls.append(dist.P2POp(dist.isend, sent.contiguous(), rank + step))
+    if 0 <= rank - step < size:
+        calls.append(dist.P2POp(dist.irecv, received, rank - step))
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    return received
+
+
+def sent_edge(x: Tensor, width: int, dim: int, step: int, mistake: str = "") -> Tensor:
+    """The edge of the rank ``step`` before, as a message."""
+    start = x.shape[dim] - width if step > 0 else 0
+    if mistake == "one position off":
+        start -= step
+    return Messages.apply(x.narrow(dim, start, width), -step if mistake == "rank behind" else step, mistake)  # type: ignore[no-any-return]
+
+
+def token_shift(x: Tensor, weight: Tensor, mixed: Tensor) -> Tensor:
+    """Every position mixed with the one before it."""
+    before = F.pad(x, (0, 0, 1, 0))[:, :-1]
+    return torch.relu(x * mixed + before * (1 - mixed)) @ weight
+
+
+def token_shift_of_shards(mesh: DeviceMesh, mistake: str) -> Loss:
+    def mix(x: Tensor, weight: Tensor, mixed: Tensor) -> Tensor:
+        edge = edge_before(mesh, x, 1, 1, mistake)
+        before = torch.cat([x[:, :1] if mistake == "own first position" else edge, x[:, :-1]], 1)
+        return torch.relu(x * mixed + before * (1 - mixed)) @ weight
+
+    return mix
+
+
+def differences(x: Tensor) -> Tensor:
+    """The sum of squared steps between neighbouring positions."""
+    return (x[:, 1:] - x[:, :-1]).square().sum()
+
+
+def differences_of_shards(mesh: DeviceMesh, mistake: str) -> Callable[[Tensor], Tensor]:
+    def total(x: Tensor) -> Tensor:
+        steps = x - torch.cat([sent_edge(x, 1, 1, 1, mistake), x[:, :-1]], 1)
+        if dist.get_rank() == 0 and mistake != "step from nothing":
+            steps = steps[:, 1:]
+        return steps.square().sum()
+
+    return total
+
+
+def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Depthwise over the last dimension, as in a state-space block."""
+    before = weight.shape[-1] - 1
+    return F.silu(F.conv1d(x, weight, bias, padding=before, groups=x.shape[1])[..., : x.shape[-1]])
+
+
+def causal_convolution_of_shards(mesh: DeviceMesh, mistake: str) -> Loss:
+    def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        width = weight.shape[-1] - 1
+        if mistake == "no halo":
+            joined = F.pad(x, (width, 0))
+        else:
+            joined = torch.cat([edge_before(mesh, x, width, 2, mistake), x], 2)
+        return F.silu(F.conv1d(joined, weight, bias, groups=x.shape[1]))
+
+    return convolve
+
+
+def image_convolutions(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Two layers, whose second one takes the halo of the first one's result."""
+    hidden = torch.relu(F.conv2d(x, weight, bias, padding=1))
+    return F.conv2d(hidden, weight.transpose(0, 1), padding=1)
+
+
+def image_convolutions_of_shards(mesh: DeviceMesh, mistake: str) -> Loss:
+    """The rows sharded, a halo on both sides."""
+
+    def joined(x: Tensor, mistake: str) -> Tensor:
+        before, behind = sent_edge(x, 1, 2, 1, mistake), sent_edge(x, 1, 2, -1)
+        return torch.cat([behind, x, before] if mistake == "sides exchanged" else [before, x, behind], 2)
+
+    def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        first = "" if mistake == "second halo missing" else mistake
+        hidden = torch.relu(F.conv2d(joined(x, first), weight, bias, padding=(0, 1)))
+        if mistake == "second halo missing":
+            return F.conv2d(hidden, weight.transpose(0, 1), padding=1)
+        return F.conv2d(joined(hidden, ""), weight.transpose(0, 1), padding=(0, 1))
+
+    return convolve
