@@ -7,7 +7,8 @@ dimension, those of the spec among them, are written as copies, which are lowere
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import operator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from verifycompile.program import Program
 
 aten = torch.ops.aten
 
+_SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 _MOVES = (aten.constant_pad_nd.default, aten.roll.default)
 
 
@@ -38,9 +40,11 @@ def _copied(program: Program, cut: set[int]) -> Program:
     for node in program.graph.graph.nodes:
         copy = nodes[node] = graph.node_copy(node, nodes.__getitem__)
         copy.meta = dict(node.meta)
-        span = _span(node)
+        span, piece = _span(node), _piece(node, cut)
         if span is not None and span[0] in cut:
             copy.target = aten.slice_copy.Tensor
+        elif piece is not None:
+            copy.target, copy.args = aten.slice_copy.Tensor, (nodes[piece[0]], *piece[1:])
     return dataclasses.replace(
         program,
         graph=torch.fx.GraphModule(program.graph, graph),
@@ -71,3 +75,17 @@ def _cut_by(node: torch.fx.Node) -> Iterator[int]:
 
 def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
     return span_of(node) if node.target in (aten.slice.Tensor, aten.slice_copy.Tensor) else None
+
+
+def _piece(node: torch.fx.Node, cut: Container[int]) -> tuple[torch.fx.Node, int, int, int] | None:
+    """A piece of a split as source, dimension and ends, where the dimension is one of those that are cut."""
+    split = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(split, torch.fx.Node) or split.target not in _SPLITS or not isinstance(node.args[1], int):
+        return None
+    source: Any = split.args[0]
+    dim: Any = split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
+    if source.meta["val"].shape[dim] not in cut:
+        return None
+    lengths = [value.shape[dim] for value in split.meta["val"]]
+    number = range(len(lengths))[node.args[1]]
+    return source, dim, sum(lengths[:number]), sum(lengths[: number + 1])
