@@ -247,7 +247,7 @@ class _Block:
         return max(self.line[0], self.reach[0]), min(self.line[1], self.reach[1])
 
 
-@matching_lemma("VL94", "neighbouring-sliding-windows")
+@matching_lemma("VL97", "neighbouring-sliding-windows")
 def merge_blocks(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
     """Two summands that sum over neighbouring sliding windows, and read the same of the line where both reach it.
 

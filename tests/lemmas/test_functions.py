@@ -230,7 +230,7 @@ CLAIMS: dict[str, list[Claim]] = {
             {"same first position": s == t},
         )
     ],
-    "VL94": [
+    "VL97": [
         # one window more: what it reads under its own range is what it reads under the common one; see VL71
         *induction("windows of both", (zero, zero), (left + at(n), right + also(n)), left == right, at(n) == also(n)),
         Claim(

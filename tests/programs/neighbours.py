@@ -130,12 +130,13 @@ class Messages(torch.autograd.Function):
     """A tensor sent ``step`` ranks on, zeros where none comes; its gradient is sent back."""
 
     @staticmethod
-    def forward(ctx: Any, sent: Tensor, step: int, mistake: str) -> Tensor:
+    def forward(ctx: Any, sent: Tensor, step: int, mistake: str) -> Any:
         ctx.step, ctx.mistake = step, mistake
         return _exchanged(sent, step)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,) = gradients
         if ctx.mistake == "gradient stays":
             return torch.zeros_like(gradient), None, None
         return _exchanged(gradient, ctx.step if ctx.mistake == "gradient goes on" else -ctx.step), None, None
