@@ -31,7 +31,6 @@ from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
-from verifycompile.ir.window import WINDOW
 from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
@@ -703,9 +702,13 @@ class Builder:
             return joined
         shape = views[0].shape
         sizes = [view.shape[position] for view in views]
-        in_parts = any(view.term is self.pool.unit or view.term.operation in (CONCATENATE, WINDOW) for view in views)
-        if self.pool.piecewise is not None and (in_parts or any(size != sizes[0] for size in sizes)):
-            return self.pool.piecewise.joined(self.pool, views, position)
+        if self.pool.piecewise is not None:
+            merged = self.pool.piecewise.joined(self.pool, views, position)
+            in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
+            equal = all(size == sizes[0] for size in sizes)
+            # Equal pieces that stay apart are told apart by a digit.
+            if in_parts or not equal or merged.term.operation is not CONCATENATE:
+                return merged
         if all(size == sizes[0] for size in sizes):
             with contextlib.suppress(relabel.UnalignedError):
                 return self._stacked(views, position)

@@ -141,7 +141,7 @@ CLAIMS: dict[str, list[Claim]] = {
             {"j counts the table": z3.And(j >= 0, j < size)},
         )
     ],
-    "VL94": [
+    "VL97": [
         Claim(
             "lookups at one place",
             one_where(k == j) * sum_at(k, at, size) == one_where(k == j) * at(j),
@@ -230,7 +230,7 @@ CLAIMS: dict[str, list[Claim]] = {
             {"same first position": s == t},
         )
     ],
-    "VL97": [
+    "VL94": [
         # one window more: what it reads under its own range is what it reads under the common one; see VL71
         *induction("windows of both", (zero, zero), (left + at(n), right + also(n)), left == right, at(n) == also(n)),
         Claim(
