@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verifycompile.capture.rank_flow import rank_flow
+from verifycompile.capture.read_rank_flow import rank_flow
 
 SOURCES = {
     "call": ("start = 4 * dist.get_rank()", {"start"}),

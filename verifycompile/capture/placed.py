@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sympy
 import torch
 import torch.fx
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
+from verifycompile.capture.from_local import layouts_of_from_local
 from verifycompile.capture.layouts import (
     LayoutError,
     Placements,
@@ -32,13 +30,11 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, OutputKind, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
-from verifycompile.torch_interface.mesh import RootMesh, real_object
 from verifycompile.torch_interface.placements import of_booleans
 from verifycompile.torch_interface.returned import ReturnedLayout, is_argument_of_resumed, returned_layout
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
-_FROM_LOCAL_ARGUMENTS = ("local_tensor", "device_mesh", "placements")
 _TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
 
@@ -76,7 +72,7 @@ class PlacedBoundary:
         self._outer = outer
         self._even = even
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
-        self._fed_layouts = _layouts_of_from_local(exported, root.mesh)
+        self._fed_layouts = layouts_of_from_local(exported, root.mesh)
         self._between: dict[str, ReturnedLayout] = {}
         self._returned: list[str] = []
         self._dtensors = {
@@ -361,45 +357,6 @@ class PlacedBoundary:
                         f"option `{option}`: nothing matches `{pattern}`; "
                         f"the {'plain ' if candidates is parameters else ''}tensors are {_listed(sorted(candidates))}.",
                     )
-
-
-def _layouts_of_from_local(exported: Export, root: RootMesh) -> dict[int, Placements]:
-    """Dynamo graph input -> placements of the ``DTensor.from_local`` calls that it feeds, where all agree."""
-    placeholders = exported.traced.graph.graph.find_nodes(op="placeholder")
-    positions = {node: position for position, node in enumerate(placeholders)}
-    fed: dict[int, set[Placements | None]] = {}
-    for node in exported.traced.graph.graph.find_nodes(op="call_function", target=DTensor.from_local):
-        arguments: dict[str, Any] = dict(zip(_FROM_LOCAL_ARGUMENTS, node.args, strict=False))
-        arguments.update(node.kwargs)
-        local = arguments.get("local_tensor")
-        position = positions.get(local) if isinstance(local, torch.fx.Node) else None
-        if position is None:
-            continue
-        value = exported.traced.example_inputs[position]
-        fed.setdefault(position, set()).add(_lifted(exported, arguments, positions, root, value.ndim))
-    return {
-        position: placements
-        for position, layouts in fed.items()
-        if len(layouts) == 1 and (placements := next(iter(layouts))) is not None
-    }
-
-
-def _lifted(
-    exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: RootMesh, ndim: int
-) -> Placements | None:
-    mesh_node = arguments.get("device_mesh")
-    if not isinstance(mesh_node, torch.fx.Node):
-        return None
-    position = positions.get(mesh_node)  # None for `mesh["tp"]` in the traced code
-    held = mesh_node.meta.get("example_value") if position is None else exported.traced.example_inputs[position]
-    mesh = real_object(held)
-    if not isinstance(mesh, DeviceMesh):
-        return None
-    placements = arguments.get("placements")
-    try:
-        return lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
-    except LayoutError:
-        return None
 
 
 def _is_of_booleans(flat: Flat) -> bool:

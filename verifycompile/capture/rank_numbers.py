@@ -21,9 +21,10 @@ from typing import Any
 
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.names import SourcePath
-from verifycompile.capture.rank_flow import Assigned, may_read_rank, rank_flow
+from verifycompile.capture.rank_flow import Assigned, may_read_rank
 from verifycompile.capture.rank_sources import RankAttribute
 from verifycompile.capture.rank_values import Recomputation, UnknownValueError, attributes_of, is_number
+from verifycompile.capture.read_rank_flow import rank_flow
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.dynamo import TracedFrame

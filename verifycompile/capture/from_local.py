@@ -1,0 +1,56 @@
+"""Layouts of plain inputs that the program itself says, by the ``DTensor.from_local`` calls that they feed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate
+
+from verifycompile.capture.boundary import Export
+from verifycompile.capture.layouts import LayoutError, Placements, lift_placements
+from verifycompile.torch_interface.mesh import RootMesh, real_object
+
+_FROM_LOCAL_ARGUMENTS = ("local_tensor", "device_mesh", "placements")
+
+
+def layouts_of_from_local(exported: Export, root: RootMesh) -> dict[int, Placements]:
+    """Dynamo graph input -> placements of the ``DTensor.from_local`` calls that it feeds, where all agree."""
+    placeholders = exported.traced.graph.graph.find_nodes(op="placeholder")
+    positions = {node: position for position, node in enumerate(placeholders)}
+    fed: dict[int, set[Placements | None]] = {}
+    for node in exported.traced.graph.graph.find_nodes(op="call_function", target=DTensor.from_local):
+        arguments: dict[str, Any] = dict(zip(_FROM_LOCAL_ARGUMENTS, node.args, strict=False))
+        arguments.update(node.kwargs)
+        local = arguments.get("local_tensor")
+        position = positions.get(local) if isinstance(local, torch.fx.Node) else None
+        if position is None:
+            continue
+        value = exported.traced.example_inputs[position]
+        fed.setdefault(position, set()).add(_lifted(exported, arguments, positions, root, value.ndim))
+    return {
+        position: placements
+        for position, layouts in fed.items()
+        if len(layouts) == 1 and (placements := next(iter(layouts))) is not None
+    }
+
+
+def _lifted(
+    exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: RootMesh, ndim: int
+) -> Placements | None:
+    mesh_node = arguments.get("device_mesh")
+    if not isinstance(mesh_node, torch.fx.Node):
+        return None
+    position = positions.get(mesh_node)  # None for `mesh["tp"]` in the traced code
+    held = mesh_node.meta.get("example_value") if position is None else exported.traced.example_inputs[position]
+    mesh = real_object(held)
+    if not isinstance(mesh, DeviceMesh):
+        return None
+    placements = arguments.get("placements")
+    try:
+        return lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
+    except LayoutError:
+        return None
