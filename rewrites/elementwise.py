@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import sympy
 import torch
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
+from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
@@ -346,7 +347,26 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
         if condition.term.operation is NOT:
             return choose(b, b.negate(condition), right, left)
         return b.add(b.mul(condition, b.sub(left, right)), right)
-    return b.pointwise(WHERE, condition, left, right)
+    scaled = _scaled_choice(b, condition, left, right)
+    return b.pointwise(WHERE, condition, left, right) if scaled is None else scaled
+
+
+def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View | None:
+    """A choice between multiples of one value is that of the numbers; what all that is chosen is scaled by goes out.
+
+    So the gradient of a maximum, which is halved where the operands are equal, is as linear as any other.
+    """
+    if b.call.dtype is None or not b.call.dtype.is_floating_point or b.pool.unit in (left.term, right.term):
+        return None
+    scale, other = left.coefficient, right.coefficient
+    if left.is_zero or not isinstance(scale, Fraction) or not isinstance(other, Fraction):
+        return None
+    _, first, second = b.aligned(condition, left, right)
+    if first.unscaled() == second.unscaled() and not has_infinity(left):
+        return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())
+    if scale == 1:
+        return None
+    return b.scale(b.pointwise(WHERE, condition, left.unscaled(), right.scaled(1 / scale)), scale)
 
 
 def _spread(b: Builder, result: View, other: View) -> View:

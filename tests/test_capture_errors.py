@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import verifycompile
 from tests.support import fake_mesh, fake_mesh_world
 from verifycompile.capture import capture_model
 from verifycompile.errors import UsageError
@@ -337,3 +338,33 @@ def test_groups_that_the_mesh_did_not_make_are_assumed(mesh: DeviceMesh) -> None
         general,
         "on every rank, the group that is ranks [4, 5, 6, 7] here is that rank's slice of dp, tp",
     )
+
+
+def test_parameter_that_the_model_forgets_is_no_other_model():
+    """It has no gradient, which is a fault of the program and not of how it is compared."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self, reads):
+            super().__init__()
+            self.scale, self.reads = torch.nn.Parameter(torch.ones(4)), reads
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x) * (self.scale if self.reads else 1)
+
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        options = {"mesh": mesh, "in_placements": {"x": (Shard(0),)}, "grad_placements": {"*": (Partial(),)}}
+        reports = [
+            verifycompile.verify(
+                Scaled(reads),
+                (torch.randn(2, 4),),
+                {},
+                spec=Scaled(True),
+                **options,
+                param_placements={"scale": (Replicate(),)},
+            )
+            for reads in (True, False)
+        ]
+    assert reports[0]
+    assert reports[1].verdict is verifycompile.Verdict.REFUTED
+    assert "no gradient `grad.scale`" in reports[1].findings[0].message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import sympy
 
@@ -19,8 +19,12 @@ def check_against(
     implementation: Program,
     spec_passed_through: Mapping[str, str],
     implementation_passed_through: Mapping[str, str],
+    unread: Collection[str] = (),
 ) -> None:
-    """Raise ``UsageError`` where the two programs cannot be one model: VC303, VC304, VC308."""
+    """Raise ``UsageError`` where the two programs cannot be one model: VC303, VC304, VC308.
+
+    ``unread``: parameters of the model that its graph need not read: that it forgets one is a fault, not another model.
+    """
     spec_inputs = _tensors(spec)
     # Ranks that run different programs, as stages do, need not have the same parameters.
     implementation_inputs = {
@@ -29,7 +33,7 @@ def check_against(
     spec_parameters = {name for name, item in spec_inputs.items() if item.role is Role.PARAMETER}
     parameters = {name for name, item in implementation_inputs.items() if item.role is Role.PARAMETER}
     missing = sorted(parameters - set(spec_inputs))
-    extra = sorted(spec_parameters - set(implementation_inputs))
+    extra = sorted(spec_parameters - set(implementation_inputs) - set(unread))
     if missing or extra:
         lines = ["the spec and the model have different parameters."]
         if missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -211,3 +211,9 @@ def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
             break
         names[(varargs, position)] = parameter.name
     return names
+
+
+def tensors_of_modules(values: Iterable[object]) -> list[str]:
+    """Names of the parameters and buffers of the modules among ``values``, of which a graph may read some only."""
+    modules = [value for value in values if isinstance(value, nn.Module)]
+    return [name for module in modules for name, _ in (*module.named_parameters(), *module.named_buffers())]

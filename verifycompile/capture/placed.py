@@ -24,6 +24,7 @@ from verifycompile.capture.layouts import (
     normalize,
 )
 from verifycompile.capture.meshes import Root
+from verifycompile.capture.names import tensors_of_modules
 from verifycompile.capture.outer import OuterGradient
 from verifycompile.capture.sizes import substitute
 from verifycompile.errors import UsageError
@@ -338,6 +339,7 @@ class PlacedBoundary:
         parameters = [name for name in plain if roles[name] is not Role.INPUT]
         tensors = [name for name, role in roles.items() if role in _TENSOR_ROLES]
         unused = set(self._exported.traced.frame.locals)
+        unread = tensors_of_modules(self._exported.traced.frame.locals.values())
         # The rest of a broken program has inputs of its own.
         named = () if self._exported.traced.is_broken else self._options.in_placements
         for name in named:
@@ -351,7 +353,7 @@ class PlacedBoundary:
             ("grad_placements", self._options.grad_placements, tensors),
         ):
             for pattern in patterns:
-                if not fnmatch.filter(candidates, pattern):
+                if not fnmatch.filter([*candidates, *unread], pattern):
                     raise UsageError(
                         "VC306",
                         f"option `{option}`: nothing matches `{pattern}`; "

@@ -28,7 +28,7 @@ from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
-from verifycompile.capture.names import called_through, wrapper_arguments
+from verifycompile.capture.names import called_through, tensors_of_modules, wrapper_arguments
 from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
@@ -90,7 +90,9 @@ def recover_spec(options: Options, implementation: Program) -> Program:
         blockers=(*program.blockers, *hooked.blockers, *(() if implementation.ranks else matched.blockers)),
         assumptions=(*program.assumptions, *hooked.assumptions, *matched.assumptions),
     )
-    check_against(program, implementation, captured.exported.passed_through, exported.passed_through)
+    held = tensors_of_modules(exported.traced.frame.locals.values())
+    unread = [options.param_names.get(name, name) for name in held]
+    check_against(program, implementation, captured.exported.passed_through, exported.passed_through, unread)
     program = unify_symbols(program, implementation)
     if options.spec is not None:
         differing = differing_buffers(program, captured.exported, implementation, exported)

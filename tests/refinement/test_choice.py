@@ -1,0 +1,36 @@
+"""A choice between multiples of one value is linear in it; what both sides are scaled by goes out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.witness.graphs import trace
+from verifycompile.refinement.check import check_refinement
+
+INPUTS = {name: torch.randn(4) for name in "xyab"}
+
+
+def same(left, right):
+    return check_refinement(trace(left, INPUTS), trace(right, INPUTS)).mismatch is None
+
+
+def slope_of_minimum(scale):
+    """As torch computes it: halved where the operands are equal."""
+    return lambda x, y, a, b: torch.where(x == y, a * scale / 2, a * scale).masked_fill(x > y, 0)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "equal"),
+    [
+        (slope_of_minimum(1.0), lambda *t: slope_of_minimum(2.0)(*t) / 2, True),
+        (slope_of_minimum(1.0), lambda *t: slope_of_minimum(2.0)(*t), False),
+        (lambda x, y, a, b: torch.where(x > y, a / 4, b / 4), lambda x, y, a, b: torch.where(x > y, a, b) / 4, True),
+        (lambda x, y, a, b: torch.where(x > y, a / 4, b / 2), lambda x, y, a, b: torch.where(x > y, a, b) / 4, False),
+        (lambda x, y, a, b: torch.where(x > y, -a, b), lambda x, y, a, b: -torch.where(x > y, a, -b), True),
+        (lambda x, y, a, b: torch.where(x > y, a, 3 * a), lambda x, y, a, b: torch.where(x > y, 3 * a, a), False),
+        (lambda x, y, a, b: torch.where(x > y, a, a), lambda x, y, a, b: a, True),
+    ],
+)
+def test_choice(left, right, equal):
+    assert same(left, right) is equal
