@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,7 +195,48 @@ def report_on(make: Callable[[], nn.Module], rank: int) -> Report:
         return verify(make(), (torch.randn(3, ROWS),), spec=Whole(), param_placements=placements)
 
 
+class WithItems(Part):
+    """Its numbers lie among other things."""
+
+    def __init__(self, turn: int) -> None:
+        super().__init__()
+        self.turn = turn
+        self.held: dict[str, Any] = {"name": "rows", "begin": (dist.get_rank() + turn) % WORLD * PER_RANK}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rows_of(x, self.weight, self.held["begin"], self.held["begin"] + PER_RANK)
+
+
+class OfTheClass(Part):
+    """A variable of a class is not computed again."""
+
+    class_start = int(os.environ.get("RANK", "0")) * PER_RANK
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rows_of(x, self.weight, self.class_start, self.class_start + PER_RANK)
+
+
+class OfTheBase(OfTheClass):
+    """It is inherited."""
+
+
+class Cached(Part):
+    """Nor is a property that was read before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        assert self.cached_start in (0, PER_RANK)
+
+    @functools.cached_property
+    def cached_start(self) -> int:
+        return dist.get_rank() * PER_RANK
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rows_of(x, self.weight, self.cached_start, self.cached_start + PER_RANK)
+
+
 RIGHT: dict[str, Callable[[], nn.Module]] = {
+    "item": lambda: WithItems(0),
     "kept": lambda: Keeping(0),
     "passed": lambda: PassedRightly(ROWS),
     "field": lambda: Configured(Settings(dist.get_rank() * PER_RANK)),
@@ -201,6 +244,7 @@ RIGHT: dict[str, Callable[[], nn.Module]] = {
     "outside": lambda: with_offset(SetOutside()),
 }
 WRONG: dict[str, Callable[[], nn.Module]] = {
+    "item": lambda: WithItems(1),
     "kept": lambda: Keeping(1),
     "passed": lambda: PassedWrongly(ROWS),
     "field": lambda: ConfiguredWrongly(OtherSettings(begin_of_other=PER_RANK - dist.get_rank() * PER_RANK)),
@@ -210,6 +254,9 @@ UNKNOWN: dict[str, Callable[[], nn.Module]] = {
     "the other shift": lambda: Shifted(1),
     "set by nobody": SetTwice,
     "set twice": lambda: turn(SetTwice()),
+    "of the class": OfTheClass,
+    "of the base": OfTheBase,
+    "cached": Cached,
     "side effect": lambda: OfAFile([0, PER_RANK]),
 }
 

@@ -23,7 +23,13 @@ from verifycompile.capture.meshes import Root
 from verifycompile.capture.names import SourcePath
 from verifycompile.capture.rank_flow import Assigned, may_read_rank
 from verifycompile.capture.rank_sources import RankAttribute
-from verifycompile.capture.rank_values import Recomputation, UnknownValueError, attributes_of, is_number
+from verifycompile.capture.rank_values import (
+    Recomputation,
+    UnknownValueError,
+    attributes_of,
+    class_variables_of,
+    is_number,
+)
 from verifycompile.capture.read_rank_flow import rank_flow
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.acting_rank import acting_as
@@ -38,6 +44,8 @@ ALL_UP_TO = 32
 
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|" + re.escape(sysconfig.get_path("stdlib")))
 """Packages there are read only where a class of theirs is used."""
+_OF_A_CLASS = re.compile(r"(?:dict\()?type\((.*)\)(?:\.__mro__\[\d+\])?\.__dict__\)?\['(\w+)'\]")
+"""Dynamo's expression for a variable of a class: ``dict(type(L['self']).__dict__)['name']``."""
 _OWN = __name__.partition(".")[0]
 
 
@@ -143,6 +151,9 @@ class _Read:
     found: tuple[Assigned, ...]
     owner: Any
     values: Recomputation
+    base: str = ""
+    """Name of the container, where ``name`` is an item of it, at ``keys``."""
+    keys: tuple[Any, ...] = ()
 
     @property
     def code(self) -> CodeRead:
@@ -152,8 +163,8 @@ class _Read:
 
     def recompute(self) -> Any:
         if self.owner is None:
-            return self.values.variable(self.name, self.found)
-        return self.values.attribute(self.owner, self.name, self.found)
+            return self.values.variable(self.base or self.name, self.found, self.keys)
+        return self.values.attribute(self.owner, self.base or self.name, self.found, self.keys)
 
 
 class _Reads:
@@ -161,7 +172,8 @@ class _Reads:
 
     def __init__(self, traced: TracedFrame, known: set[tuple[int, str]]) -> None:
         self._frame, self._known = traced.frame, known
-        self._paths = [path for source in guarded_sources(traced.context) if (path := SourcePath.parse(source))]
+        sources = (_OF_A_CLASS.sub(r"\1.\2", source) for source in guarded_sources(traced.context))
+        self._paths = [path for source in sources if (path := SourcePath.parse(source))]
         self._live = tuple(_live_frames())
         self._flow = rank_flow(self._files(traced))
         self._values = Recomputation(self._flow, self._globals_of, self._locals_of)
@@ -172,7 +184,7 @@ class _Reads:
         seen: set[tuple[int, str]] = set()
         for path in self._paths:
             for read in self._along(path):
-                key = id(read.holders[0] if read.owner is None else read.owner), read.name
+                key = id(read.holders[0] if read.owner is None or read.keys else read.owner), read.name
                 if key not in seen and key not in self._known:
                     seen.add(key)
                     yield read
@@ -187,6 +199,21 @@ class _Reads:
             if read is not None:
                 yield read
             return
+
+    def _item(self, path: SourcePath, held: Any) -> _Read | None:
+        """A number in a container that holds other things too."""
+        length = len(path.steps)
+        while length and path.steps[length - 1][0] == "[]":
+            length -= 1
+        container = path.root(length)
+        read = self._variable(container, None) if length == 0 else self._step(container, None)
+        parent = path.root(len(path.steps) - 1).value(self._frame)
+        if read is None or not isinstance(parent, dict | list):
+            return read
+        keys = tuple(step for _, step in path.steps[length:])
+        return dataclasses.replace(
+            read, path=path.dotted(), name=keys[-1], holders=(parent,), held=held, base=read.name, keys=keys
+        )
 
     def _variable(self, path: SourcePath, held: Any) -> _Read | None:
         frame, name = self._frame, path.variable
@@ -213,13 +240,14 @@ class _Reads:
             variable = _Variable(path.dotted(), name, (owner,), code.co_filename, code.co_qualname)
             return self._read_variable(variable, held)
         if kind != ".":
-            return None
+            return self._item(path, held)
         if isinstance(owner, types.ModuleType):
             file = getattr(owner, "__file__", None) or ""
             return self._read_variable(_Variable(path.dotted(), str(name), (vars(owner),), file, None), held)
-        if str(name) not in getattr(owner, "__dict__", {}):
-            return None
-        found = tuple(item for item in attributes_of(self._flow, owner) if item.name == name)
+        if str(name) in getattr(owner, "__dict__", {}):
+            found = tuple(item for item in attributes_of(self._flow, owner) if item.name == name)
+        else:
+            found = tuple(item for item in class_variables_of(self._flow, owner) if item.name == name)
         if not found:
             return None
         return _Read(path.dotted(), str(name), (_Attributes(owner),), held, found, owner, self._values)

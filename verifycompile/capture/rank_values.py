@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,22 +57,22 @@ class Recomputation:
         self._owner: Any = None
         self._active: set[tuple[int, str, bool]] = set()
 
-    def attribute(self, owner: Any, name: str, found: tuple[Assigned, ...]) -> Any:
-        """The attribute of ``owner`` that ``found`` assign. Raises ``UnknownValueError``."""
+    def attribute(self, owner: Any, name: str, found: tuple[Assigned, ...], keys: tuple[Any, ...] = ()) -> Any:
+        """The attribute of ``owner`` that ``found`` assign, or its item. Raises ``UnknownValueError``."""
         self._owner = self._copy(owner)
-        return self._guarded(lambda: self._attribute(name, found))
+        return self._guarded(lambda: self._attribute(name, found), keys)
 
-    def variable(self, name: str, found: tuple[Assigned, ...]) -> Any:
-        """The variable that ``found`` assign in one scope. Raises ``UnknownValueError``."""
+    def variable(self, name: str, found: tuple[Assigned, ...], keys: tuple[Any, ...] = ()) -> Any:
+        """The variable that ``found`` assign in one scope, or its item. Raises ``UnknownValueError``."""
         self._owner = None
         scope = _only([item.scope for item in found])
-        return self._guarded(lambda: self._assigned(scope, name, is_attribute=False))
+        return self._guarded(lambda: self._assigned(scope, name, is_attribute=False), keys)
 
-    def _guarded(self, compute: Callable[[], Any]) -> Any:
+    def _guarded(self, compute: Callable[[], Any], keys: tuple[Any, ...]) -> Any:
         self._active.clear()
         try:
             with nothing_communicated(), torch.random.fork_rng(devices=()):
-                value = compute()
+                value = functools.reduce(lambda held, key: held[key], keys, compute())
         except UnknownValueError:
             raise
         except Exception as failure:  # the user's own code, on another rank: what it raises there is not known
@@ -300,6 +301,14 @@ def attributes_of(flow: RankFlow, owner: Any) -> Iterator[Assigned]:
     classes = {kind.__name__ for kind in type(owner).__mro__}
     for item in flow.assigned:
         if item.is_attribute and (item.owner == "" or item.owner in classes):
+            yield item
+
+
+def class_variables_of(flow: RankFlow, owner: Any) -> Iterator[Assigned]:
+    """The statements that may have set variables of the classes of ``owner``."""
+    classes = {kind.__name__ for kind in type(owner).__mro__}
+    for item in flow.assigned:
+        if not item.is_attribute and item.scope.function is None and item.scope.owner in classes:
             yield item
 
 

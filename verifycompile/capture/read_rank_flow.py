@@ -127,6 +127,9 @@ class _Reader:
         self.flow.functions.add((owner, name))
         if owner and self.scope.classes is None:
             self.flow.functions.add(("*", name))
+        for decorator in [] if self.scope.function is None or not owner else self.scope.function.decorator_list:
+            if called_name(decorator) == "cached_property":
+                self._attribute(name, owner, decorator)
 
     def _function(self, function: Function) -> None:
         owner = self.scope.owner if self.scope.function is None else ""
