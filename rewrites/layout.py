@@ -9,6 +9,7 @@ import torch
 
 from verifycompile.ir import relabel
 from verifycompile.ir.build import window
+from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, SLICE, Builder, Number
@@ -239,7 +240,10 @@ def _swap_split(b: Builder, pieces: Pieces, dim: int) -> View:
     shape = list(b.shape(pieces.view))
     shape[pieces.dim % len(shape)] = length
     shape[dim % len(shape)] = product((count, shape[dim % len(shape)]))
-    return b.reshape(moved, shape)
+    swapped = b.reshape(moved, shape)
+    if b.pool.piecewise is not None and concatenated_dim(swapped) == target:
+        return b.pool.piecewise.joined(b.pool, pieces_of(swapped, target), target)
+    return swapped
 
 
 @operator(aten.stack.default)

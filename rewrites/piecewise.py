@@ -175,9 +175,7 @@ class Piecewise:
 
     def holds_parts(self, view: View, dim: int) -> bool:
         """Whether ``dim`` is a window, or put together of pieces."""
-        return dim in _stretch(view, dim).spans or (
-            view.term.operation is CONCATENATE and concatenated_dim(view) == dim
-        )
+        return concatenated_dim(view) == dim or dim in _stretch(view, dim).spans
 
     def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
         """The concatenation along ``dim``."""
@@ -263,7 +261,7 @@ def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> V
         return view
     if not view.uses(dim):
         return resized(view, dim, length)
-    if view.term.operation is not CONCATENATE or concatenated_dim(view) != dim:
+    if concatenated_dim(view) != dim:
         return part_of(pool, view, dim, start, length)
     taken: list[View] = []
     offset = 0
@@ -282,6 +280,10 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
         similar = join_similar(pool, views, dim)
         if similar is not None:
             return similar
+    across = _concatenated_alike(views, dim)
+    if across is not None:
+        rows = zip(*(pieces_of(view, across) for view in views), strict=True)
+        return joined(pool, [joined(pool, row, dim) for row in rows], across)
     merged: list[View] = []
     for view in views:
         nested = view.term.operation is CONCATENATE and concatenated_dim(view) == dim
@@ -294,6 +296,19 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
             else:
                 merged[-1] = both
     return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
+
+
+def _concatenated_alike(views: Sequence[View], dim: int) -> int | None:
+    """Another dimension along which all views are concatenations of pieces of the same lengths."""
+    across = concatenated_dim(views[0]) if views[0].term.operation is CONCATENATE else None
+    if across is None or across == dim or len(views) < 2:
+        return None
+    lengths = [
+        [piece.shape[across] for piece in pieces_of(view, across)]
+        for view in views
+        if view.term.operation is CONCATENATE and concatenated_dim(view) == across
+    ]
+    return across if len(lengths) == len(views) and all(row == lengths[0] for row in lengths) else None
 
 
 def _is_number(view: View) -> bool:

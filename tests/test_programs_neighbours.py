@@ -70,6 +70,7 @@ def test_other_labels_are_refuted(form: str, mistake: str) -> None:
 
 HALOS: dict[str, tuple[Callable[..., Any], Callable[..., Any], int, list[tuple[int, ...]]]] = {
     "token shift": (neighbours.token_shift_of_shards, neighbours.token_shift, 1, [(2, 3, 2), (2, 3), (2,)]),
+    "from the end": (neighbours.own_part_from_the_end, neighbours.projection, 1, [(2, 2, 2), (2, 3)]),
     "differences": (neighbours.differences_of_shards, neighbours.differences, 1, [(2, 3)]),
     "causal convolution": (
         neighbours.causal_convolution_of_shards, neighbours.causal_convolution, 2, [(1, 2, 4), (2, 1, 3), (2,)],
@@ -97,7 +98,9 @@ def halo_report(name: str, mistake: str = "", ranks: int = 2) -> Report:
         )
 
 
-@pytest.mark.parametrize("name", ["token shift", "causal convolution", pytest.param("image", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize(
+    "name", ["token shift", "from the end", "causal convolution", pytest.param("image", marks=pytest.mark.sweep)]
+)
 def test_halos(name: str) -> None:
     report = halo_report(name)
     assert report.verdict is Verdict.VERIFIED, str(report)
@@ -106,6 +109,7 @@ def test_halos(name: str) -> None:
 
 MISTAKES = {
     "token shift": ["own edge", "goes round", "one position off", "own first position", "rank behind"],
+    "from the end": ["one rank further", "one position off", "from the start"],
     "differences": ["step from nothing", "gradient stays", "one position off", "gradient goes on"],
     "causal convolution": ["no halo", "own edge", "one position off", "goes round", "rank behind"],
     "image": ["sides exchanged", "second halo missing", "gradient stays", "gradient goes on", "one position off"],
@@ -125,6 +129,21 @@ def test_wrong_halo_is_refuted(name: str, mistake: str) -> None:
 @pytest.mark.parametrize("name", HALOS)
 def test_halos_on_more_ranks(name: str) -> None:
     assert halo_report(name, ranks=3).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.sweep
+def test_halos_beside_data_parallel_ranks() -> None:
+    with fake_mesh_world((2, 2), ("data", "x"), rank=1) as mesh:
+        report = verifycompile.verify(
+            neighbours.token_shift_of_shards(mesh["x"], ""),
+            tuple(torch.randn(shape, requires_grad=True) for shape in [(1, 3, 2), (2, 3), (2,)]),
+            spec=neighbours.token_shift,
+            mesh=mesh,
+            in_placements={"x": (Shard(0), Shard(1))},
+            out_placements={"output.0": (Shard(0), Shard(1))},
+            grad_placements={name: (Partial(), Partial()) for name in ("weight", "mixed")},
+        )
+    assert report.verdict is Verdict.VERIFIED, str(report)
 
 
 @pytest.mark.sweep

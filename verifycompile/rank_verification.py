@@ -53,7 +53,12 @@ def verify_captured(spec: Program, implementation: Program, options: Options) ->
     if report.verdict is not Verdict.UNPROVED or implementation.each_rank is None or mesh is None:
         return report
     # What a rank computes of its number need not be linear in it: a rank's own graph has plain numbers.
-    programs = implementation.each_rank()
+    try:
+        programs = implementation.each_rank()
+    except Exception as error:  # noqa: BLE001 - the report stands, unproved: what fails here can accept nothing
+        note = f"the program was not captured as each rank: {type(error).__name__}: {error}"
+        first, *rest = report.findings
+        return dataclasses.replace(report, findings=(dataclasses.replace(first, notes=(*first.notes, note)), *rest))
     found = _verify_each(spec, programs, mesh, options) if programs else report
     return found if found.verdict is Verdict.VERIFIED else report
 
@@ -106,11 +111,11 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
 
 def _in_parts(spec: Program, whole: Program, options: Options) -> Report | None:
     """The report on the programs as put together of parts, where that proves them."""
-    programs = in_parts(spec, whole)
-    if programs is None:
-        return None
-    report = verify_programs(*programs, options)
-    return report if report.verdict is Verdict.VERIFIED else None
+    for programs in in_parts(spec, whole):
+        report = verify_programs(*programs, options)
+        if report.verdict is Verdict.VERIFIED:
+            return report
+    return None
 
 
 def order_finding(spec: Program, programs: Sequence[Program], mesh: Mesh) -> Report | None:

@@ -232,3 +232,22 @@ def image_convolutions_of_shards(mesh: DeviceMesh, mistake: str) -> Loss:
         return F.conv2d(joined(hidden, ""), weight.transpose(0, 1), padding=(0, 1))
 
     return convolve
+
+
+def projection(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.relu(x @ weight)
+
+
+def own_part_from_the_end(mesh: DeviceMesh, mistake: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """All positions gathered; a rank's own ones counted from the end, where the last rank's slice has no end."""
+
+    def project(x: Tensor, weight: Tensor) -> Tensor:
+        whole, length = collectives.all_gather_tensor_autograd(x, 1, mesh), x.shape[1]
+        behind = mesh.size() - mesh.get_local_rank() - (mistake == "one rank further")
+        start = -behind * length - (mistake == "one position off")
+        if mistake == "from the start":
+            start = -start - length
+        part = whole[:, start:] if start else whole
+        return torch.relu(part[:, :length] @ weight)
+
+    return project

@@ -23,15 +23,21 @@ _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 _MOVES = (aten.constant_pad_nd.default, aten.roll.default)
 
 
-def in_parts(spec: Program, merged: Program) -> tuple[Program, Program] | None:
-    """Both programs with slices as windows wherever one of them cuts a dimension unevenly; None where none does.
+def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]]:
+    """Both programs with slices as windows: of the dimensions that are cut unevenly, then of all that are sharded too.
 
     ``merged``: the programs of all ranks as one. Values stay the same.
     """
-    cut = {size for program in (spec, merged) for node in program.graph.graph.nodes for size in _cut_by(node)}
-    if not cut:
-        return None
-    return _copied(spec, cut), dataclasses.replace(_copied(merged, cut), piecewise=True)
+    nodes = [node for program in (spec, merged) for node in program.graph.graph.nodes]
+    cut = {size for node in nodes for size in _cut_by(node)}
+    sharded = {span[0] for node in nodes if (span := _span(node)) is not None and _is_input(node.args[0])}
+    for sizes in (cut, cut | sharded) if sharded - cut else (cut,):
+        if sizes:
+            yield _copied(spec, sizes), dataclasses.replace(_copied(merged, sizes), piecewise=True)
+
+
+def _is_input(node: Any) -> bool:
+    return isinstance(node, torch.fx.Node) and node.op == "placeholder"
 
 
 def _copied(program: Program, cut: set[int]) -> Program:
@@ -58,12 +64,11 @@ def _copied(program: Program, cut: set[int]) -> Program:
 
 
 def _cut_by(node: torch.fx.Node) -> Iterator[int]:
-    """Sizes of the dimensions that a node cuts into shards, or elsewhere than at multiples of a part's length."""
+    """Sizes of the dimensions that a node cuts, or puts together, elsewhere than at multiples of a part's length."""
     span = _span(node)
     if span is not None:
         size, start, length = span
-        shard = isinstance(node.args[0], torch.fx.Node) and node.args[0].op == "placeholder"
-        if length and (shard or size % length or start % length):
+        if length and (size % length or start % length):
             yield size
     if node.target in _MOVES:
         source = node.args[0]
