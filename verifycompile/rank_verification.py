@@ -13,10 +13,10 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
+from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.capture.merged_ranks import (
     MergedRanks,
     RankProgram,
-    UnmergeableError,
     assemble,
     coordinates,
     merge_ranks,

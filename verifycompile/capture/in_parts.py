@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.capture.merged_ranks import span_of
+from verifycompile.capture.merged_collectives import span_of
 from verifycompile.program import Program
 
 aten = torch.ops.aten

@@ -1,0 +1,192 @@
+"""What collectives compute, as operators of a single device on the values of all ranks of a group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.capture.segments import Simplifier
+
+aten = torch.ops.aten
+
+
+class UnmergeableError(Exception):
+    """Something that has no single-device form. ``node``: where, in the graph of one rank."""
+
+    def __init__(self, message: str, node: torch.fx.Node | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+
+
+class MergedNodes:
+    """Makes nodes with recorded shapes. ``uneven``: sizes of dimensions whose parts are not of one size."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self.graph = graph
+        self.origin: torch.fx.Node | None = None
+        self.simplify = Simplifier(self.call)
+        self.uneven: set[int] = set()
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A new node, with the place in the user's source of ``origin``."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = target(*_example(args), **kwargs, **({"device": "meta"} if target in _CREATED else {}))
+        if self.origin is not None:
+            kept = ("stack_trace", "nn_module_stack", "autograd_backward")
+            node.meta.update({key: self.origin.meta[key] for key in kept if key in self.origin.meta})
+        return self.simplify(node)
+
+    def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:
+        """The values one behind the other."""
+        return self.call(aten.cat.default, list(values), dim) if len(values) > 1 else values[0]
+
+    def reduce(self, values: Sequence[torch.fx.Node], operation: str) -> torch.fx.Node:
+        """Raises ``UnmergeableError`` for an operation, or a dtype, that has no single-device form."""
+        operation = operation.lower()
+        if len(values) == 1:
+            return values[0]
+        if operation in ("sum", "avg"):
+            if values[0].meta["val"].dtype is torch.bool or (operation == "avg" and not _is_float(values[0])):
+                raise UnmergeableError(f"a collective `{operation}` of {values[0].meta['val'].dtype}")
+            total = values[0]
+            for value in values[1:]:
+                total = self.call(aten.add.Tensor, total, value)
+            return total if operation == "sum" else self.call(aten.div.Tensor, total, len(values))
+        if operation in ("max", "min"):
+            extreme = aten.amax.default if operation == "max" else aten.amin.default
+            return self.call(extreme, self.call(aten.stack.default, list(values)), [0])
+        if operation == "product":
+            total = values[0]
+            for value in values[1:]:
+                total = self.call(aten.mul.Tensor, total, value)
+            return total
+        raise UnmergeableError(f"a collective with the reduction `{operation}`")
+
+    def part(self, value: torch.fx.Node, dim: int, start: int, length: int) -> torch.fx.Node:
+        """``length`` positions of a dimension from ``start`` on."""
+        size = value.meta["val"].shape[dim]
+        if size == length:
+            return value
+        if divides_unevenly(start, length, size):
+            self.uneven.add(size)
+        return self.call(aten.slice.Tensor, value, dim, start, start + length)
+
+
+_CREATED = (aten.full.default,)
+
+
+def _is_float(node: torch.fx.Node) -> bool:
+    return node.meta["val"].dtype.is_floating_point or node.meta["val"].dtype.is_complex
+
+
+def _example(value: Any) -> Any:
+    if isinstance(value, torch.fx.Node):
+        held = value.meta["val"]
+        return torch.empty(tuple(held.shape), dtype=held.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return [_example(item) for item in value]
+    return value
+
+
+def write_uneven_slices(graph: torch.fx.Graph, uneven: Container[int], as_in_spec: Container[Any]) -> None:
+    """Let all slices of a dimension that is divided unevenly be of the form that is put together again.
+
+    ``uneven``: the sizes of such dimensions. ``as_in_spec``: slices that stay as they are.
+    """
+    for node in graph.nodes:
+        if node.target is aten.slice.Tensor and node not in as_in_spec:
+            span = span_of(node)
+            if span is not None and span[0] in uneven:
+                node.target = aten.slice_copy.Tensor
+
+
+def divides_unevenly(start: int, length: int, size: int) -> bool:
+    """Whether a slice cuts its dimension into pieces of different sizes."""
+    return length != 0 and (size % length != 0 or start % length != 0)
+
+
+def span_of(node: torch.fx.Node) -> tuple[int, int, int] | None:
+    """Size of the sliced dimension, first position and length of a slice with step 1 and known bounds."""
+    source, result = node.args[0], node.meta.get("val")
+    dim = node.args[1] if len(node.args) > 1 else 0
+    start = node.args[2] if len(node.args) > 2 else 0
+    if len(node.args) > 4 or node.kwargs or not isinstance(source, torch.fx.Node) or not isinstance(dim, int):
+        return None
+    start = 0 if start is None else start
+    size, length = source.meta["val"].shape[dim], result.shape[dim] if isinstance(result, torch.Tensor) else None
+    if not isinstance(size, int) or not isinstance(length, int) or not isinstance(start, int):
+        return None
+    return size, start % size if size else 0, length
+
+
+Arguments = Sequence[Mapping[str, Any]]
+
+
+def _all_reduce(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    return [nodes.reduce(values, arguments[0]["reduce_op"])] * len(values)
+
+
+def _all_gather(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    _check_size(values, arguments)
+    rows = [nodes.call(aten.unsqueeze.default, v, 0) if v.meta["val"].dim() == 0 else v for v in values]
+    return [nodes.join(rows, 0)] * len(values)
+
+
+def _reduce_scatter(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    _check_size(values, arguments)
+    total = nodes.reduce(values, arguments[0]["reduce_op"])
+    length, rest = divmod(total.meta["val"].shape[0], len(values))
+    if rest:
+        raise UnmergeableError("a dimension scattered unevenly")
+    return [nodes.part(total, 0, index * length, length) for index in range(len(values))]
+
+
+def _check_size(values: Sequence[torch.fx.Node], arguments: Arguments) -> None:
+    if any(row["group_size"] != len(values) for row in arguments):
+        raise UnmergeableError(f"group_size={arguments[0]['group_size']} for a group of {len(values)} ranks")
+
+
+def _all_to_all(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    pieces: list[list[torch.fx.Node]] = []
+    for value, row in zip(values, arguments, strict=True):
+        sizes = list(row["input_split_sizes"])
+        if not all(isinstance(size, int) for size in sizes) or sum(sizes) != value.meta["val"].shape[0]:
+            raise UnmergeableError(f"all_to_all_single with the split sizes {sizes}")
+        starts = itertools.accumulate([0, *sizes])
+        pieces.append([nodes.part(value, 0, start, size) for start, size in zip(starts, sizes, strict=False)])
+    return [_joined(nodes, [row[index] for row in pieces]) for index in range(len(values))]
+
+
+def _joined(nodes: MergedNodes, pieces: Sequence[torch.fx.Node]) -> torch.fx.Node:
+    """The pieces that a rank gets, of which some may be empty."""
+    return nodes.join([piece for piece in pieces if piece.meta["val"].shape[0]] or pieces[:1], 0)
+
+
+def _broadcast(_: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    return [values[arguments[0]["src"]]] * len(values)
+
+
+def _shard_dim_all_to_all(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
+    gather, split = arguments[0]["gather_dim"], arguments[0]["shard_dim"]
+    length, rest = divmod(values[0].meta["val"].shape[split], len(values))
+    if rest:
+        raise UnmergeableError("a dimension exchanged unevenly")
+    return [
+        nodes.join([nodes.part(value, split, index * length, length) for value in values], gather)
+        for index in range(len(values))
+    ]
+
+
+COLLECTIVES: Mapping[str, Callable[[MergedNodes, Sequence[torch.fx.Node], Arguments], list[Any]]] = {
+    "all_reduce": _all_reduce,
+    "all_gather_into_tensor": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter,
+    "all_to_all_single": _all_to_all,
+    "broadcast": _broadcast,
+    "shard_dim_alltoall": _shard_dim_all_to_all,
+}
