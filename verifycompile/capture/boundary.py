@@ -14,12 +14,13 @@ from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
 from verifycompile.torch_interface.dynamo import TracedFrame, source_name
+from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.returned_values import Place
 
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """A traced frame and its joint graph.
+    """A traced frame, of which the graph is to be read only, and its joint graph.
 
     ``names``: one per Dynamo graph input. ``results``: for each result of the Dynamo graph the names of the user's
     outputs that it is (``output.N``, N counts the tensors of the flattened return value).
@@ -59,7 +60,9 @@ def export(
             "torch cannot trace the model's forward and backward on these inputs.\n"
             f"{type(failure).__name__}: {failure}",
         ) from failure
-    return Export(traced, joint, tuple(names), results, passed_through, _places(traced, results))
+    places = _places(traced, results)
+    read = dataclasses.replace(traced, graph=with_regions_inlined(traced.graph))
+    return Export(read, joint, tuple(names), results, passed_through, places)
 
 
 def _name_results(

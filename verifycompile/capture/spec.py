@@ -45,6 +45,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.ranks import has_rank_operators
+from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.shapes import shape_of, trace_guards
 from verifycompile.torch_interface.wrappers import module_behind
 
@@ -181,7 +182,7 @@ class _Recovery:
         def capture(traced: TracedFrame) -> _Captured:
             if has_parallelism(traced.graph, traced.example_inputs):
                 raise UsageError("VC307", _STILL_PARALLEL)
-            if not splits_agree(traced.graph, self.exported.traced.graph):
+            if not splits_agree(with_regions_inlined(traced.graph), self.exported.traced.graph):
                 raise _WrongGuessError
             assumptions = (*globalizer.assumptions, *(item.describe() for item in guess))
             return _Captured(
