@@ -112,8 +112,16 @@ def _outcome(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
 
 
 def _shortened(reason: str) -> str:
-    text = " ".join(reason.split())
+    text = without_machine(" ".join(reason.split()))
     return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 3] + "..."
+
+
+def without_machine(text: str) -> str:
+    """A reason without what is of this machine and run alone: folders of packages, and addresses of objects."""
+    folders = {str(Path(entry).resolve()) for entry in sys.path if entry} | {entry for entry in sys.path if entry}
+    for folder in sorted((folder for folder in folders if folder != "/"), key=len, reverse=True):
+        text = text.replace(f"{folder}/", "")
+    return re.sub(r"/\S*/(?:site|dist)-packages/", "", re.sub(r" at 0x[0-9a-f]+", "", text))
 
 
 def check_here(module: str, case: Case) -> dict[str, str]:

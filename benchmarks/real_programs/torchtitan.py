@@ -29,6 +29,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import verifycompile
 from benchmarks.coverage import Case, Package
 from benchmarks.real_programs.cpu_attention import shard_attention_on_the_cpu
+from verifycompile.backends.verify import check_graph
+from verifycompile.options import Options
 
 PACKAGE = Package("torchtitan", "pip install --no-deps torchtitan==0.2.2 tomli")
 
@@ -60,6 +62,13 @@ EXPERTS = "experts"
 """Part of a mode: feed-forward layers are experts."""
 
 
+BLOCKS = "block by block"
+"""Part of a mode: each block is compiled by itself, as torchtitan does it."""
+
+WAITED = "embeddings waited for"
+"""Part of a mode: the first block gets no pending result of a collective (see docs/found.md)."""
+
+
 def cases(version: str) -> Iterator[Case]:
     """Tensor parallelism with sequence and loss parallelism, data parallelism in the graph and outside, and both."""
     old = version.startswith("0.1")
@@ -78,6 +87,11 @@ def cases(version: str) -> Iterator[Case]:
         for mode in ("logits", "no loss parallelism", "full activation checkpointing"):
             yield Case(program, "tp=2", f"training, {mode}")
         yield Case(program, "tp=2", "training, selective activation checkpointing")
+        if program in ("llama3", "qwen3"):
+            yield Case(program, "tp=2", f"training, {BLOCKS}", "refuted")
+            yield Case(program, "tp=2", f"training, {BLOCKS}, {WAITED}")
+            yield Case(program, "tp=2", f"training, {BLOCKS}, {WAITED}, full activation checkpointing")
+            yield Case(program, "fsdp=2,tp=2", f"training, {BLOCKS}, {WAITED}")
         for mutant in MUTANTS:
             yield Case(program, "tp=2", f"training, mutant: {mutant}", "refuted")
         for degree in ("fsdp=2", "fsdp=4", "dp_replicate=2,fsdp=2"):
@@ -107,6 +121,9 @@ def check(case: Case) -> verifycompile.Report:
     dimensions = _dimensions(sizes, world)
     mesh = dimensions.build_mesh(**_only_known(dimensions.build_mesh, device_type="cpu"))
     config = _configuration(case.mode)
+    blocks = _Blocks(sizes)
+    if BLOCKS in case.mode:
+        config.compile.enable, config.compile.components, config.compile.backend = True, ["model"], blocks
     function = _function(case.program)
     known = _only_known(function, world_mesh=mesh, parallel_dims=dimensions, job_config=config)
     model = function(_model(case.program, sizes, case.mode), **known)
@@ -123,7 +140,36 @@ def check(case: Case) -> verifycompile.Report:
         options = {"mesh": whole, "in_placements": dict.fromkeys(names, placements)}
     sharded_logits = sizes.get("tp", 1) > 1 and not any(kind in case.mode for kind in ("logits", "no loss", SQUARES))
     with loss_parallel() if sharded_logits else contextlib.nullcontext():
+        if BLOCKS in case.mode:
+            return blocks.check(model, step, arguments, waits=WAITED in case.mode)
         return verifycompile.verify(step, arguments, **options)
+
+
+class _Blocks:
+    """The backend that blocks are compiled by: it asks what ``backend="verify"`` does, and keeps the answers."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        # A block does not know that its rank has a part of the batch.
+        parts = {"x": (Shard(0), Shard(1))} if {"fsdp", "tp"} <= set(sizes) else {}
+        self.options = Options.from_mapping({"in_placements": parts})
+        self.reports: list[verifycompile.Report] = []
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> torch.fx.GraphModule:
+        """A Dynamo backend."""
+        report = check_graph(graph, inputs, self.options).report
+        if report is not None:
+            self.reports.append(report)
+        return graph
+
+    def check(self, model: nn.Module, step: nn.Module, arguments: Any, *, waits: bool) -> verifycompile.Report:
+        """Run a step; the first report that is none of a verified graph, else the last."""
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+        embeddings: Any = model.tok_embeddings
+        if waits:
+            embeddings.register_forward_hook(lambda _module, _inputs, output: output.clone())
+        step(*arguments)
+        return next((report for report in self.reports if not report), self.reports[-1])
 
 
 def _count_integers_on_the_cpu() -> None:

@@ -189,7 +189,14 @@ DATA_PARALLEL = (
     ("qwen3", "fsdp=2,tp=2", "training, loss of all tokens"),
     ("gemma2", "dp_replicate=2,fsdp=2", "training, logits"),
     ("mixtral", "ep=2,tp=2", "training, logits"),
-    ("mixtral", "ep=2,tp=2", "training, logits, experts of all ranks added up"),
+    ("mixtral", "ep=2,tp=2", "training, logits, batched experts, experts of all ranks added up"),
+    ("mixtral", "ep=2,tp=2", "inference, logits"),
+    ("mixtral", "ep=2,tp=2", "training, logits, bfloat16, experts of all ranks added up"),
+    *(
+        (program, degree, "training, logits, experts of all ranks added up")
+        for program in ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "glm4_moe", "ernie4_5_moe", "olmoe")
+        for degree in ("ep=2,tp=2", "ep=4,tp=4")
+    ),
 )
 """Program, degree and mode of what the package calls fully sharded data parallelism and expert parallelism."""
 
@@ -208,9 +215,8 @@ def cases(version: str) -> Iterator[Case]:
             yield Case(model, "tp=2", "training, spec given", expected)
     for program, degree, mode in DATA_PARALLEL:
         # Tokens are sent by counts that the package's code compares with zero.
-        yield Case(
-            program, degree, mode, "refused" if mode == "training, logits" and degree.startswith("ep") else "verified"
-        )
+        sent = mode == "training, logits" and degree.startswith("ep")
+        yield Case(program, degree, mode, "refused" if sent else "verified")
 
 
 def _expected(model: str) -> str:
