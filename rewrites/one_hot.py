@@ -24,8 +24,8 @@ from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.solver import holds
 
 _COPIES = (CONCATENATE, PAD, RESHAPE, SLICE)
-_FLOOR = FUNCTIONS["floor"]
-_ARITHMETIC = (COMBINE, EQUAL, LESS, LESS_EQUAL, AT_MOST, NOT, MAXIMUM, MINIMUM, WHERE, _FLOOR)
+_FLOOR, _TRUNC = FUNCTIONS["floor"], FUNCTIONS["trunc"]
+_ARITHMETIC = (COMBINE, EQUAL, LESS, LESS_EQUAL, AT_MOST, NOT, MAXIMUM, MINIMUM, WHERE, _FLOOR, _TRUNC)
 
 
 @matching_lemma("VL20", "open-masked-sum")
@@ -290,6 +290,9 @@ class Translator:
         if term.operation is _FLOOR:
             (value,) = open_view(view).operands
             return formula.floor(self.integer(value))
+        if term.operation is _TRUNC:
+            number = self.integer(open_view(view).operands[0])
+            return formula.choose(number < 0, formula.floor(number * -1) * -1, formula.floor(number))
         return self._variable(view)
 
     def _number(self, view: View) -> Formula:
