@@ -52,3 +52,42 @@ def test_a_view_of_a_shard() -> None:
     assert wrong.verdict is not Verdict.VERIFIED
     scaled = report(lambda a: a.view(8, 6), lambda m, a: run(m, a.detach() * 2 - a), in_placements={"a": (Shard(0),)})
     assert scaled.verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("spec", "wrong"),
+    [
+        (lambda a: (a.sin(), a.T), lambda a: (a.sin(), (2 * a).T)),
+        (lambda a: (a.sin(), a.data), lambda a: (a.sin(), 2 * a.data)),
+    ],
+    ids=["transposed", "data"],
+)
+def test_attributes_of_inputs(spec: Spec, wrong: Spec) -> None:
+    """Dynamo reads them again behind its graph, which does not return them."""
+    right = report(spec, lambda _, a: spec(a))
+    assert right.verdict is Verdict.VERIFIED
+    assert "output.1" in right.relations
+    assert report(spec, lambda _, a: wrong(a)).verdict is Verdict.REFUTED
+
+
+def written(pick: Callable[[torch.Tensor, torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    def function(a: torch.Tensor) -> Any:
+        before = a * 1
+        a.add_(1)
+        return pick(a, before)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("spec", "wrong"),
+    [
+        (lambda a, before: (a, before), lambda a, before: (before, a)),
+        (lambda a, _: (a, a), lambda a, before: (a, before)),
+        (lambda a, _: a.T, lambda _, before: before.T),
+    ],
+)
+def test_inputs_that_are_written_to_are_returned_as_they_are_in_the_end(spec: Any, wrong: Any) -> None:
+    x = (torch.randn(4, 6),)
+    assert verify_functions(written(spec), lambda _, a: written(spec)(a), x).verdict is Verdict.VERIFIED
+    assert verify_functions(written(spec), lambda _, a: written(wrong)(a), x).verdict is Verdict.REFUTED

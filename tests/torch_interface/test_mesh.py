@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from tests.support import fake_mesh, fake_world
+from tests.support import fake_mesh, fake_mesh_world, fake_world
 from verifycompile.program import Mesh, MeshAxis
+from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_coordinate,
@@ -91,3 +92,16 @@ def test_groups() -> None:
         mesh._flatten("all")
         assert tuple(range(8)) in mesh_group_ranks(mesh)
         assert group_ranks(dist.group.WORLD) == tuple(range(8))
+
+
+def test_a_job_of_one_process() -> None:
+    with fake_mesh_world((2, 2), ("dp", "tp"), rank=3) as mesh:
+        group = mesh.get_group("tp")
+
+        def asked() -> tuple[object, ...]:
+            of_mesh = (mesh.size(), mesh.size(0), mesh.get_local_rank("tp"), tuple(mesh.get_coordinate() or ()))
+            return dist.get_world_size(), dist.get_rank(), group.size(), group.rank(), *of_mesh
+
+        with acting_alone():
+            assert asked() == (1, 0, 1, 0, 1, 1, 0, (0, 0))
+        assert asked() == (4, 3, 2, 1, 4, 2, 1, (1, 1))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.returned_values import Constant, LeftBehind, Symbol
 
 
@@ -66,3 +66,14 @@ def test_places_in_objects_that_are_changed() -> None:
     assert places[()] == "tanh"
     assert {place[1:]: node for place, node in places.items() if place} == {(".last",): "sin", ("'a'",): "cos"}
     assert all("self" in place[0] for place in places if place)
+
+
+def test_attributes_of_inputs_are_results_of_the_graph() -> None:
+    def results(traced: TracedFrame) -> list[str]:
+        (output,) = traced.graph.graph.find_nodes(op="output")
+        assert traced.returned == tuple(output.args[0])
+        return [str(node.target) for node in traced.returned]
+
+    found = trace_frame(frame_of_call(lambda x: (x.sin(), x.T), (torch.ones(2, 3),), {}), results)
+    assert len(found) == 2
+    assert "getattr" in found[1]

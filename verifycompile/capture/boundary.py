@@ -81,6 +81,8 @@ def _name_results(
         elif node.op == "placeholder":
             position = next((i for i, item in enumerate(placeholders) if item.name == node.name), None)
             passed_through[name] = names[position].name if position is not None else node.name
+        else:
+            raise UsageError("VC305", f"`{name}` is returned by the frame, and not by its graph (`{node.name}`).")
     number = len(traced.returned)
     for result in results:
         if not result:
@@ -141,11 +143,12 @@ def output_names(exported: Export, flat: Flat) -> tuple[tuple[OutputKind, str], 
 
 
 def passed_through_outputs(exported: Export) -> tuple[ProgramOutput, ...]:
-    """Outputs that are an input itself, where the joint graph has that input; their index is -1."""
+    """Outputs that are an input itself, as it is in the end, where the joint graph has it; their index is -1."""
     nodes = {
         exported.names[flat.index].name: flat.node
-        for flat in exported.joint.inputs
-        if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL) and flat.node is not None
+        for origin, flats in ((Origin.ARGUMENT, exported.joint.inputs), (Origin.MUTATION, exported.joint.outputs))
+        for flat in flats
+        if flat.origin is origin and flat.part in (Part.WHOLE, Part.LOCAL) and flat.node is not None
     }
     requires_grad = {
         exported.names[position].name: isinstance(value, torch.Tensor) and value.requires_grad

@@ -34,6 +34,7 @@ from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.dynamo import (
     Frame,
@@ -190,7 +191,8 @@ class _Recovery:
             )
 
         try:
-            return trace_frame(frame, capture, up_to_break=self.exported.traced.is_broken)
+            with acting_alone():
+                return trace_frame(frame, capture, up_to_break=self.exported.traced.is_broken)
         except GraphBreakError as broken:
             self.first_failure = self.first_failure or broken
         except _WrongGuessError:

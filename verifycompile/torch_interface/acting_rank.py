@@ -74,6 +74,26 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
 
 
 @contextlib.contextmanager
+def acting_alone() -> Generator[None]:
+    """While entered, the job has one process: number 0 of 1 in every group and on every mesh."""
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (dist.ProcessGroup, "size", lambda _: 1),
+        (dist.ProcessGroup, "rank", lambda _: 0),
+        (DeviceMesh, "size", lambda _, __=None: 1),
+        (DeviceMesh, "get_local_rank", lambda _, __=None: 0),
+        (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
+    )
+    before = [vars(owner)[name] for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(replaced, before, strict=True):
+            setattr(owner, name, value)
+
+
+@contextlib.contextmanager
 def nothing_communicated() -> Generator[None]:
     """While entered, a collective or a new process group raises ``CommunicationError``."""
     make_group = distributed_c10d._new_process_group_helper

@@ -128,7 +128,7 @@ def _with_copied_results(graph: torch.fx.GraphModule, positions: frozenset[int])
 def _export(
     graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, for_all_ranks: bool
 ) -> tuple[JointGraph, frozenset[int]]:
-    """The joint graph, and the positions of the results whose gradients it lacks because they are views."""
+    """The joint graph, and the positions of the results that it lacks, or the gradients of, because they are views."""
     with (
         torch.distributed.config.patch(compile_on_one_rank=for_all_ranks),
         watch_rank_reads() as rank_reads,
@@ -155,10 +155,11 @@ def _export(
     backward_tokens = sum(map(_is_backward_token, returned_descriptors))
     output_layouts.update(_layouts(gradient_metas, len(returned) - backward_tokens - gradient_slots))
     requires_grad = [bool(info.requires_grad_for_backward) for info in metadata.output_info]
+    held = {_result(_part(descriptor)[0]) for descriptor in returned_descriptors if descriptor is not None}
     views = frozenset(
         position
         for position, info in enumerate(metadata.output_info)
-        if requires_grad[position] and info.output_type not in _OWN_TENSORS
+        if info.output_type not in _OWN_TENSORS and (requires_grad[position] or (Origin.RESULT, position) not in held)
     )
     exported_graph = JointGraph(
         graph=joint,

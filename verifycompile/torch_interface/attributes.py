@@ -13,6 +13,22 @@ import torch
 import torch.fx
 
 
+def with_results(graph: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.GraphModule:
+    """A copy of a Dynamo graph that returns the nodes ``names`` too, behind its own results."""
+    copy = torch.fx.GraphModule(graph, torch.fx.Graph())
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    results: Any = copy.graph.graph_copy(graph.graph, copies)
+    by_name = {node.name: copied for node, copied in copies.items()}
+    copy.graph.output((*results, *(by_name[name] for name in names)))
+    copy.meta.update(graph.meta)
+    for node, copied in copies.items():
+        if hasattr(node, "_dynamo_source"):
+            copied._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
+    copy._param_name_to_source = getattr(graph, "_param_name_to_source", None)  # type: ignore[assignment]
+    copy.recompile()
+    return copy
+
+
 def lift_attributes(
     graph: torch.fx.GraphModule, example_inputs: Sequence[Any]
 ) -> tuple[torch.fx.GraphModule, tuple[Any, ...]]:
@@ -29,14 +45,7 @@ def lift_attributes(
     }
     if not used:
         return graph, tuple(example_inputs)
-    copy = torch.fx.GraphModule(graph, torch.fx.Graph())
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    output = copy.graph.graph_copy(graph.graph, copies)
-    copy.graph.output(output)
-    copy.meta.update(graph.meta)
-    for node, copied in copies.items():
-        if hasattr(node, "_dynamo_source"):
-            copied._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
+    copy = with_results(graph, ())
     placeholders = copy.graph.find_nodes(op="placeholder")
     last = placeholders[-1] if placeholders else copy.graph._root
     for name, value in used.items():

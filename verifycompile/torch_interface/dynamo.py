@@ -29,7 +29,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from verifycompile.torch_interface.attributes import lift_attributes
+from verifycompile.torch_interface.attributes import lift_attributes, with_results
 from verifycompile.torch_interface.collective_tracing import trace_collectives
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
@@ -122,16 +122,33 @@ def traced_frame_under_compilation(graph: torch.fx.GraphModule, example_inputs: 
 
 def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> TracedFrame:
     lifted, inputs = lift_attributes(graph, example_inputs)
+    root = _root_translator()
+    returned = _returned_nodes(root, lifted)
+    left = left_behind(root)
+    remade = _made_again(left, lifted)
+    if remade:
+        lifted = with_results(lifted, remade)
+        returned = _returned_nodes(root, lifted)
     return TracedFrame(
         frame=frame,
         graph=lifted,
         example_inputs=inputs,
-        returned=_returned_nodes(_root_translator(), lifted),
+        returned=returned,
         context=TracingContext.get(),
         is_broken=_root_translator().instruction_pointer is not None,
         hooks=hooks_of_traced_code(),
-        left_behind=left_behind(_root_translator()),
+        left_behind=left,
     )
+
+
+def _made_again(left: LeftBehind, graph: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Nodes that Dynamo leaves out of the results of its graph: it reads the attribute of an input (``x.T``) again."""
+    output = next(iter(graph.graph.find_nodes(op="output")))
+    results = {item.name for item in output.args[0] if isinstance(item, torch.fx.Node)}  # type: ignore[union-attr]
+    inner = {node.name for node in graph.graph.nodes if node.op not in ("placeholder", "output")}
+    leaves = (*left.returned.values(), *left.changed.values())
+    found = dict.fromkeys(leaf.name for leaf in leaves if isinstance(leaf, torch.fx.Node))
+    return tuple(name for name in found if name in inner and name not in results)
 
 
 def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
