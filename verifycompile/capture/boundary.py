@@ -74,6 +74,7 @@ def _name_results(
         return tuple((f"output.{index}",) for index in range(len(returned_by_graph))), {}
     results: list[list[str]] = [[] for _ in returned_by_graph]
     passed_through: dict[str, str] = {}
+    renamed: list[str] = []
     for number, node in enumerate(traced.returned):
         name = f"output.{number}"
         if node in returned_by_graph:
@@ -82,7 +83,9 @@ def _name_results(
             position = next((i for i, item in enumerate(placeholders) if item.name == node.name), None)
             passed_through[name] = names[position].name if position is not None else node.name
         else:
-            raise UsageError("VC305", f"`{name}` is returned by the frame, and not by its graph (`{node.name}`).")
+            renamed.append(name)  # a node of another name in the graph, behind a checkpoint for instance
+    if len(renamed) > sum(not result for result in results):
+        raise UsageError("VC305", f"`{renamed[0]}` is returned by the frame, and not by its graph.")
     number = len(traced.returned)
     for result in results:
         if not result:
