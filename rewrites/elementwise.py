@@ -352,7 +352,7 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
 
 
 def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View | None:
-    """A choice between multiples of one value is that of the numbers; what all that is chosen is scaled by goes out.
+    """A choice between multiples of one value is that between the numbers, times the value.
 
     So the gradient of a maximum, which is halved where the operands are equal, is as linear as any other.
     """
@@ -362,11 +362,9 @@ def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View
     if left.is_zero or not isinstance(scale, Fraction) or not isinstance(other, Fraction):
         return None
     _, first, second = b.aligned(condition, left, right)
-    if first.unscaled() == second.unscaled() and not has_infinity(left):
-        return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())
-    if scale == 1:
+    if first.unscaled() != second.unscaled() or has_infinity(left):
         return None
-    return b.scale(b.pointwise(WHERE, condition, left.unscaled(), right.scaled(1 / scale)), scale)
+    return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())
 
 
 def _spread(b: Builder, result: View, other: View) -> View:
