@@ -12,28 +12,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from verifycompile.ir import algebra
 from verifycompile.ir.algebra import COMBINE, CONTRACT
-from verifycompile.ir.build import Label, Signature, apply, refine, window
+from verifycompile.ir.build import Label, Signature, apply, refine
 from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError, compose, substitute
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
-from verifycompile.ir.window import WINDOW, Windowed, range_view, resized, window_at
-from verifycompile.rewrites.similar import join_similar
+from verifycompile.ir.window import WINDOW, range_view, resized
 from verifycompile.rewrites.sliding import (
     LINE,
     MATRIX,
     WINDOWS,
     axis_along,
     matrix_of,
-    read_only,
-    read_together,
     stretched,
     without_implied_range,
 )
+from verifycompile.rewrites.stretches import joined, narrowed, part_of, stretch_of, whole, window_along
 
 _PARTS = (WINDOW, CONCATENATE, MATRIX)
 Pointwise = Callable[..., View]
@@ -175,7 +173,7 @@ class Piecewise:
 
     def holds_parts(self, view: View, dim: int) -> bool:
         """Whether ``dim`` is a window, or put together of pieces."""
-        return concatenated_dim(view) == dim or dim in _stretch(view, dim).spans
+        return concatenated_dim(view) == dim or dim in stretch_of(view, dim).spans
 
     def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
         """The concatenation along ``dim``."""
@@ -184,179 +182,6 @@ class Piecewise:
     def narrowed(self, pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
         """``length`` positions along ``dim`` from ``start`` on."""
         return narrowed(pool, view, dim, start, length)
-
-
-# ------------------------------------------------------------------------------------------------ parts of views
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stretch:
-    """A view as windows of ``base``: for each dimension that is one, its first position and length."""
-
-    base: View
-    spans: dict[int, tuple[int, int]]
-
-
-def _stretch(view: View, prefer: int = -1) -> _Stretch:
-    """``prefer``: the dimension along which a window of one position is taken to lie, if that has size one."""
-    spans: dict[int, tuple[int, int]] = {}
-    while view.term.operation is WINDOW:
-        (fresh,) = view.term.fresh
-        digits = view.axes[fresh]
-        single = [prefer, *range(view.rank)] if not digits else []
-        dim = next((d for d in single if 0 <= d < view.rank and view.shape[d] == 1 and d not in spans), -1)
-        dim = digits[0][0] if len(digits) == 1 else dim
-        part = window_at(view, dim) if dim >= 0 and dim not in spans else None
-        if part is None:
-            break
-        spans[dim] = (part.start, _whole(view.shape[dim]))
-        view = part.source
-    return _Stretch(view, spans)
-
-
-def _windowed(pool: TermPool, base: View, spans: Mapping[int, tuple[int, int]]) -> View:
-    """Windows in the order of the axes of ``base``, so that windows of several dimensions are one term."""
-
-    def place(dim: int) -> int:
-        return min((k for k, axis in enumerate(base.axes) if any(digit[0] == dim for digit in axis)), default=-1)
-
-    result = base
-    for dim in sorted(spans, key=lambda dim: (place(dim), dim)):
-        result = window(pool, result, dim, *spans[dim])
-    return result
-
-
-def _window_along(pool: TermPool, view: View, dim: int) -> Windowed | None:
-    """``window_at`` for a view that may be a window along other dimensions too."""
-    found = _stretch(view, dim)
-    if dim not in found.spans:
-        return None
-    rest = {other: span for other, span in found.spans.items() if other != dim}
-    return Windowed(found.spans[dim][0], _windowed(pool, found.base, rest))
-
-
-def part_of(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
-    """A window along ``dim``; of a matrix of sliding windows, a matrix."""
-    matrix = stretched(pool, view, dim, start, _whole(length))
-    if matrix is not None:
-        return matrix
-    if start == 0 and view.shape[dim] == length:
-        return view
-    found = _stretch(view)
-    before = found.spans.get(dim, (0, 0))[0]
-    spans = {**found.spans, dim: (before + start, _whole(length))}
-    for other, span in spans.items():
-        unmasked = read_only(pool, found.base, other, *span)
-        if unmasked is not None:
-            pool.lemma_trace.append(("range-within-reach", repr(found.base.term)))
-            for place, part in spans.items():
-                unmasked = part_of(pool, unmasked, place, *part)
-            return unmasked
-    return _windowed(pool, found.base, spans)
-
-
-def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
-    """``length`` positions along ``dim`` from ``start`` on: of the pieces, where there are any, else a window."""
-    if view.shape[dim] == 1 or (start == 0 and view.shape[dim] == length):
-        return view
-    if not view.uses(dim):
-        return resized(view, dim, length)
-    if concatenated_dim(view) != dim:
-        return part_of(pool, view, dim, start, length)
-    taken: list[View] = []
-    offset = 0
-    for piece in pieces_of(view, dim):
-        size = _whole(piece.shape[dim])
-        first, last = max(start, offset), min(start + length, offset + size)
-        if first < last:
-            taken.append(narrowed(pool, piece, dim, first - offset, last - first))
-        offset += size
-    return joined(pool, taken, dim)
-
-
-def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
-    """The concatenation along ``dim``, neighbouring parts of one value and equal numbers put together."""
-    if len(views) > 1 and all(view.shape == views[0].shape for view in views) and not any(map(_is_number, views)):
-        similar = join_similar(pool, views, dim)
-        if similar is not None:
-            return similar
-    across = _concatenated_alike(views, dim)
-    if across is not None:
-        rows = zip(*(pieces_of(view, across) for view in views), strict=True)
-        return joined(pool, [joined(pool, row, dim) for row in rows], across)
-    merged: list[View] = []
-    for view in views:
-        nested = view.term.operation is CONCATENATE and concatenated_dim(view) == dim
-        for piece in pieces_of(view, dim) if nested else [view]:
-            if piece.shape[dim] == 0:
-                continue
-            both = _neighbours(pool, merged[-1], piece, dim) if merged else None
-            if both is None:
-                merged.append(piece)
-            else:
-                merged[-1] = both
-    return merged[0] if len(merged) == 1 else _concatenation(pool, merged, dim)
-
-
-def _concatenated_alike(views: Sequence[View], dim: int) -> int | None:
-    """Another dimension along which all views are concatenations of pieces of the same lengths."""
-    across = concatenated_dim(views[0]) if views[0].term.operation is CONCATENATE else None
-    if across is None or across == dim or len(views) < 2:
-        return None
-    lengths = [
-        [piece.shape[across] for piece in pieces_of(view, across)]
-        for view in views
-        if view.term.operation is CONCATENATE and concatenated_dim(view) == across
-    ]
-    return across if len(lengths) == len(views) and all(row == lengths[0] for row in lengths) else None
-
-
-def _is_number(view: View) -> bool:
-    return not view.term.index_sizes and not view.term.operands
-
-
-def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | None:
-    """Two neighbouring pieces as one: the same value repeated, or parts of one value that follow each other."""
-    size = _whole(left.shape[dim]) + _whole(right.shape[dim])
-    shape = (*left.shape[:dim], size, *left.shape[dim + 1 :])
-    if left.is_zero and right.is_zero:
-        return pool.zero(shape)
-    if not left.uses(dim) and dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
-        return dataclasses.replace(left, shape=shape)
-    first, second = _window_along(pool, left, dim), _window_along(pool, right, dim)
-    if first is None or second is None or first.start + _whole(left.shape[dim]) != second.start:
-        return None
-    source = first.source if first.source == second.source else _read_together(pool, (left, right), dim)
-    if source is None:
-        return None
-    pool.lemma_trace.append(("neighbouring-windows", ""))
-    return part_of(pool, source, dim, first.start, size)
-
-
-def _read_together(pool: TermPool, views: tuple[View, View], dim: int) -> View | None:
-    """The source of two neighbouring windows whose sources differ only where they are not read."""
-    left, right = (_stretch(view, dim) for view in views)
-    rest = [{d: span for d, span in part.spans.items() if d != dim} for part in (left, right)]
-    if rest[0] != rest[1] or left.base.shape != right.base.shape:
-        return None
-    source = read_together(pool, (left.base, *left.spans[dim]), (right.base, *right.spans[dim]), dim)
-    if source is None:
-        return None
-    pool.lemma_trace.append(("range-within-reach", ""))
-    for other, span in rest[0].items():
-        source = part_of(pool, source, other, *span)
-    return source
-
-
-def _concatenation(pool: TermPool, views: Sequence[View], dim: int) -> View:
-    inputs = tuple(tuple(("piece", k) if d == dim else d for d in range(view.rank)) for k, view in enumerate(views))
-    output: tuple[Label, ...] = tuple("fresh" if d == dim else d for d in range(views[0].rank))
-    total = sum(_whole(view.shape[dim]) for view in views)
-    cores = tuple((("piece", k),) for k in range(len(views)))
-    return apply(pool, CONCATENATE, (), views, Signature(inputs, output, frozenset(), cores, {"fresh": total}))
-
-
-# ------------------------------------------------------------------------------------------------ common parts
 
 
 def _moved(pool: TermPool, function: Callable[[Sequence[View]], View], space: _Space) -> View | None:
@@ -381,12 +206,6 @@ def _has_parts(views: Sequence[View]) -> bool:
     return any(view.term.operation in _PARTS for view in views)
 
 
-def _whole(size: Size) -> int:
-    if not isinstance(size, int):
-        raise UnalignedError(f"a part of symbolic size {size}")
-    return size
-
-
 def _largest(sizes: Sequence[Size]) -> Size:
     return next((size for size in sizes if size != 1), 1)
 
@@ -408,7 +227,7 @@ def _opened_windows(pool: TermPool, views: Sequence[View], operation: Operation)
 
 
 def _opened_window(pool: TermPool, view: View, operation: Operation) -> list[View] | None:
-    found = _stretch(view)
+    found = stretch_of(view)
     base = found.base
     if not found.spans or base.term.operation is not operation or base.term.summed:
         return None
@@ -468,7 +287,7 @@ def _ends(views: Sequence[View], shape: tuple[Size, ...], dim: int) -> list[int]
     ends = {0, size}
     for view in views:
         if view.term.operation is CONCATENATE and concatenated_dim(view) == dim:
-            ends.update(itertools.accumulate(_whole(piece.shape[dim]) for piece in pieces_of(view, dim)))
+            ends.update(itertools.accumulate(whole(piece.shape[dim]) for piece in pieces_of(view, dim)))
     return sorted(ends)
 
 
@@ -488,12 +307,12 @@ def _joint(
         return None
     matrices = {id(view) for view in views if _reads_matrix(view, dim)}
     readers = [view for view in views if id(view) not in matrices and _reads(view, dim, size)]
-    found = [_window_along(pool, view, dim) for view in readers]
+    found = [window_along(pool, view, dim) for view in readers]
     parts = [part for part in found if part is not None]
     if not parts or len(parts) < len(found):
         return None
     first = min(part.start for part in parts)
-    total = first + min(_whole(part.source.shape[dim]) - part.start for part in parts)
+    total = first + min(whole(part.source.shape[dim]) - part.start for part in parts)
     if total == size:
         return None
     sources = {
@@ -506,7 +325,7 @@ def _joint(
 
 def _reads(view: View, dim: int, size: Size) -> bool:
     """Whether the view depends on ``dim``, a window of one position included."""
-    return dim in _stretch(view, dim).spans if size == 1 else view.uses(dim)
+    return dim in stretch_of(view, dim).spans if size == 1 else view.uses(dim)
 
 
 def _with_all_windows(pool: TermPool, space: _Space, dim: int) -> View | None:
