@@ -36,6 +36,7 @@ from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.aot import Origin
+from verifycompile.torch_interface.changing_numbers import inputs_read_as_numbers, last_name, tracing_numbers_as_inputs
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
@@ -73,11 +74,12 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     """
     start = time.perf_counter()
     exported: Export = implementation.graph.meta.pop(EXPORT)
-    captured = (
-        _given(exported, implementation, options)
-        if options.spec is not None
-        else _recovered(exported, implementation, options)
-    )
+    with tracing_numbers_as_inputs(_numbers_read(implementation)):
+        captured = (
+            _given(exported, implementation, options)
+            if options.spec is not None
+            else _recovered(exported, implementation, options)
+        )
     if has_rank_operators(captured.exported.joint.graph):
         raise UsageError("VC307", _STILL_PARALLEL)
     mesh = implementation.mesh
@@ -100,6 +102,12 @@ def recover_spec(options: Options, implementation: Program) -> Program:
         differing = differing_buffers(program, captured.exported, implementation, exported)
         program = dataclasses.replace(program, blockers=(*program.blockers, *differing))
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
+
+
+def _numbers_read(implementation: Program) -> set[str]:
+    """What the attributes are called that hold a real number which changes between calls."""
+    nodes = inputs_read_as_numbers(implementation.graph)
+    return {last_name(item.name) for item in implementation.inputs if item.node in nodes}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from verifycompile.lowering.recorded import (
     is_size,
     memory_read,
     reads_count,
+    reads_real_number,
     sorts,
     tensors_of,
     whole_split,
@@ -68,6 +69,11 @@ _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
     python_operator.mul: python_operator.mul,
     python_operator.neg: python_operator.neg,
 }
+
+_TAKES_REAL_NUMBERS = (
+    *(getattr(torch.ops.aten, name).Tensor for name in ("add", "sub", "mul", "div")),
+    torch.ops.aten.rsub.Scalar,
+)
 
 
 class Lowering:
@@ -118,7 +124,7 @@ class Lowering:
     def _operands(self, node: torch.fx.Node) -> Sequence[torch.fx.Node]:
         if is_size(node):
             # What a number is computed from matters where it is read from a tensor.
-            return node.all_input_nodes if self.sizes.reads_counts else ()
+            return node.all_input_nodes if self.sizes.reads_counts or reads_real_number(node) else ()
         if node.name in self.program.groups:
             return ()
         if node.op == "call_function" and _draws_undeclared(node):
@@ -181,6 +187,8 @@ class Lowering:
 
     def _size_value(self, node: torch.fx.Node) -> Any:
         """The number that torch recorded; where the node is arithmetic, its operands' numbers must give the same."""
+        if reads_real_number(node) and isinstance(read := self.view(node.all_input_nodes[0]), View):
+            return read
         if reads_count(node):
             self.sizes.note_count(node.meta["val"], self.values[node.all_input_nodes[0]])
         value = self.sizes.number(node.meta["val"])
@@ -196,6 +204,9 @@ class Lowering:
 
     def _call(self, node: torch.fx.Node) -> Any:
         self._laid_out = {}
+        for operand in node.all_input_nodes:
+            if is_size(operand) and isinstance(self.values[operand], View) and not _takes_real_number(node, operand):
+                raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` with a number that is read from a tensor")
         if self.sizes.reads_counts and self._is_ragged(node):
             try:
                 return self._ragged_call(node)
@@ -414,6 +425,12 @@ class Lowering:
         if value.dim() == 0:
             return self.builder.number(content[0])
         return stored(self.builder, value.dtype, tuple(value.shape), content)
+
+
+def _takes_real_number(node: torch.fx.Node, number: torch.fx.Node) -> bool:
+    """Whether the number stands for a tensor without dimensions: as an operand, not as ``alpha``."""
+    elsewhere = (*node.args[2:], *node.kwargs.values())
+    return node.target in _TAKES_REAL_NUMBERS and number in node.args[:2] and number not in elsewhere
 
 
 def _undeclared(node: torch.fx.Node) -> str:

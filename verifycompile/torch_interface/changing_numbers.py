@@ -1,0 +1,50 @@
+"""Real numbers that Dynamo saw change between calls: it reads them from tensors that it passes in.
+
+A spec is traced once, so that Dynamo sees nothing change; the same numbers must be read from tensors there too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Generator
+from typing import Any
+
+import torch.fx
+from torch._dynamo.pgo import auto_dynamic
+from torch._dynamo.variables import builder
+
+from verifycompile.torch_interface.prims import READ_NUMBER
+
+
+def inputs_read_as_numbers(graph: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
+    """Inputs of an ATen graph of which it reads a real number."""
+    reads = graph.graph.find_nodes(op="call_function", target=READ_NUMBER)
+    read = (node.args[0] for node in reads if isinstance(node.meta.get("val"), torch.SymFloat))
+    return tuple(dict.fromkeys(node for node in read if isinstance(node, torch.fx.Node) and node.op == "placeholder"))
+
+
+@contextlib.contextmanager
+def tracing_numbers_as_inputs(attributes: Collection[str]) -> Generator[None]:
+    """While entered, Dynamo takes real numbers that attributes or variables of these names hold for inputs."""
+    if not attributes:
+        yield
+        return
+    seen = builder.process_automatic_dynamic
+
+    def process(translator: Any, source: str, entry: Any, **options: Any) -> Any:
+        found = seen(translator, source, entry, **options)
+        if not isinstance(entry.scalar, float) or last_name(source) not in attributes:
+            return found
+        return dataclasses.replace(found, scalar=auto_dynamic)
+
+    builder.process_automatic_dynamic = process
+    try:
+        yield
+    finally:
+        builder.process_automatic_dynamic = seen
+
+
+def last_name(source: str) -> str:
+    """``scale`` of ``L['self'].scale``, of ``L['scale']`` and of ``layers.0.scale``."""
+    return source.rstrip("']").replace("['", ".").rpartition(".")[2]
