@@ -55,6 +55,40 @@ def test_the_body_of_a_region_is_where_the_region_is() -> None:
     assert with_regions_inlined(inlined) is inlined
 
 
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * 3
+
+
+class Squared(Tripled):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+
+def test_graphs_inside_of_regions_keep_their_own_names() -> None:
+    seen: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, _inputs: Any) -> Any:
+        seen.append(module)
+        return module
+
+    def both(x: torch.Tensor) -> torch.Tensor:
+        one: Any = checkpoint(Tripled.apply, x, use_reentrant=False)
+        two: Any = checkpoint(Squared.apply, x, use_reentrant=False)
+        return one + two
+
+    torch._dynamo.reset()
+    x = torch.randn(2, requires_grad=True)
+    torch.compile(both, backend=backend)(x)  # pyright: ignore[reportArgumentType]
+    assert torch.allclose(with_regions_inlined(seen[0])(x)[0], 3 * x + x * x)
+
+
 def test_a_checkpointed_block_says_how_its_input_is_placed() -> None:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         model = Block()

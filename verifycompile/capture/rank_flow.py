@@ -32,6 +32,11 @@ class Scope:
     def function(self) -> Function | None:
         return node if isinstance(node := self.nodes[-1], Function) else None
 
+    @property
+    def function_names(self) -> tuple[str, ...]:
+        """Names of the functions around and of the function itself, outermost first."""
+        return tuple(node.name for node in self.nodes if isinstance(node, Function))
+
 
 @dataclasses.dataclass(frozen=True)
 class Assigned:

@@ -253,14 +253,15 @@ class _Reads:
         return _Read(path.dotted(), str(name), (_Attributes(owner),), held, found, owner, self._values)
 
     def _read_variable(self, variable: _Variable, held: Any) -> _Read | None:
-        around = None if variable.inside is None else variable.inside.split(".")
+        around = () if variable.inside is None else _functions_around(variable.inside)
         found = tuple(
             item
             for item in self._flow.assigned
             if item.name == variable.name
             and not item.is_attribute
             and item.scope.file == variable.file
-            and (around is None if item.scope.function is None else item.scope.function.name in (around or ()))
+            and (item.scope.function is None) is (variable.inside is None)
+            and item.scope.function_names == around[: len(item.scope.function_names)]
         )
         if not found:
             return None
@@ -337,6 +338,12 @@ def _constructor_may_read(kind: type) -> bool:
             return True
         waiting.extend(methods[name].__code__.co_names)
     return False
+
+
+def _functions_around(qualified: str) -> tuple[str, ...]:
+    """``("f",)`` for ``C.f.<locals>.g``."""
+    parts = qualified.split(".")
+    return tuple(name for name, inside in itertools.pairwise(parts) if inside == "<locals>")
 
 
 def _live_frames() -> Iterator[types.FrameType]:

@@ -77,7 +77,7 @@ def _needed(program: Program) -> set[torch.fx.Node]:
         node = pending.pop()
         if node not in found:
             found.add(node)
-            pending.extend(node.all_input_nodes)
+            pending.extend(() if node.name in program.groups else node.all_input_nodes)
     return found
 
 

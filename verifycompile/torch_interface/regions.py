@@ -19,9 +19,9 @@ def with_regions_inlined(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """
     if not any(_body(module, node) is not None for node in module.graph.nodes):
         return module
-    graph = torch.fx.Graph()
-    graph.output(_copy(module, graph, {}))
-    return torch.fx.GraphModule(module, graph)
+    graph, held = torch.fx.Graph(), dict[str, Any]()
+    graph.output(_copy(module, graph, {}, held))
+    return torch.fx.GraphModule(held, graph)
 
 
 def _body(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.GraphModule | None:
@@ -32,8 +32,13 @@ def _body(module: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.GraphMo
     return found if isinstance(found, torch.fx.GraphModule) else None
 
 
-def _copy(module: torch.fx.GraphModule, graph: torch.fx.Graph, values: dict[torch.fx.Node, Any]) -> Any:
-    """Copy the nodes of ``module`` into ``graph``, but for those in ``values``; the results."""
+def _copy(
+    module: torch.fx.GraphModule, graph: torch.fx.Graph, values: dict[torch.fx.Node, Any], held: dict[str, Any]
+) -> Any:
+    """Copy the nodes of ``module`` into ``graph``, but for those in ``values``; the results.
+
+    ``held``: the attributes of the copy. Two regions may use one name for different ones.
+    """
     for node in module.graph.nodes:
         if node in values:
             continue
@@ -44,9 +49,14 @@ def _copy(module: torch.fx.GraphModule, graph: torch.fx.Graph, values: dict[torc
         if body is not None:
             operands = [values[o] if isinstance(o, torch.fx.Node) else o for o in node.args[1:]]
             inputs = body.graph.find_nodes(op="placeholder")
-            values[node] = _copy(body, graph, dict(zip(inputs, operands, strict=False)))
+            values[node] = _copy(body, graph, dict(zip(inputs, operands, strict=False)), held)
         elif isinstance(read, (tuple, list)):
             values[node] = read[node.args[1]]
         else:
-            values[node] = graph.node_copy(node, values.__getitem__)
+            copied = values[node] = graph.node_copy(node, values.__getitem__)
+            if node.op in ("get_attr", "call_module"):
+                own = operator.attrgetter(str(node.target))(module)
+                if held.get(str(node.target), own) is not own:
+                    copied.target = f"{node.target}_of_{copied.name}"
+                held[str(copied.target)] = own
     return None
