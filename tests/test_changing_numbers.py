@@ -23,7 +23,7 @@ class Scaled(nn.Module):
         super().__init__()
         self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
         self.use = use
-        self.factor = 0.5
+        self.factor = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.use(self.down(torch.relu(self.up(x))), self.factor)
@@ -41,53 +41,44 @@ RIGHT: dict[str, Use] = {
 }
 WRONG: dict[str, Use] = {
     "twice": lambda x, number: x * number * number,
-    "not": lambda x, _: x + 0,
     "over": lambda x, number: x / number,
+    "not": lambda x, number: x * number / number,
 }
+"""What is no product with the number, unless that is 1."""
 
 
-def second_call(model: Scaled, **options: Any) -> None:
-    """Compiles, and compiles again after the number has changed."""
-    torch._dynamo.reset()
-    compiled = torch.compile(model, backend="verify", options={"inner": "eager", **options})
-    try:
-        compiled(torch.randn(4, 8)).sum().backward()
-    except RefinementError:
-        assert options  # wrong with the first number too
-    model.factor = 0.25
-    options["spec"].factor = 0.25
-    compiled(torch.randn(4, 8)).sum().backward()
+def call_often(use: Use, numbers: tuple[float, ...], spec: Scaled | None = None, *, shared: bool = True) -> None:
+    """Dynamo compiles for the first number, and once more for all others. ``shared``: the spec has the same one."""
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = parallelize_module(Scaled(use), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        torch._dynamo.reset()
+        options: dict[str, Any] = {"inner": "eager", **({} if spec is None else {"spec": spec})}
+        compiled = torch.compile(model, backend="verify", options=options)
+        for number in numbers:
+            for holder in (model, spec) if shared else (model,):
+                if holder is not None:
+                    holder.factor = number
+            compiled(torch.randn(4, 8)).sum().backward()
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_verifies(name: str) -> None:
-    with fake_mesh_world((2,), ("tp",)) as mesh:
-        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-        model = parallelize_module(Scaled(RIGHT[name]), mesh, plan)
-        torch._dynamo.reset()
-        compiled = torch.compile(model, backend="verify", options={"inner": "eager"})
-        for number in (0.5, 0.25, 0.75):
-            model.factor = number
-            compiled(torch.randn(4, 8)).sum().backward()
+    call_often(RIGHT[name], (1.0, 0.25, 0.75))
+
+
+def test_verifies_against_a_spec() -> None:
+    call_often(times, (1.0, 0.25, 0.75), Scaled(times))
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_another_use_is_refuted(name: str) -> None:
-    with fake_mesh_world((2,), ("tp",)) as mesh:
-        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-        model = parallelize_module(Scaled(WRONG[name]), mesh, plan)
-        with pytest.raises(RefinementError) as refused:
-            second_call(model, spec=Scaled(times))
+    call_often(WRONG[name], (1.0,), Scaled(times))
+    with pytest.raises(RefinementError) as refused:
+        call_often(WRONG[name], (1.0, 0.25), Scaled(times))
     assert refused.value.report.verdict is Verdict.REFUTED
 
 
 def test_a_number_that_the_spec_does_not_share() -> None:
-    with fake_mesh_world((2,), ("tp",)) as mesh:
-        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-        model, spec = parallelize_module(Scaled(times), mesh, plan), Scaled(times)
-        torch._dynamo.reset()
-        compiled = torch.compile(model, backend="verify", options={"inner": "eager", "spec": spec})
-        compiled(torch.randn(4, 8)).sum().backward()
-        model.factor = 0.25
-        with pytest.raises(RefinementError):
-            compiled(torch.randn(4, 8))
+    call_often(times, (1.0,), Scaled(times), shared=False)
+    with pytest.raises(RefinementError):
+        call_often(times, (1.0, 0.25), Scaled(times), shared=False)
