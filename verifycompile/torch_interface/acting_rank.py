@@ -77,10 +77,10 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
 def acting_alone() -> Generator[None]:
     """While entered, the job has one process: number 0 of 1 in every group and on every mesh."""
     replaced: tuple[tuple[Any, str, Any], ...] = (
-        (dist.ProcessGroup, "size", lambda _: 1),
-        (dist.ProcessGroup, "rank", lambda _: 0),
-        (DeviceMesh, "size", lambda _, __=None: 1),
-        (DeviceMesh, "get_local_rank", lambda _, __=None: 0),
+        (dist.ProcessGroup, "size", lambda group: 1),  # noqa: ARG005 - parameters are called as torch calls them
+        (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005
+        (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005
+        (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
     )
     before = [vars(owner)[name] for owner, name, _ in replaced]
