@@ -15,6 +15,7 @@ from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
+from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 
 
 def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -32,6 +33,7 @@ def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
 
 # Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
 trace_collectives_where(lambda _: os.environ.get(FLAG_VARIABLE) in ("1", "warn"))
+trace_root_hooks_where(lambda _: os.environ.get(FLAG_VARIABLE) in ("1", "warn"))
 
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:

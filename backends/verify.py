@@ -31,6 +31,7 @@ from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, un
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
+from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ def _follows_on(example_inputs: Sequence[Any]) -> bool:
 
 
 trace_collectives_where(lambda compiler: unwrapped(compiler) is verify)
+trace_root_hooks_where(lambda compiler: unwrapped(compiler) is verify)
 give_whole_graphs_to(verify)
 
 
