@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -144,20 +144,23 @@ RULES: list[Rule] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(120))
-def test_random_programs_have_the_values_of_torch(seed: int) -> None:
-    draw = random.Random(seed)
-    pool, leaves = TermPool(), Leaves()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
-    pool.combination_rules.extend(COMBINATION_LEMMAS)
-    builder = Builder(pool)
+def check_random_program(
+    pool: TermPool,
+    draw: random.Random,
+    shapes: Sequence[tuple[int, ...]],
+    steps: int,
+    rules: Callable[[], Sequence[Rule]],
+) -> None:
+    """Apply rules, one of ``rules()`` at each step, to leaves of ``shapes``; every value must be torch's."""
+    leaves, builder = Leaves(), Builder(pool)
     pairs: list[Pair] = []
-    for shape in ((4, 3), (3, 4), (2, 6), (4,)):
+    for shape in shapes:
         view = leaf(pool, leaves, *shape)
         pairs.append((view, leaves[f"x{len(pairs)}"]))
-    for _ in range(14):
+    for _ in range(steps):
+        chosen = rules()
         try:
-            view, value = draw.choice(RULES)(draw, builder, pairs)
+            view, value = draw.choice(chosen)(draw, builder, pairs)
         except UnalignedError:
             continue
         if not 0 < value.numel() <= 64 or value.dim() > 4 or value.abs().max() > 1e4:
@@ -167,6 +170,14 @@ def test_random_programs_have_the_values_of_torch(seed: int) -> None:
         torch.testing.assert_close(Evaluator(leaves).view(view), value, rtol=1e-8, atol=1e-8)
         pairs.append((view, value))
     validate_pool(pool)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_random_programs_have_the_values_of_torch(seed: int) -> None:
+    pool = TermPool()
+    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.combination_rules.extend(COMBINATION_LEMMAS)
+    check_random_program(pool, random.Random(seed), ((4, 3), (3, 4), (2, 6), (4,)), 14, lambda: RULES)
 
 
 # ------------------------------------------------------------------------------------------------ normal forms

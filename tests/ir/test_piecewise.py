@@ -8,12 +8,8 @@ import random
 import pytest
 import torch
 
-from tests.ir.evaluate import Evaluator
-from tests.ir.test_algebra import RULES, Pair, Rule
-from tests.ir.views import Leaves, leaf
-from verifycompile.ir.relabel import UnalignedError
+from tests.ir.test_algebra import RULES, Pair, Rule, check_random_program
 from verifycompile.ir.term import TermPool
-from verifycompile.ir.validate import validate, validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.constant_matrix import window
@@ -110,22 +106,5 @@ PARTS: list[Rule] = [_slice, _slice, _filled, _join, _join, _rolled, _mask, _con
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs_have_the_values_of_torch(seed: int) -> None:
     draw = random.Random(seed)
-    pool, leaves = piecewise_pool(), Leaves()
-    builder = Builder(pool)
-    pairs: list[Pair] = []
-    for shape in ((4, 3), (3, 4), (2, 6), (6,), (5, 1), (3,)):
-        view = leaf(pool, leaves, *shape)
-        pairs.append((view, leaves[f"x{len(pairs)}"]))
-    for _ in range(16):
-        rules = PARTS if draw.random() < 0.5 else RULES
-        try:
-            view, value = draw.choice(rules)(draw, builder, pairs)
-        except UnalignedError:
-            continue
-        if not 0 < value.numel() <= 64 or value.dim() > 4 or value.abs().max() > 1e4:
-            continue
-        assert view.shape == tuple(value.shape)
-        validate(view)
-        torch.testing.assert_close(Evaluator(leaves).view(view), value, rtol=1e-8, atol=1e-8)
-        pairs.append((view, value))
-    validate_pool(pool)
+    shapes = ((4, 3), (3, 4), (2, 6), (6,), (5, 1), (3,))
+    check_random_program(piecewise_pool(), draw, shapes, 16, lambda: PARTS if draw.random() < 0.5 else RULES)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.capture.merged_collectives import span_of
+from verifycompile.capture.merged_collectives import divides_unevenly, span_of
 from verifycompile.program import Program
 
 aten = torch.ops.aten
@@ -68,7 +68,7 @@ def _cut_by(node: torch.fx.Node) -> Iterator[int]:
     span = _span(node)
     if span is not None:
         size, start, length = span
-        if length and (size % length or start % length):
+        if divides_unevenly(start, length, size):
             yield size
     if node.target in _MOVES:
         source = node.args[0]

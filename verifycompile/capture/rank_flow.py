@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator
 
 _READER = re.compile(r"_*get_(?:\w+_)?rank|rank|get_coordinate")
-"""Functions that return a rank: torch's, Megatron's ``get_tensor_model_parallel_rank``, ``group.rank()``."""
+"""Functions that return a rank: torch's, a library's ``get_tensor_model_parallel_rank``, ``group.rank()``."""
 _VARIABLE = re.compile(r"\w*(?:RANK|PROCID)")
 _DEPTH = 8
 """Of classes that inherit a constructor."""

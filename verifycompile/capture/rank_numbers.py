@@ -34,7 +34,7 @@ from verifycompile.capture.read_rank_flow import rank_flow
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.dynamo import TracedFrame
-from verifycompile.torch_interface.mesh import own_rank
+from verifycompile.torch_interface.mesh import mixed_radix, own_rank
 from verifycompile.torch_interface.rank_reads import CodeRead, guarded_sources
 from verifycompile.torch_interface.source import is_user_file
 
@@ -96,10 +96,7 @@ def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
     chosen = [sorted({0, min(1, axis.size - 1), axis.size - 1}) for axis in mesh.axes]
     ranks: list[int] = []
     for place in itertools.product(*chosen):
-        position = 0
-        for index, size in zip(place, mesh.shape, strict=True):
-            position = position * size + index
-        ranks.append(mesh.ranks[position])
+        ranks.append(mesh.ranks[mixed_radix(list(zip(place, mesh.shape, strict=True)))])
     return tuple(ranks)
 
 
@@ -272,15 +269,16 @@ class _Reads:
         near = {frame.f_code.co_filename for frame in self._live} | {traced.frame.code.co_filename}
         folders = tuple({f"{Path(file).parent}/" for file in near if not _is_installed(file)} | {f"{Path.cwd()}/"})
         mentioned = (value for frame in self._live for value in list(frame.f_globals.values()))
-        files: dict[str, frozenset[str] | None] = dict.fromkeys(
-            file
-            for file in dict.fromkeys((*near, *(file for value in mentioned for file in _files_of(value))))
-            if file.startswith(folders) and not _is_installed(file)
-        )
+
+        def is_own(file: str) -> bool:
+            return file.startswith(folders) and not _is_installed(file)
+
+        candidates = (*near, *(file for value in mentioned for file in _files_of(value)))
+        files: dict[str, frozenset[str] | None] = dict.fromkeys(filter(is_own, candidates))
         kinds = dict.fromkeys(kind for path in self._paths for kind in self._owner_classes(path))
         for kind in kinds:
             for file in _files_of(kind):
-                if file.startswith(folders) and not _is_installed(file):
+                if is_own(file):
                     files[file] = None
                 elif files.get(file, _NONE) is not None and is_user_file(file) and _constructor_may_read(kind):
                     files[file] = (files.get(file) or _NONE) | {kind.__name__}

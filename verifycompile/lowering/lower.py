@@ -30,7 +30,6 @@ from verifycompile.lowering.recorded import (
     is_size,
     memory_read,
     reads_count,
-    reads_real_number,
     sorts,
     tensors_of,
     whole_split,
@@ -57,6 +56,7 @@ from verifycompile.rewrites.registry import (
 from verifycompile.rewrites.rows import Ragged, Unsorted, laid_out
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
+from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
 UNKNOWN = Operation(UNKNOWN_NAME)

@@ -70,11 +70,6 @@ def reads_count(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.nonzero.default or _takes_by_mask(node)
 
 
-def reads_real_number(node: torch.fx.Node) -> bool:
-    """Whether a node reads a real number from a tensor: an attribute that Dynamo saw change between calls."""
-    return node.target is READ_NUMBER and isinstance(node.meta.get("val"), torch.SymFloat)
-
-
 def _takes_by_mask(node: torch.fx.Node) -> bool:
     if node.target is not torch.ops.aten.index.Tensor:
         return False

@@ -14,14 +14,13 @@ import torch.fx
 from torch._dynamo.pgo import auto_dynamic
 from torch._dynamo.variables import builder
 
-from verifycompile.torch_interface.prims import READ_NUMBER
+from verifycompile.torch_interface.prims import reads_real_number
 
 
 def inputs_read_as_numbers(graph: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
     """Inputs of an ATen graph of which it reads a real number."""
-    reads = graph.graph.find_nodes(op="call_function", target=READ_NUMBER)
-    read = (node.args[0] for node in reads if isinstance(node.meta.get("val"), torch.SymFloat))
-    return tuple(dict.fromkeys(node for node in read if isinstance(node, torch.fx.Node) and node.op == "placeholder"))
+    read = (node.all_input_nodes[0] for node in graph.graph.nodes if reads_real_number(node))
+    return tuple(dict.fromkeys(node for node in read if node.op == "placeholder"))
 
 
 @contextlib.contextmanager
