@@ -27,6 +27,7 @@ from verifycompile.capture.refine_mesh import RefinedMesh
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, Program, ProgramInput, ProgramOutput
+from verifycompile.question import Provenance, Question
 from verifycompile.rank_verification import order_finding, verify_ranks
 from verifycompile.verification import verify_programs
 
@@ -79,25 +80,39 @@ def verify_graphs(
     even = [check_shapes(spec, r, placed, layout) for r, placed in zip(ranks, inputs, strict=True)]
     spec_side = dataclasses.replace(spec_program(spec), seconds=spec_seconds)
     programs = [
-        dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout, assumptions=tuple(notes))
+        dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout)
         for r, i, o in zip(ranks, inputs, given_outputs, strict=True)
     ]
     capture_seconds = time.perf_counter() - started - spec_seconds
-    blockers = tuple(dict.fromkeys(b for program in (spec_side, *programs) for b in program.blockers))
-    if blockers:
-        return verify_programs(spec_side, dataclasses.replace(programs[0], blockers=blockers), options)
     if single:
         notes["every rank runs the graph given"] = None
-    else:
-        wrong_order = order_finding(spec_side, programs, layout)
-        if wrong_order is not None:
-            return wrong_order
-    general = _general_program(ranks, programs, layout) if all(even) else None
+    programs = [dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs]
+    report = _report(spec_side, ranks, programs, layout, options, even=all(even))
+    return dataclasses.replace(report, question=Question(Provenance.GIVEN, Provenance.GIVEN, len(layout.ranks)))
+
+
+def _report(
+    spec: Program,
+    ranks: Sequence[Prepared],
+    programs: Sequence[Program],
+    mesh: Mesh,
+    options: Options,
+    *,
+    even: bool,
+) -> Report:
+    """On one program for all ranks where there is one, else on each rank's. ``programs``: what ``ranks`` run."""
+    blockers = tuple(dict.fromkeys(b for program in (spec, *programs) for b in program.blockers))
+    if blockers:
+        return verify_programs(spec, dataclasses.replace(programs[0], blockers=blockers), options)
+    wrong_order = order_finding(spec, programs, mesh) if len(programs) > 1 else None
+    if wrong_order is not None:
+        return wrong_order
+    general = _general_program(ranks, programs, mesh) if even else None
     if general is not None:
-        general = dataclasses.replace(general, assumptions=tuple(notes), seconds=capture_seconds)
-        return verify_programs(spec_side, general, options)
-    each = [RankProgram(dataclasses.replace(p, seconds=capture_seconds / len(programs)), ranks_of) for p in programs]
-    return verify_ranks(spec_side, each, layout, options)
+        return verify_programs(spec, general, options)
+    share = 1 / len(programs)
+    each = [RankProgram(dataclasses.replace(p, seconds=p.seconds * share), ranks_of) for p in programs]
+    return verify_ranks(spec, each, mesh, options)
 
 
 def _general_program(ranks: Sequence[Prepared], programs: Sequence[Program], mesh: Mesh) -> Program | None:

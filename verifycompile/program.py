@@ -15,6 +15,8 @@ import sympy
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
+from verifycompile.question import Provenance
+
 Size = int | sympy.Expr
 """A tensor dimension: a Python int, or a sympy expression of the program's free size symbols."""
 
@@ -160,6 +162,7 @@ class Program:
     ``ranks``: where the ranks run different graphs, what each of ``mesh.ranks`` runs; ``graph`` is that of the
     capturing rank and ``blockers`` say so.
     ``each_rank``: captures what each rank runs, for a program that reads its rank and has one graph for all ranks.
+    ``provenance``: how a spec is known; of an implementation, how it is known that every rank runs it.
     ``piecewise``: values are put together of parts that end within shards, see ``rewrites/piecewise.py``.
     """
 
@@ -176,6 +179,7 @@ class Program:
     seconds: float = 0.0
     ranks: tuple[Program, ...] = ()
     piecewise: bool = False
+    provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)
 
 

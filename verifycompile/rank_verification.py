@@ -30,6 +30,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
+from verifycompile.question import Question
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.mesh import line_through
@@ -46,6 +47,12 @@ _TOLERANCE = 1e-6
 
 def verify_captured(spec: Program, implementation: Program, options: Options) -> Report:
     """The report on a captured model: on one program for all ranks where there is one, else on each rank's."""
+    count = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
+    question = Question(spec.provenance, implementation.provenance, count)
+    return dataclasses.replace(_verified(spec, implementation, options), question=question)
+
+
+def _verified(spec: Program, implementation: Program, options: Options) -> Report:
     mesh = implementation.mesh
     if implementation.ranks and mesh is not None:
         return _verify_each(spec, implementation.ranks, mesh, options)

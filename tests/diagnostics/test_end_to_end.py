@@ -88,6 +88,7 @@ def test_verify_reports_and_raises_nothing(model: ModuleType) -> None:
     assert re.sub(r"\d+(\.\d+)?", "N", str(right)) == textwrap.dedent(
         """\
         verified: every output of the spec is a clean expression of the parallel program's outputs
+         = compared: spec recovered from the model as it stands; N ranks assumed to run what this process captured
          = relations: N, over the real numbers (rounding is outside of the proof)
          = nodes: spec N, implementation N; proved by memo N, normal form N, e-graph N, solver N
          = seconds: capture N (spec) + N (implementation), verification N, ratio N

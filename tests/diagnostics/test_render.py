@@ -156,6 +156,7 @@ def test_verified() -> None:
     assert str(VERIFIED) == textwrap.dedent(
         """\
         verified: every output of the spec is a clean expression of the parallel program's outputs
+         = compared: spec recovered from the model as it stands; 1 rank assumed to run what this process captured
          = relations: 2, over the real numbers (rounding is outside of the proof)
          = nodes: spec 447, implementation 757; proved by memo 300, normal form 147, e-graph 0, solver 0
          = seconds: capture 1.20 (spec) + 2.80 (implementation), verification 0.50, ratio 0.12
@@ -166,9 +167,9 @@ def test_verified() -> None:
 def test_many_assumptions_are_cut() -> None:
     report = dataclasses.replace(VERIFIED, assumptions=tuple(f"guard {number}" for number in range(30)))
     lines = str(report).splitlines()
-    assert lines[4] == " = assumption: guard 0"
+    assert lines[5] == " = assumption: guard 0"
     assert lines[-1] == " = assumption: 23 more: see `report.assumptions`"
-    assert len(lines) == 12
+    assert len(lines) == 13
 
 
 def test_a_spec_in_another_file_is_shown(source_files: Path) -> None:
@@ -292,7 +293,7 @@ def test_github() -> None:
 
 def test_json_of_a_refuted_report() -> None:
     data = json.loads(REFUTED.to_json())
-    assert list(data) == ["schema", "verdict", "relations", "findings", "assumptions", "stats"]
+    assert list(data) == ["schema", "verdict", "question", "relations", "findings", "assumptions", "stats"]
     assert (data["schema"], data["verdict"]) == (1, "refuted")
     (finding,) = data["findings"]
     assert finding["impl_location"] == {

@@ -34,6 +34,7 @@ from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.changing_numbers import inputs_read_as_numbers, last_name, tracing_numbers_as_inputs
@@ -101,7 +102,8 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     if options.spec is not None:
         differing = differing_buffers(program, captured.exported, implementation, exported)
         program = dataclasses.replace(program, blockers=(*program.blockers, *differing))
-    return dataclasses.replace(program, seconds=time.perf_counter() - start)
+    provenance = Provenance.READ if options.spec is None else Provenance.GIVEN
+    return dataclasses.replace(program, seconds=time.perf_counter() - start, provenance=provenance)
 
 
 def _numbers_read(implementation: Program) -> set[str]:

@@ -93,12 +93,13 @@ def assumption_lines(assumptions: Sequence[str]) -> list[str]:
 
 
 def statistics_lines(report: Report) -> list[str]:
-    """Relations, nodes and seconds, a line each."""
+    """The question, relations, nodes and seconds, a line each."""
     stats, counts = report.stats, report.stats.counts
     ratio = "" if stats.ratio is None else f", ratio {stats.ratio:.2f}"
     means = f"memo {counts.memo}, normal form {counts.normal_form}, e-graph {counts.egraph}, solver {counts.solver}"
     capture = f"{stats.spec_capture_seconds:.2f} (spec) + {stats.implementation_capture_seconds:.2f} (implementation)"
     return [
+        f"compared: {report.question.describe()}",
         f"relations: {len(report.relations)}, over the real numbers (rounding is outside of the proof)",
         f"nodes: spec {stats.spec_nodes}, implementation {stats.implementation_nodes}; proved by {means}",
         f"seconds: capture {capture}, verification {stats.verification_seconds:.2f}{ratio}",

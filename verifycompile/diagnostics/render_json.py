@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from verifycompile.diagnostics.finding import Counterexample, Finding
 from verifycompile.program import SourceLocation
+from verifycompile.question import Question
 
 if TYPE_CHECKING:
     from verifycompile.diagnostics.report import Report, Stats
@@ -24,6 +25,7 @@ def render_report(report: Report) -> str:
         {
             "schema": SCHEMA,
             "verdict": report.verdict.value,
+            "question": _question(report.question),
             "relations": dict(report.relations),
             "findings": [finding_object(finding) for finding in report.findings],
             "assumptions": list(report.assumptions),
@@ -81,6 +83,10 @@ def _finite(value: object) -> object:
     if isinstance(value, list):
         return [_finite(item) for item in cast("list[object]", value)]
     return _number(value) if isinstance(value, float) else value
+
+
+def _question(question: Question) -> Mapping[str, Any]:
+    return {"spec": question.spec.value, "ranks": question.ranks.value, "count": question.count}
 
 
 def _stats(stats: Stats) -> Mapping[str, Any]:

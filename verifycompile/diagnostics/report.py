@@ -11,6 +11,7 @@ from torch.distributed.tensor.placement_types import Placement
 from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.question import Question
 from verifycompile.refinement.result import NodeCounts
 from verifycompile.refinement.stages import StageCost
 
@@ -54,6 +55,7 @@ class Report:
 
     ``relations``: for each spec output that has one, the clean expression over the implementation's outputs.
     ``placements``: for each of them that is a tensor, how the implementation holds it over the axes of its mesh.
+    ``question``: against which spec and for which ranks, and how they are known.
     ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
     Raises ``ValueError`` on construction where verdict, findings and certificate contradict each other.
     """
@@ -63,6 +65,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     assumptions: tuple[str, ...] = ()
     stats: Stats = dataclasses.field(default_factory=Stats)
+    question: Question = dataclasses.field(default_factory=Question)
     certificate: Certificate | None = None
     placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
         default_factory=dict[str, tuple[Placement, ...]], repr=False, compare=False
