@@ -1,11 +1,13 @@
 """What torch runs at the end of ``import torch`` (entry point group ``torch.backends``): the environment flag.
 
-Nothing is imported here but ``os``: every process that imports torch pays for this module.
+Every process that imports torch pays for this module: it imports but small modules of the standard library.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from typing import Any
 
 FLAG_VARIABLE = "VERIFYCOMPILE"
 OVERRIDE_VARIABLE = "TORCH_COMPILE_OVERRIDE_BACKENDS"
@@ -16,10 +18,18 @@ OVERRIDE = ">=0:verify_first"
 def autoload() -> None:
     """Sets torch's backend override where ``VERIFYCOMPILE`` is ``1`` or ``warn``; nothing where it is unset or ``0``.
 
+    With the flag, or where the user imported the package before torch, what user code asks about its rank is observed
+    from here on. Else nothing of the package stays imported, so that a later import by the user does the same.
     Raises ``RuntimeError`` where the flag cannot take effect, so that it is never inert in silence.
     """
     flag = os.environ.get(FLAG_VARIABLE, "")
+    package: Any = sys.modules["verifycompile"]
     if flag in ("", "0"):
+        if package.IMPORTED_BEFORE_TORCH:
+            package.observe()
+        else:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "verifycompile"]:
+                del sys.modules[name]
         return
     if flag not in ("1", "warn"):
         raise RuntimeError(f"{FLAG_VARIABLE} must be 1, warn or 0, not {flag!r}")
@@ -28,3 +38,4 @@ def autoload() -> None:
             f"{FLAG_VARIABLE} needs {OVERRIDE_VARIABLE}, which is set to {os.environ[OVERRIDE_VARIABLE]!r}"
         )
     os.environ[OVERRIDE_VARIABLE] = OVERRIDE
+    package.observe()

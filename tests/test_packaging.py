@@ -55,14 +55,36 @@ def test_entry_points_load(group: str) -> None:
     assert all(callable(installed[name].load()) for name in declared)
 
 
-def test_import_torch_imports_nothing_but_the_hook() -> None:
-    ours = {name for name in modules_after("import torch") if name.startswith("verifycompile")}
-    assert ours == {"verifycompile", "verifycompile.backends", "verifycompile.backends.autoload"}
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "verifycompile"}
 
 
-def test_flag_imports_nothing_more_before_something_is_compiled() -> None:
-    with_flag = modules_after("import torch", VERIFYCOMPILE="1")
-    assert with_flag == modules_after("import torch")
+def test_import_torch_leaves_nothing_behind() -> None:
+    assert ours(modules_after("import torch")) == set()
+
+
+OBSERVED = {
+    "verifycompile",
+    "verifycompile.backends",
+    "verifycompile.backends.autoload",
+    "verifycompile.torch_interface",
+    "verifycompile.torch_interface.observation",
+}
+
+
+@pytest.mark.parametrize("flag", ["1", "warn"])
+def test_flag_imports_the_observation_alone(flag: str) -> None:
+    with_flag = modules_after("import torch", VERIFYCOMPILE=flag)
+    assert ours(with_flag) == OBSERVED
+    assert with_flag - OBSERVED == modules_after("import torch")
+
+
+def test_import_of_the_package_imports_the_observation_alone() -> None:
+    assert ours(modules_after("import torch; import verifycompile")) == OBSERVED - {
+        "verifycompile.backends",
+        "verifycompile.backends.autoload",
+    }
+    assert ours(modules_after("import verifycompile; import torch")) == OBSERVED
 
 
 def test_wheel_of_top_level_names() -> None:

@@ -1,12 +1,14 @@
 """Proves that a parallelized PyTorch program computes what its single-device spec computes.
 
 The names below are imported on first use: torch's backend autoloading imports this package in every process that
-imports torch, which must cost nothing.
+imports torch, which must cost nothing. What a user's import starts at once is the observation of what code asks about
+its rank, because models are built before they are verified.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +35,24 @@ _MODULES = {
     "verify": "verifycompile.model_verification",
     "verify_graphs": "verifycompile.graph_verification",
 }
+
+
+IMPORTED_BEFORE_TORCH = "torch" not in sys.modules
+
+
+def observe() -> None:
+    """Record from now on what code asks torch and the environment about its rank and about the number of ranks."""
+    importlib.import_module("verifycompile.torch_interface.observation").activate()
+
+
+def _is_torch_imported() -> bool:
+    """False while torch is being imported, which ends with torch importing this package."""
+    torch = sys.modules.get("torch")
+    return torch is not None and not getattr(torch.__spec__, "_initializing", False)
+
+
+if _is_torch_imported():
+    observe()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,155 @@
+"""What user code asked about its rank and about the degree, seen at run time and while Dynamo traces."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import get_rank, is_initialized
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from tests.support import fake_mesh_world, fake_world
+from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.observation import (
+    Read,
+    ReadKind,
+    activate,
+    is_installed,
+    moment,
+    reads,
+    reads_of_trace,
+)
+
+
+@pytest.fixture(name="mesh")
+def mesh_of_four(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceMesh]:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    activate()
+    with fake_world(1):
+        pass  # what was read for another job is forgotten with it
+    with fake_mesh_world((2, 2), ("dp", "tp"), rank=2) as mesh:
+        yield mesh
+
+
+RANK: list[tuple[Callable[[DeviceMesh], Any], str]] = [
+    (lambda mesh: get_rank(), "get_rank"),
+    (lambda mesh: dist.get_rank(mesh.get_group("tp")), "get_rank"),
+    (lambda mesh: mesh.get_group("tp").rank(), "rank"),
+    (lambda mesh: mesh.get_rank(), "get_rank"),
+    (lambda mesh: mesh.get_local_rank("tp"), "get_local_rank"),
+    (lambda mesh: mesh["tp"].get_local_rank(), "get_local_rank"),
+    (lambda mesh: (mesh.get_coordinate() or ())[0], "get_coordinate"),
+    (lambda mesh: dist.get_process_group_ranks(mesh.get_group("tp"))[0], "get_process_group_ranks"),
+    (lambda mesh: int(os.environ["RANK"]), "os.environ['RANK']"),
+    (lambda mesh: int(os.environ.get("SLURM_PROCID", "0")), "os.environ['SLURM_PROCID']"),
+    (lambda mesh: int(os.getenv("RANK", "0")), "os.environ['RANK']"),
+]
+DEGREE: list[tuple[Callable[[DeviceMesh], Any], str]] = [
+    (lambda mesh: is_initialized(), "is_initialized"),
+    (lambda mesh: dist.get_world_size(), "get_world_size"),
+    (lambda mesh: dist.get_world_size(mesh.get_group("tp")), "get_world_size"),
+    (lambda mesh: mesh.get_group("tp").size(), "size"),
+    (lambda mesh: mesh.size(), "size"),
+    (lambda mesh: mesh.shape[0], "shape"),
+    (lambda mesh: int(os.environ["WORLD_SIZE"]), "os.environ['WORLD_SIZE']"),
+]
+KINDS = [*((*case, ReadKind.RANK) for case in RANK), *((*case, ReadKind.DEGREE) for case in DEGREE)]
+
+
+@pytest.mark.parametrize(("ask", "reader", "kind"), KINDS)
+def test_the_user_asks(mesh: DeviceMesh, ask: Callable[[DeviceMesh], Any], reader: str, kind: ReadKind) -> None:
+    before = moment()
+    ask(mesh)
+    assert {(read.kind, read.reader) for read in reads()} == {(kind, reader)}
+    assert reads(kind) == reads()
+    assert all(read.moment > before for read in reads())
+    line = inspect.getsourcelines(ask)[1]
+    assert {(read.file, read.line, read.function) for read in reads()} == {(__file__, line, "<lambda>")}
+    assert not any(read.installed or read.traced for read in reads())
+
+
+@pytest.mark.parametrize(("ask", "reader", "kind"), KINDS)
+def test_the_user_asks_in_traced_code(
+    mesh: DeviceMesh, ask: Callable[[DeviceMesh], Any], reader: str, kind: ReadKind
+) -> None:
+    def program(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        return x * ask(mesh)
+
+    def asked(context: torch._guards.TracingContext) -> set[tuple[str, int]]:
+        return {(read.reader, read.line) for read in reads_of_trace(context, kind)}
+
+    frame = frame_of_call(program, (torch.ones(2), mesh), {})
+    found = trace_frame(frame, lambda traced: asked(traced.context))
+    assert {name for name, _ in found} == {reader}
+
+
+def test_answers_are_unchanged(mesh: DeviceMesh) -> None:
+    assert (get_rank(), mesh.get_local_rank("dp"), mesh.get_coordinate()) == (2, 1, (1, 0))
+    assert (dist.get_world_size(), mesh.size(), mesh.size(0), mesh.shape) == (4, 4, 2, (2, 2))
+    assert is_initialized()
+    assert os.environ["RANK"] == "2"
+    assert os.environ.get("NO_SUCH_RANK") is None
+    with pytest.raises(KeyError, match="NO_SUCH_RANK"):
+        _ = os.environ["NO_SUCH_RANK"]
+
+
+def test_torch_asks_for_itself(mesh: DeviceMesh) -> None:
+    whole = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
+    (whole @ whole).full_tensor()
+    assert reads() == ()
+
+
+def test_other_variables_are_no_reads(mesh: DeviceMesh) -> None:
+    assert os.environ.get("HOME", "") is not None
+    assert dist.get_process_group_ranks(dist.group.WORLD) == [0, 1, 2, 3]
+    assert reads() == ()
+
+
+def test_a_new_job_begins() -> None:
+    activate()
+    with fake_world(2):
+        dist.get_rank()
+        assert [read.reader for read in reads()] == ["get_rank"]
+    assert reads() == ()
+    assert not is_initialized()
+
+
+def test_installed_packages() -> None:
+    assert is_installed(pytest.__file__)
+    assert is_installed(inspect.__file__)
+    assert not is_installed(__file__)
+
+
+def test_the_place_is_short() -> None:
+    read = Read(ReadKind.RANK, "get_rank", "/a/b/model.py", 7, "f", 1, installed=False)
+    assert read.place == "model.py:7"
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["import torch, verifycompile", "import verifycompile, torch", "from verifycompile import verify"],
+    ids=["after torch", "before torch", "a name"],
+)
+def test_active_once_both_are_imported(imports: str) -> None:
+    program = f"""{imports}
+import torch.distributed as dist
+dist.is_initialized()
+from verifycompile.torch_interface.observation import reads
+print([(read.reader, read.line) for read in reads()])
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "VERIFYCOMPILE"}
+    for variables in (environment, {**environment, "VERIFYCOMPILE": "1"}):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "[('is_initialized', 3)]\n"

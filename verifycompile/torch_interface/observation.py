@@ -1,0 +1,389 @@
+"""What code outside of torch asked torch and the launcher's environment about this process: its rank, and the degree.
+
+The lowest functions that every such question goes through are wrapped, so that one whose reader was imported before is
+seen too. Wrapping changes no answer. The asker is the nearest frame outside of torch's own readers; where that is torch
+or this package, nobody asked. While Dynamo traces it folds such calls, and the asker is the line that it traces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import itertools
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch._guards import TracingContext
+from torch.distributed import device_mesh, distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+
+
+class ReadKind(enum.Enum):
+    """``DEGREE``: how many processes there are, in the job, in a group or on a mesh, and whether there is a job."""
+
+    RANK = "rank"
+    DEGREE = "degree"
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """One question. ``installed``: asked by an installed package or the standard library, not by the user's own code.
+
+    ``traced``: asked while Dynamo traced, or by what a compilation called.
+    """
+
+    kind: ReadKind
+    reader: str
+    file: str
+    line: int
+    function: str
+    moment: int
+    installed: bool
+    traced: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"{Path(self.file).name}:{self.line}"
+
+
+def activate() -> None:
+    """Observe from now on. Calling it again changes nothing."""
+    if not _LOG.active:
+        _LOG.active = True
+        _wrap_readers()
+
+
+def moment() -> int:
+    """A number that grows with every observation, and with every call of this function."""
+    return next(_LOG.moments)
+
+
+def reads(kind: ReadKind | None = None) -> tuple[Read, ...]:
+    """What code outside of torch asked since the package became active and the job began, in order."""
+    return tuple(read for read in _LOG.reads() if kind is None or read.kind is kind)
+
+
+def reads_of_trace(context: TracingContext, kind: ReadKind) -> tuple[Read, ...]:
+    """What was asked while ``context`` was traced; code of torch that Dynamo traced counts here, its own does not."""
+    found = dict.fromkeys(read for read in _LOG.by_trace.get(context, ()) if read.kind is kind)
+    return tuple({(read.reader, read.file, read.line): read for read in found}.values())
+
+
+class _Where(enum.Enum):
+    """Whose code a file is."""
+
+    USER = enum.auto()
+    INSTALLED = enum.auto()
+    TORCH = enum.auto()
+    DYNAMO = enum.auto()
+    """Where Dynamo computes what traced code computes."""
+
+
+_KEPT = 4096
+"""Reads of one line of code that are kept: a training loop asks for its rank without end."""
+
+
+class _Log:
+    def __init__(self) -> None:
+        self.active = False
+        self.moments = itertools.count(1)
+        self.by_place: dict[tuple[str, str, int, bool], list[Read]] = {}
+        self.by_trace: weakref.WeakKeyDictionary[TracingContext, list[Read]] = weakref.WeakKeyDictionary()
+
+    def reads(self) -> list[Read]:
+        return sorted((read for kept in self.by_place.values() for read in kept), key=lambda read: read.moment)
+
+    def add(self, read: Read) -> None:
+        kept = self.by_place.setdefault((read.reader, read.file, read.line, read.traced), [])
+        if len(kept) == _KEPT:
+            kept.pop()
+        kept.append(read)
+
+    def forget(self) -> None:
+        self.by_place.clear()
+
+
+_LOG = _Log()
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_FOLDING = f"{_TORCH}_dynamo{os.sep}variables{os.sep}"
+_STANDARD_LIBRARY = f"{Path(os.__file__).parent}{os.sep}"
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_OWN = __name__.partition(".")[0]
+_READERS = {
+    distributed_c10d.__file__: frozenset(
+        {
+            "get_rank",
+            "get_group_rank",
+            "get_node_local_rank",
+            "get_world_size",
+            "get_process_group_ranks",
+            "get_global_rank",
+            "is_initialized",
+            "_get_group_size",
+            "_get_group_size_by_name",
+            "_rank_not_in_group",
+            "_get_default_group",
+        }
+    ),
+    device_mesh.__file__: frozenset(
+        {
+            "size",
+            "shape",
+            "ndim",
+            "mesh",
+            "get_rank",
+            "get_local_rank",
+            "get_coordinate",
+            "_sym_get_coordinate",
+            "_is_current_rank_part_of_mesh",
+            "_get_mesh_tensor_from_full_mesh",
+        }
+    ),
+}
+_OF_THE_RANK = frozenset(
+    {"get_rank", "get_group_rank", "get_global_rank", "get_local_rank", "get_coordinate", "get_process_group_ranks"}
+)
+"""Readers of the rank, which ask for the degree as well in order to answer."""
+_THROUGH = frozenset(
+    {os.__file__, sys.modules["_collections_abc"].__file__, "<frozen os>", "<frozen _collections_abc>", __file__}
+)
+"""Files of the functions through which the environment is read."""
+
+
+def is_rank_variable(name: str) -> bool:
+    """Whether launchers tell a process its number in the environment variable ``name``."""
+    return name.endswith(("RANK", "PROCID", "LOCALID", "NODEID"))
+
+
+def is_degree_variable(name: str) -> bool:
+    """Whether launchers tell a process in the environment variable ``name`` how many there are."""
+    return name.endswith(("WORLD_SIZE", "NTASKS", "NPROCS", "NNODES"))
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether ``file`` is part of an installed package or of the standard library."""
+    return any(part in file for part in _PACKAGES) or file.startswith((_STANDARD_LIBRARY, "<frozen "))
+
+
+_WHERE: dict[str, _Where] = {}
+
+
+def _where(frame: types.FrameType) -> _Where:
+    file = frame.f_code.co_filename
+    if (known := _WHERE.get(file)) is not None:
+        return known
+    module = str(frame.f_globals.get("__name__", ""))
+    if file.startswith(_FOLDING):
+        found = _Where.DYNAMO
+    elif is_of_torch(file) or module.partition(".")[0] == _OWN:
+        found = _Where.TORCH
+    else:
+        found = _Where.INSTALLED if is_installed(file) else _Where.USER
+    _WHERE[file] = found
+    return found
+
+
+def is_of_torch(file: str) -> bool:
+    """Whether ``file`` is torch's own, or code that torch generated."""
+    return file.startswith((_TORCH, "<eval_with_key>"))
+
+
+def _is_reader(code: types.CodeType) -> bool:
+    names = _READERS.get(code.co_filename)
+    return (names is not None and code.co_name in names) or code.co_filename in _THROUGH
+
+
+def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
+    """Add to the log that ``reader`` was called by ``caller``, or by what called the reader that ``caller`` is."""
+    outermost = reader
+    while caller is not None and _is_reader(caller.f_code):
+        if caller.f_code.co_filename not in _THROUGH:
+            outermost = caller.f_code.co_name
+        caller = caller.f_back
+    if caller is None or (kind is ReadKind.DEGREE and outermost in _OF_THE_RANK):
+        return
+    where = _where(caller)
+    if where is _Where.DYNAMO:
+        _note_traced(kind, outermost)
+    elif where is not _Where.TORCH:
+        code = caller.f_code
+        context = TracingContext.try_get()
+        read = Read(
+            kind=kind,
+            reader=outermost,
+            file=code.co_filename,
+            line=caller.f_lineno,
+            function=code.co_name,
+            moment=moment(),
+            installed=where is _Where.INSTALLED,
+            traced=context is not None,
+        )
+        _LOG.add(read)
+        if context is not None:
+            _LOG.by_trace.setdefault(context, []).append(read)
+
+
+def _note_traced(kind: ReadKind, reader: str) -> None:
+    context = TracingContext.try_get()
+    if context is None:
+        return
+    # Dynamo is imported where something is compiled, not by `import torch`.
+    translator: Any = sys.modules["torch._dynamo.symbolic_convert"].InstructionTranslator.current_tx()
+    while translator is not None and _is_reader(translator.f_code):
+        reader = str(translator.f_code.co_name)
+        translator = getattr(translator, "parent", None)
+    if translator is None:
+        return
+    code = cast(types.CodeType, translator.f_code)
+    read = Read(
+        kind=kind,
+        reader=reader,
+        file=code.co_filename,
+        line=int(translator.lineno),
+        function=code.co_name,
+        moment=moment(),
+        installed=is_installed(code.co_filename),
+        traced=True,
+    )
+    _LOG.by_trace.setdefault(context, []).append(read)
+    if not is_of_torch(code.co_filename) and translator.f_globals.get("__name__", "").partition(".")[0] != _OWN:
+        _LOG.add(read)
+
+
+def _wrap_readers() -> None:
+    _wrap_method(dist.ProcessGroup, "rank", ReadKind.RANK)
+    _wrap_method(dist.ProcessGroup, "size", ReadKind.DEGREE)
+    _wrap_method(DeviceMesh, "size", ReadKind.DEGREE)
+    _wrap_property(DeviceMesh, "shape", ReadKind.DEGREE)
+    _wrap_coordinate()
+    _wrap_existence()
+    _wrap_members()
+    _wrap_environment()
+    _forget_with_the_job()
+
+
+def _wrap_method(owner: type, name: str, kind: ReadKind) -> None:
+    method: Callable[..., Any] = vars(owner)[name]
+    if not isinstance(method, types.FunctionType):
+        method = getattr(owner, name)
+
+    @functools.wraps(method)
+    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _note(kind, name, sys._getframe(1))
+        return method(self, *args, **kwargs)
+
+    setattr(owner, name, observed)
+
+
+def _wrap_property(owner: type, name: str, kind: ReadKind) -> None:
+    read: property = vars(owner)[name]
+
+    def observed(self: Any) -> Any:
+        _note(kind, name, sys._getframe(1))
+        return read.__get__(self)
+
+    setattr(owner, name, property(observed, read.fset, read.fdel, read.__doc__))
+
+
+def _wrap_coordinate() -> None:
+    """A mesh keeps its coordinate in an attribute, which all of its methods read."""
+
+    def observed(mesh: DeviceMesh) -> Any:
+        caller = sys._getframe(1)
+        if not _is_asked_by_dispatch(caller):
+            _note(ReadKind.RANK, "_coordinate_on_dim", caller)
+        try:
+            return vars(mesh)["_coordinate_on_dim"]
+        except KeyError:
+            raise AttributeError("_coordinate_on_dim") from None
+
+    def write(mesh: DeviceMesh, value: Any) -> None:
+        vars(mesh)["_coordinate_on_dim"] = value
+
+    DeviceMesh._coordinate_on_dim = property(observed, write)  # type: ignore[attr-defined]
+
+
+def _is_asked_by_dispatch(reader: types.FrameType) -> bool:
+    """Whether the dispatch of a DTensor's operator, which has no frame of its own, asks whether it is on the mesh."""
+    name, caller = reader.f_code.co_name, reader.f_back
+    if name != "get_coordinate" or caller is None or name in caller.f_code.co_names:
+        return False
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerBackMode)
+
+
+def _wrap_existence() -> None:
+    """``is_initialized`` asks whether there is a default group, as much of torch does for other reasons."""
+    meta: Any = type(distributed_c10d.GroupMember)
+    world: property = vars(meta)["WORLD"]
+    code = distributed_c10d.is_initialized.__code__
+
+    def observed(owner: Any) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_code is code:
+            _note(ReadKind.DEGREE, "is_initialized", caller)
+        return world.__get__(owner)
+
+    meta.WORLD = property(observed, world.fset)
+
+
+def _wrap_members() -> None:
+    """Which ranks are in a group that not all are in says which of such groups this process is in."""
+    kind: Any = type(distributed_c10d._world)
+    members: property = vars(kind)["pg_group_ranks"]
+    codes = (distributed_c10d.get_process_group_ranks.__code__, distributed_c10d.get_global_rank.__code__)
+
+    def observed(world: Any) -> Any:
+        found = members.__get__(world)
+        caller = sys._getframe(1)
+        if caller.f_code in codes:
+            group = caller.f_locals.get("group")
+            if group is not None and len(found.get(group, ())) < len(found.get(world.default_pg, ())):
+                _note(ReadKind.RANK, caller.f_code.co_name, caller)
+        return found
+
+    kind.pg_group_ranks = property(observed, members.fset)
+
+
+def _wrap_environment() -> None:
+    environment = type(os.environ)
+    read = environment.__getitem__
+
+    def __getitem__(self: Any, key: Any) -> Any:  # noqa: N807 - what it replaces is called so
+        if self is os.environ and isinstance(key, str):
+            _note_variable(key)
+        return read(self, key)
+
+    environment.__getitem__ = __getitem__
+
+
+def _note_variable(name: str) -> bool:
+    if is_rank_variable(name):
+        _note(ReadKind.RANK, f"os.environ['{name}']", sys._getframe(1))
+    elif is_degree_variable(name):
+        _note(ReadKind.DEGREE, f"os.environ['{name}']", sys._getframe(1))
+    return True
+
+
+# Dynamo, which traces the access to the environment, calls this function where it traces it.
+_note_variable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _forget_with_the_job() -> None:
+    update = distributed_c10d._update_default_pg
+
+    @functools.wraps(update)
+    def observed(group: Any) -> None:
+        update(group)
+        if group is None:
+            _LOG.forget()
+
+    distributed_c10d._update_default_pg = observed
