@@ -86,9 +86,7 @@ def for_all_ranks(
     return ForAllRanks(finer, assumptions=(*taken, text))
 
 
-def _numbers(
-    traced: TracedFrame, root: Root
-) -> tuple[tuple[RankAttribute | RankNumber, ...], tuple[CodeRead, ...]]:
+def _numbers(traced: TracedFrame, root: Root) -> tuple[tuple[RankAttribute | RankNumber, ...], tuple[CodeRead, ...]]:
     """What the program read that holds the rank or what was computed of it, and what of that is not known."""
     named = rank_attributes(traced, root.refined.mesh)
     known, unknown = rank_numbers(traced, root, named)

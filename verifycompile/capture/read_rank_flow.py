@@ -170,9 +170,7 @@ class _Reader:
         self.flow.attributes.add((owner, name))
         self._note(name, owner, node, field_of=field_of)
 
-    def _note(
-        self, name: str, owner: str, node: ast.expr, *, is_attribute: bool = True, field_of: str = ""
-    ) -> None:
+    def _note(self, name: str, owner: str, node: ast.expr, *, is_attribute: bool = True, field_of: str = "") -> None:
         position = self.scope.file, node.col_offset
         self.flow.assigned[Assigned(name, owner, is_attribute, node.lineno, self.scope, field_of, position)] = None
 

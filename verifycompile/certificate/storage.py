@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import sympy
@@ -129,7 +129,7 @@ def value_to_data(value: Any) -> Any:
     if isinstance(value, torch.fx.Node):
         return {"node": value.name}
     if isinstance(value, torch.Tensor):
-        return {"tensor": str(value.dtype), "shape": [value_to_data(size) for size in value.shape]}
+        return {"tensor": str(value.dtype), "shape": _numbers_to_data(value.shape)} | _memory_to_data(value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return {"number": type(value).__name__, "expression": expression_to_data(value.node.expr)}
     if isinstance(value, sympy.Basic):
@@ -141,6 +141,17 @@ def value_to_data(value: Any) -> Any:
     if isinstance(value, slice):
         return {"slice": [value_to_data(v) for v in (value.start, value.stop, value.step)]}
     return {"object": value.kind if isinstance(value, StoredObject) else type(value).__name__}
+
+
+def _numbers_to_data(numbers: Iterable[Any]) -> list[Any]:
+    return [value_to_data(number) for number in numbers]
+
+
+def _memory_to_data(value: torch.Tensor) -> dict[str, Any]:
+    """Where the elements lie: operators that read a tensor through its memory give other values at other strides."""
+    if value.layout is not torch.strided:
+        return {}
+    return {"stride": _numbers_to_data(value.stride()), "offset": value_to_data(value.storage_offset())}
 
 
 def _input_to_data(item: ProgramInput) -> dict[str, Any]:
@@ -296,8 +307,9 @@ def value_from_data(data: Any, nodes: Mapping[str, torch.fx.Node]) -> Any:
         return data
     item = cast("dict[str, Any]", data)
     if "tensor" in item:
-        shape = [value_from_data(size, nodes) for size in item["shape"]]
-        return recorded_tensor(shape, _from_torch(item["tensor"], torch.dtype))
+        shape, stride = (value_from_data(item.get(key, []), nodes) for key in ("shape", "stride"))
+        offset = value_from_data(item.get("offset"), nodes)
+        return recorded_tensor(shape, _from_torch(item["tensor"], torch.dtype), stride, offset)
     if "number" in item:
         return recorded_number(item["number"], expression_from_data(item["expression"]))
     ((kind, content),) = item.items()

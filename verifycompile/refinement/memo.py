@@ -2,8 +2,8 @@
 
 A *part* is a stretch of the spec's nodes and a stretch of the implementation's. Its boundary values are views of
 opaque terms (``definitions.py``), so what is proved of one part holds for every part with the same key. The key says
-all that lowering can see: the forms of the nodes, which operand is which, and every boundary value up to the names
-of the opaque terms.
+all that lowering can see: the forms of the nodes (arguments, shapes, dtypes, memory), which operand is which, and every
+boundary value up to the names of the opaque terms.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Memo:
                         index = boundary[operand] = -1 - len(boundary)
                         if operand not in values:
                             raise NotRepeatedError
-                        content.extend((index, reading.signature(operand), self._describe(values[operand], numbers)))
+                        content.extend((index, self._describe(values[operand], numbers)))
                     else:
                         content.append(index)
                 node = reading.nodes[position]

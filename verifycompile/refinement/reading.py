@@ -1,20 +1,21 @@
 """What one captured program is made of, read once: its needed nodes, what each is, and what it takes.
 
 Two nodes of equal *form* are lowered alike from equal operands: the form holds everything about a node that its
-declaration can see besides the values of its operands. Forms are numbered, so that stretches of nodes are compared
-as sequences of numbers.
+declaration can see besides the values of its operands, which is its arguments and all that ``Call`` is made of: what
+torch recorded of the result and of each operand, and where in memory lies what the operator reads through its memory.
+Forms are numbered, so that stretches of nodes are compared as sequences of numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
 
 from verifycompile.lowering.lower import Lowering
-from verifycompile.lowering.recorded import is_size, whole_split
+from verifycompile.lowering.recorded import is_size, memory_read, whole_split
 from verifycompile.torch_interface.schema import draws_random_numbers
 
 _OPERAND = "operand"
@@ -53,15 +54,15 @@ class Reading:
         self.given: list[torch.fx.Node] = []
         self.random: set[int] = set()
         self._known: set[int] = set()
-        self._signatures: dict[torch.fx.Node, Hashable] = {}
+        self._signatures: dict[torch.fx.Node, int] = {}
         self._numbers = forms
         self._read(targets)
 
-    def signature(self, node: torch.fx.Node) -> Hashable:
-        """What torch recorded about the value of a node: shapes and dtypes."""
+    def _signature(self, node: torch.fx.Node) -> int:
+        """The number of what torch recorded about the value of a node: shapes and dtypes."""
         found = self._signatures.get(node)
         if found is None:
-            found = self._signatures[node] = _signature(node.meta.get("val"))
+            found = self._signatures[node] = self._numbers.number(("value", _recorded(node.meta.get("val"))))
         return found
 
     def _read(self, targets: Iterable[torch.fx.Node]) -> None:
@@ -89,10 +90,10 @@ class Reading:
 
     def _form(self, node: torch.fx.Node) -> tuple[int, Sequence[torch.fx.Node]]:
         """The form of a node and its operands; the special cases are those of ``Lowering``."""
-        signature = self.signature(node)
+        signature = self._signature(node)
         groups = self.lowering.program.groups
         if is_size(node):
-            numbers = tuple(self.signature(a) if isinstance(a, torch.fx.Node) else _plain(a) for a in node.args)
+            numbers = tuple(self._signature(a) if isinstance(a, torch.fx.Node) else _plain(a) for a in node.args)
             return self._numbers.number(("size", node.target, signature, numbers)), ()
         if node.name in groups:
             return self._numbers.number(("group", groups[node.name])), ()
@@ -100,36 +101,27 @@ class Reading:
         split = whole_split(node)
         if split is not None:
             operands.append(split)
-            arguments: Hashable = ("whole", *(_plain(a) for a in node.args[1:]))
+            arguments: Hashable = ("whole", self._signature(split), *(_plain(a) for a in node.args[1:]))
         else:
-            arguments = _arguments(node.args, operands)
-        keywords = tuple((k, _argument(v, operands)) for k, v in node.kwargs.items()) if node.kwargs else ()
-        form = self._numbers.number((node.target, signature, arguments, keywords))
+            arguments = self._arguments(node.args, operands)
+        keywords = tuple((k, self._argument(v, operands)) for k, v in node.kwargs.items()) if node.kwargs else ()
+        form = self._numbers.number((node.target, signature, arguments, keywords, memory_read(node)))
         if form not in self._known:
             self._known.add(form)
             if draws_random_numbers(node.target, node.args, node.kwargs):
                 self.random.add(form)
         return form, operands
 
+    def _arguments(self, arguments: Sequence[Any], operands: list[torch.fx.Node]) -> Hashable:
+        return tuple(self._argument(argument, operands) for argument in arguments)
 
-def _arguments(arguments: Sequence[Any], operands: list[torch.fx.Node]) -> Hashable:
-    found: list[Hashable] = []
-    for argument in arguments:
+    def _argument(self, argument: Any, operands: list[torch.fx.Node]) -> Hashable:
         if isinstance(argument, torch.fx.Node):
             operands.append(argument)
-            found.append(_OPERAND)
-        else:
-            found.append(_argument(argument, operands))
-    return tuple(found)
-
-
-def _argument(argument: Any, operands: list[torch.fx.Node]) -> Hashable:
-    if isinstance(argument, torch.fx.Node):
-        operands.append(argument)
-        return _OPERAND
-    if isinstance(argument, (list, tuple)):
-        return _arguments(argument, operands)
-    return _plain(argument)
+            return _OPERAND, self._signature(argument)
+        if isinstance(argument, (list, tuple)):
+            return self._arguments(cast("Sequence[Any]", argument), operands)
+        return _plain(argument)
 
 
 def _plain(argument: Any) -> Hashable:
@@ -144,7 +136,7 @@ def _plain(argument: Any) -> Hashable:
     return kind, argument
 
 
-def _signature(value: Any) -> Hashable:
+def _recorded(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
         shape = value.shape
         for size in shape:
@@ -152,7 +144,7 @@ def _signature(value: Any) -> Hashable:
                 return value.dtype, tuple(s.node.expr if isinstance(s, torch.SymInt) else s for s in shape)
         return value.dtype, shape
     if isinstance(value, (list, tuple)):
-        return type(value), tuple(_signature(v) for v in value)
+        return type(value), tuple(_recorded(v) for v in value)
     if value is None or isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
         return _plain(value)
     return type(value)

@@ -69,16 +69,38 @@ def recorded_number(kind: str, expression: sympy.Basic) -> Any:
     return _NUMBERS[kind](types.SimpleNamespace(expr=expression))
 
 
-def recorded_tensor(shape: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A stand-in for a recorded tensor; its sizes are numbers or stand-ins for them."""
+def recorded_tensor(
+    shape: Sequence[Any], dtype: torch.dtype, stride: Sequence[Any] = (), offset: Any = None
+) -> torch.Tensor:
+    """A stand-in for a recorded tensor; its sizes and strides are numbers or stand-ins for them.
+
+    One without ``offset`` lies nowhere: its layout is not ``torch.strided``.
+    """
     tensor = torch.empty(0, dtype=dtype).as_subclass(_RecordedTensor)
     tensor.recorded = tuple(shape)
+    tensor.memory = None if offset is None else (tuple(stride), offset)
     return tensor
 
 
 class _RecordedTensor(torch.Tensor):
     recorded: tuple[Any, ...]
+    memory: tuple[tuple[Any, ...], Any] | None
 
     @property
     def shape(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - sizes may be expressions
         return self.recorded
+
+    @property
+    def layout(self) -> torch.layout:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return torch.sparse_coo if self.memory is None else torch.strided
+
+    def stride(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._lies_at()[0]
+
+    def storage_offset(self) -> Any:
+        return self._lies_at()[1]
+
+    def _lies_at(self) -> tuple[tuple[Any, ...], Any]:
+        if self.memory is None:
+            raise RuntimeError("a recorded tensor that lies nowhere")
+        return self.memory
