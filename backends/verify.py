@@ -27,9 +27,16 @@ from verifycompile.rank_verification import verify_captured
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
-from verifycompile.torch_interface.dynamo_backend import Backend, backend_of, unwrapped, without_override
+from verifycompile.torch_interface.dynamo_backend import (
+    Backend,
+    backend_of,
+    compilation_left_as_it_is,
+    unwrapped,
+    without_override,
+)
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
+from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 
@@ -74,7 +81,7 @@ class CheckedGraph:
         self, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """The graph as ``backend`` compiles it, whose results are known by the graph after a graph break."""
-        return keeping_layouts(backend(without_marks(gm), example_inputs), self.layouts)
+        return keeping_layouts(backend(send_copies(without_marks(gm)), example_inputs), self.layouts)
 
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
@@ -86,7 +93,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if frame_under_compilation().is_backward_of_torch_distributed:
         log.debug("a step of a backward that runs eagerly: it has no counterpart in the spec's Python code")
         return CheckedGraph()
-    with without_override():
+    with without_override(), compilation_left_as_it_is():
         implementation = capture_implementation(gm, example_inputs, options)
         results = results_of(implementation)
         spec = recover_spec(options, implementation)

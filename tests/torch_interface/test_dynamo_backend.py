@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch._guards import TracingContext
 
 from verifycompile.errors import UsageError
 from verifycompile.torch_interface.dynamo_backend import (
     backend_of,
     chosen_backend,
+    compilation_left_as_it_is,
     compile_id,
     record_artifact,
     unwrapped,
@@ -91,3 +93,20 @@ def test_artifact_reaches_the_structured_trace(caplog: pytest.LogCaptureFixture)
     (record,) = [entry for entry in caplog.records if "artifact" in getattr(entry, "metadata", {})]
     assert record.metadata["artifact"] == {"name": "verify_report", "encoding": "json"}  # type: ignore[attr-defined]
     assert record.payload == '{"verdict": "verified"}'  # type: ignore[attr-defined]
+
+
+def test_what_an_export_leaves_pending_does_not_reach_the_inner_backend() -> None:
+    def backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Compiled:
+        context = TracingContext.get()
+        assert context.fake_mode is not None
+        environment = context.fake_mode.shape_env
+        assert environment is not None
+        with compilation_left_as_it_is():
+            environment.create_unbacked_symint()
+            context.params_flat = []
+            assert environment.pending_fresh_unbacked_symbols
+        assert not environment.pending_fresh_unbacked_symbols
+        assert context.params_flat is None
+        return backend_of("aot_eager", None)(gm, example_inputs)
+
+    assert torch.compile(increment, backend=backend)(torch.zeros(1)).item() == 1

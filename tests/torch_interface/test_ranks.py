@@ -12,10 +12,11 @@ import torch.fx
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from tests.support import fake_mesh_world
+from verifycompile.program import Mesh, MeshAxis
 from verifycompile.torch_interface.aot import export_joint
-from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.mesh import group_ranks
-from verifycompile.torch_interface.ranks import coordinate_reads, group_uses, has_rank_operators
+from verifycompile.torch_interface.ranks import coordinate_reads, group_uses, has_rank_operators, new_coordinate
 
 
 def both_graphs(function: Callable[..., Any], *args: Any) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
@@ -66,3 +67,20 @@ def test_a_graph_without_parallelism() -> None:
     dynamo, graph = both_graphs(lambda x: x.sin(), torch.ones(4))
     assert not has_rank_operators(dynamo)
     assert not has_rank_operators(graph)
+
+
+def test_a_new_coordinate_is_not_left_pending_in_the_compilation_that_it_is_made_for() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    mesh = Mesh((MeshAxis("tp", 2),), (0, 1))
+
+    def use(traced: TracedFrame) -> tuple[str, list[Any]]:
+        exported = export_joint(traced.graph, traced.example_inputs).graph
+        node = new_coordinate(exported, mesh, 0)
+        environment = traced.context.fake_mode.shape_env  # type: ignore[union-attr]
+        return str(node.target), environment.pending_fresh_unbacked_symbols  # type: ignore[union-attr]
+
+    name, pending = trace_frame(frame_of_call(function, (torch.ones(3),), {}), use)
+    assert name == "device_mesh._runtime_compute_coordinate_on_dim.default"
+    assert pending == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch.fx
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.exc import InvalidBackend
 from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._guards import CompileContext
+from torch._guards import CompileContext, TracingContext
 from torch._logging import trace_structured
 
 from verifycompile.errors import UsageError
@@ -55,6 +55,29 @@ def unwrapped(backend: object) -> object:
 def without_override() -> contextlib.AbstractContextManager[None]:
     """Inside, ``TORCH_COMPILE_OVERRIDE_BACKENDS`` does not apply: what we trace ourselves is not checked again."""
     return torch._dynamo.config.patch(debug_backend_override="")
+
+
+_LEFT_BY_AUTOGRAD = ("fw_metadata", "aot_graph_name", "output_strides", "params_flat", "fakify_first_call")
+
+
+@contextlib.contextmanager
+def compilation_left_as_it_is() -> Generator[None]:
+    """Inside, graphs of the compilation in progress may be exported: the inner backend finds nothing of it afterwards.
+
+    Guards on sizes stay: what was verified rests on them. A symbol that no graph binds, left pending by an export that
+    was given up, would fail the inner backend.
+    """
+    context = TracingContext.get()
+    before = {name: getattr(context, name) for name in _LEFT_BY_AUTOGRAD}
+    environment = None if context.fake_mode is None else context.fake_mode.shape_env
+    symbols = [] if environment is None else list(environment.pending_fresh_unbacked_symbols)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(context, name, value)
+        if environment is not None:
+            environment.pending_fresh_unbacked_symbols[:] = symbols
 
 
 def compile_id() -> str:

@@ -186,5 +186,7 @@ def new_coordinate(graph: torch.fx.GraphModule, mesh: Mesh, axis: int) -> torch.
         held = graph.graph.get_attr(name)
         held.meta["val"] = rank_map
         node = graph.graph.call_function(_COORDINATE, (held, axis))
-    node.meta["val"] = shape_env.create_unbacked_symint()
+    # The environment is that of the compilation in progress: what is left pending there fails the inner compiler.
+    with shape_env.ignore_fresh_unbacked_symbols():
+        node.meta["val"] = shape_env.create_unbacked_symint()
     return node
