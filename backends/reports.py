@@ -30,14 +30,17 @@ def warn_with_error(error: Exception) -> None:
 
 
 def text_for_this_rank(report: Report) -> str:
-    """The report in full on rank 0 and outside of multi-process jobs, a line elsewhere: all ranks find the same.
+    """The report in full on rank 0, on a rank that captured another program than most, and outside of jobs.
 
-    The line names the place: a launcher may end the job at the first error, before rank 0 has printed.
+    The others have a line, which names the place: a launcher may end the job at the first error, before another rank
+    has printed. All ranks find the same.
     """
     rank = rank_of_job()
-    if rank in (None, 0):
+    if rank in (None, 0, *report.differing_ranks):
         return str(report)
-    return f"{render_finding(report.findings[0])} (rank {rank}; rank 0 prints the report)"
+    printing = ", ".join(str(other) for other in (0, *report.differing_ranks))
+    ranks = f"ranks {printing} print" if report.differing_ranks else "rank 0 prints"
+    return f"{render_finding(report.findings[0])} (rank {rank}; {ranks} the report)"
 
 
 def keep_report(report: Report) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.fx
 
+from verifycompile.agreement.together import captured_in_job, verify_together
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.capture import (
     Results,
@@ -23,7 +24,6 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.rank_verification import verify_captured
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
@@ -93,12 +93,16 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if frame_under_compilation().is_backward_of_torch_distributed:
         log.debug("a step of a backward that runs eagerly: it has no counterpart in the spec's Python code")
         return CheckedGraph()
-    with without_override(), compilation_left_as_it_is():
+    with (
+        captured_in_job(frame_under_compilation()) as channel,
+        without_override(),
+        compilation_left_as_it_is(),
+    ):
         implementation = capture_implementation(gm, example_inputs, options)
         results = results_of(implementation)
         spec = recover_spec(options, implementation)
         implementation = with_unwritten(spec, implementation)
-    report = verify_captured(spec, implementation, options)
+    report = verify_together(spec, implementation, options, channel)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
     return CheckedGraph(report, _layouts(implementation, results, report) if report else {})
@@ -106,7 +110,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
 
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:
     """How the graph's results are laid out, by position, where that is proved."""
-    if implementation.mesh is None or implementation.ranks:
+    if implementation.mesh is None or implementation.ranks or report.differing_ranks:
         return {}
     axes = implementation.mesh.axes
     means = frozenset(axis for output in implementation.outputs for axis in output.outer_mean)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.fx
-from torch.distributed.tensor import Partial, Replicate, Shard
 
+from verifycompile.capture.common_graph import DifferentGraphsError
+from verifycompile.capture.common_program import common_program
 from verifycompile.capture.graphs import (
-    Prepared,
     check_shapes,
     implementation_program,
     mesh_of,
@@ -22,18 +22,13 @@ from verifycompile.capture.graphs import (
 )
 from verifycompile.capture.legacy_collectives import GroupTable, ranks_of
 from verifycompile.capture.merged_ranks import RankProgram
-from verifycompile.capture.rank_graphs import DifferentGraphsError, Generalization, finer_mesh
-from verifycompile.capture.refine_mesh import RefinedMesh
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Mesh, Program, ProgramInput, ProgramOutput
+from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.question import Provenance, Question
 from verifycompile.rank_verification import order_finding, verify_ranks
+from verifycompile.torch_interface.mesh import axes_of_line
 from verifycompile.verification import verify_programs
-
-_Item = TypeVar("_Item", ProgramInput, ProgramOutput)
-_CUT_ALIKE = (Partial, Replicate, Shard)
-"""Placements that are, on every digit of an axis, what they are on the axis."""
 
 
 def verify_graphs(
@@ -87,27 +82,19 @@ def verify_graphs(
     if single:
         notes["every rank runs the graph given"] = None
     programs = [dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs]
-    report = _report(spec_side, ranks, programs, layout, options, even=all(even))
+    report = _report(spec_side, programs, layout, options, even=all(even))
     return dataclasses.replace(report, question=Question(Provenance.GIVEN, Provenance.GIVEN, len(layout.ranks)))
 
 
-def _report(
-    spec: Program,
-    ranks: Sequence[Prepared],
-    programs: Sequence[Program],
-    mesh: Mesh,
-    options: Options,
-    *,
-    even: bool,
-) -> Report:
-    """On one program for all ranks where there is one, else on each rank's. ``programs``: what ``ranks`` run."""
+def _report(spec: Program, programs: Sequence[Program], mesh: Mesh, options: Options, *, even: bool) -> Report:
+    """On one program for all ranks where there is one, else on each rank's."""
     blockers = tuple(dict.fromkeys(b for program in (spec, *programs) for b in program.blockers))
     if blockers:
         return verify_programs(spec, dataclasses.replace(programs[0], blockers=blockers), options)
     wrong_order = order_finding(spec, programs, mesh) if len(programs) > 1 else None
     if wrong_order is not None:
         return wrong_order
-    general = _general_program(ranks, programs, mesh) if even else None
+    general = _general_program(programs, mesh) if even else None
     if general is not None:
         return verify_programs(spec, general, options)
     share = 1 / len(programs)
@@ -115,46 +102,37 @@ def _report(
     return verify_ranks(spec, each, mesh, options)
 
 
-def _general_program(ranks: Sequence[Prepared], programs: Sequence[Program], mesh: Mesh) -> Program | None:
+def _general_program(programs: Sequence[Program], mesh: Mesh) -> Program | None:
     """One program for all ranks, where their graphs and boundaries have a common form."""
-    first = programs[0]
-    for program in programs:
-        if [_boundary(item) for item in program.inputs] != [_boundary(item) for item in first.inputs]:
-            return None
-        if [_boundary(item) for item in program.outputs] != [_boundary(item) for item in first.outputs]:
-            return None
-    graphs = [prepared.graph for prepared in ranks]
-    finer = finer_mesh(graphs, mesh) if len(ranks) == len(mesh.ranks) else None
-    inputs = None if finer is None else _on_finer_mesh(first.inputs, finer)
-    outputs = None if finer is None else _on_finer_mesh(first.outputs, finer)
-    if finer is not None and inputs is not None and outputs is not None:
-        mesh, first = finer.mesh, dataclasses.replace(first, mesh=finer.mesh, inputs=inputs, outputs=outputs)
+
+    def axes(rank: int, key: str) -> object:
+        if not key.startswith("ranks:"):
+            return key
+        found = axes_of_line(ranks_of(key), mesh)
+        is_member = len(programs) == 1 or rank in ranks_of(key)
+        return key if found is None or not is_member else found
+
     try:
-        general = Generalization(graphs, mesh)
+        common = common_program(programs, mesh, axes)
+        return dataclasses.replace(common, groups=_groups(common))
     except DifferentGraphsError as error:
-        if len(ranks) == 1:
-            return dataclasses.replace(first, blockers=(*first.blockers, Blocker(None, "VC206", f"{error}.")))
-        return None
-    return dataclasses.replace(first, coordinates=general.coordinates, groups=general.groups)
-
-
-def _on_finer_mesh(items: tuple[_Item, ...], finer: RefinedMesh) -> tuple[_Item, ...] | None:
-    """The same layouts on the cut axes, where each digit of an axis has the axis's placement; None for other kinds."""
-    placed: list[_Item] = []
-    for item in items:
-        placements = item.placements
-        if placements is not None:
-            if any(type(placement) not in _CUT_ALIKE for placement in placements):
-                return None
-            placements = tuple(own for own, parts in zip(placements, finer.parts, strict=True) for _ in parts)
-        if item.open_axes:
+        if len(programs) > 1:
             return None
-        placed.append(dataclasses.replace(item, placements=placements))
-    return tuple(placed)
+        return dataclasses.replace(programs[0], blockers=(Blocker(error.node, "VC206", f"{error}."),))
 
 
-def _boundary(item: ProgramInput | ProgramOutput) -> tuple[object, ...]:
-    return item.name, item.placements
+def _groups(program: Program) -> dict[str, tuple[int, ...]]:
+    """The mesh axes that the process groups of a graph span. Raises ``DifferentGraphsError``."""
+    assert program.mesh is not None
+    groups: dict[str, tuple[int, ...]] = {}
+    for node in program.graph.graph.nodes:
+        for key in (*node.args, *node.kwargs.values()):
+            if isinstance(key, str) and key.startswith("ranks:") and key not in groups:
+                spans = axes_of_line(ranks_of(key), program.mesh)
+                if spans is None:
+                    raise DifferentGraphsError(f"the group of `{node.name}` is no product of mesh axes", node)
+                groups[key] = spans
+    return groups
 
 
 def _examples(given: Sequence[Any] | None, ranks: int) -> list[Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch.nn
 
-from verifycompile.capture import capture_model
+from verifycompile.agreement.together import captured_in_job, verify_together
+from verifycompile.capture import capture_model, frame_of_model
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
-from verifycompile.rank_verification import verify_captured
 
 
 def verify(
@@ -21,9 +21,12 @@ def verify(
 ) -> Report:
     """Whether ``model``, as one rank runs it on ``args`` and ``kwargs``, computes what its spec computes.
 
+    In a job of several processes every rank of the model's mesh calls it, and all get the same report.
     Nothing is executed and a mismatch raises nothing: it is in the report. ``options`` are those of the backend.
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     checked = Options.from_mapping(options)
-    spec, implementation = capture_model(model, tuple(args), dict(kwargs or {}), checked)
-    return verify_captured(spec, implementation, checked)
+    frame = frame_of_model(model, tuple(args), dict(kwargs or {}))
+    with captured_in_job(frame) as channel:
+        spec, implementation = capture_model(model, tuple(args), dict(kwargs or {}), checked)
+    return verify_together(spec, implementation, checked, channel)

@@ -149,6 +149,23 @@ class Blocker:
     message: str
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class OwnCapture:
+    """What the process that captured a program knows for the comparison with the other ranks.
+
+    ``frame``: what the captured Python frame is called on every rank. ``axes``: mesh axes of which the program speaks;
+    along them lie the ranks that run it together. ``held``: tensors that are no arguments of the frame, by the name of
+    the input that holds them here. ``unless_compared``: those of the program's assumptions that a comparison of the
+    ranks replaces. ``alone``: captures what this rank runs, with its coordinates as numbers.
+    """
+
+    frame: str
+    axes: tuple[int, ...]
+    held: Mapping[str, torch.Tensor]
+    unless_compared: tuple[str, ...]
+    alone: Callable[[], Program]
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A joint forward-backward (or forward-only) ATen graph with its boundary.
@@ -163,6 +180,7 @@ class Program:
     capturing rank and ``blockers`` say so.
     ``each_rank``: captures what each rank runs, for a program that reads its rank and has one graph for all ranks.
     ``provenance``: how a spec is known; of an implementation, how it is known that every rank runs it.
+    ``own``: of a program that this process captured, what it knows of its rank.
     ``piecewise``: values are put together of parts that end within shards, see ``rewrites/piecewise.py``.
     """
 
@@ -181,6 +199,7 @@ class Program:
     piecewise: bool = False
     provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)
+    own: OwnCapture | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

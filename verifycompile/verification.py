@@ -28,7 +28,7 @@ CAUSE_UNCERTAIN = (
     "that the programs differ is certain; that this line is the cause is not, because the proof stopped here"
 )
 
-_RANK_DEPENDENT = frozenset({"VC203", "VC204"})
+_RANK_DEPENDENT = frozenset({"VC203", "VC204", "VC208"})
 """Blockers under which the captured graph is that of one rank: to run it for all ranks would be meaningless."""
 
 

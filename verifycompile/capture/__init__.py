@@ -1,10 +1,11 @@
 """From a call or a Dynamo graph to ``Program`` values: the parallel implementation and its single-device spec."""
 
 from verifycompile.capture.implementation import Results, capture_implementation, has_parallelism, results_of
-from verifycompile.capture.model import capture_model
+from verifycompile.capture.model import capture_model, frame_of_model
+from verifycompile.capture.one_rank import identity_of
 from verifycompile.capture.spec import recover_spec, with_unwritten
 
 __all__ = [
-    "Results", "capture_implementation", "capture_model", "has_parallelism", "recover_spec", "results_of",
-    "with_unwritten",
+    "Results", "capture_implementation", "capture_model", "frame_of_model", "has_parallelism", "identity_of",
+    "recover_spec", "results_of", "with_unwritten",
 ]  # fmt: skip

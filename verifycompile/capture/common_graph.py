@@ -1,4 +1,4 @@
-"""One graph for all ranks out of the graphs that were captured as several of them.
+"""One graph for all ranks out of the graphs of several of them: captured here as each, given, or told by the ranks.
 
 The graphs are compared node by node. Where they differ in whole numbers alone, and each of these is linear in the
 rank's coordinates, the numbers become expressions of the coordinates; any other difference is reported, not bridged.
@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import sympy
 import torch
 import torch.fx
 
@@ -20,6 +21,7 @@ from verifycompile.torch_interface.evaluation import constant_value, real_tensor
 from verifycompile.torch_interface.mesh import coordinate_of, real_object
 from verifycompile.torch_interface.ranks import exchanges_parts, new_coordinate
 from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.torch_interface.shapes import symbol_of
 from verifycompile.torch_interface.source import location_of
 
 Path = tuple[int | str, ...]
@@ -46,10 +48,15 @@ class Differences:
     numbers: Mapping[torch.fx.Node, Mapping[Path, Numbers]]
 
 
-def compare(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
-    """``graphs``: rank -> its graph. Raises ``DifferentGraphsError`` where they differ in more than whole numbers."""
+def compare(
+    graphs: Mapping[int, torch.fx.GraphModule], meaning: Callable[[int, str], object] = lambda _, text: text
+) -> Differences:
+    """``graphs``: rank -> its graph. Raises ``DifferentGraphsError`` where they differ in more than whole numbers.
+
+    ``meaning``: what a text among the arguments means on a rank, as the key of a process group does.
+    """
     ranks = tuple(graphs)
-    comparison = _Comparison(ranks, tuple(graphs.values()))
+    comparison = _Comparison(ranks, tuple(graphs.values()), meaning)
     rows = [list(graph.graph.nodes) for graph in graphs.values()]
     shortest = min(rows, key=len)
     for position in range(len(shortest)):
@@ -63,9 +70,23 @@ def compare(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
     return Differences(ranks, comparison.numbers)
 
 
+def check_equal(graphs: Mapping[int, torch.fx.GraphModule]) -> None:
+    """Raises ``DifferentGraphsError`` where the graphs differ in anything."""
+    for node, paths in compare(graphs).numbers.items():
+        for numbers in paths.values():
+            shown = _listed(dict(zip(graphs, numbers, strict=True)))
+            raise DifferentGraphsError(f"`{node.name}` has other numbers{_line(node)}: {shown}", node)
+
+
 class _Comparison:
-    def __init__(self, ranks: tuple[int, ...], graphs: tuple[torch.fx.GraphModule, ...]) -> None:
+    def __init__(
+        self,
+        ranks: tuple[int, ...],
+        graphs: tuple[torch.fx.GraphModule, ...],
+        meaning: Callable[[int, str], object],
+    ) -> None:
         self.numbers: dict[torch.fx.Node, dict[Path, Numbers]] = {}
+        self._meaning = meaning
         self._ranks = ranks
         self._graphs = graphs
         self._twins: list[dict[torch.fx.Node, torch.fx.Node]] = [{} for _ in graphs]
@@ -78,8 +99,7 @@ class _Comparison:
             if node.op == "get_attr" and not _same_constant(self._graphs[0], first, graph, node):
                 raise self._different(first, rank, f"holds another constant `{node.target}` than", "")
             if _description(node.meta.get("val")) != _description(first.meta.get("val")):
-                shapes = (_description(node.meta.get("val")), _description(first.meta.get("val")))
-                raise self._different(first, rank, f"makes a value of {shapes[0]} where", f"makes one of {shapes[1]}")
+                raise self._different(first, rank, f"makes a value of {_shown(node)} where", f"makes {_shown(first)}")
             twins[node] = first
         _write_defaults(nodes)
         self._argument(first, ("args",), [node.args for node in nodes])
@@ -105,7 +125,11 @@ class _Comparison:
             for part in ("start", "stop", "step"):
                 self._argument(first, (*path, part), [getattr(value, part) for value in values])
             return
-        other = next((i for i, value in enumerate(values) if not _same_leaf(value, ours)), None)
+        if isinstance(ours, str):
+            meanings = [self._meaning(rank, value) for rank, value in zip(self._ranks, values, strict=True)]
+            other = next((i for i, meaning in enumerate(meanings) if meaning != meanings[0]), None)
+        else:
+            other = next((i for i, value in enumerate(values) if not _same_leaf(value, ours)), None)
         if other is None:
             return
         if type(ours) is not int:
@@ -114,8 +138,12 @@ class _Comparison:
 
     def _different(self, first: torch.fx.Node, rank: int, theirs: str, ours: str) -> DifferentGraphsError:
         text = f"rank {rank} {theirs} rank {self._ranks[0]}{' ' + ours if ours else ''}"
-        place = location_of(first)
-        return DifferentGraphsError(text if place is None else f"{text} (line {place.line})", first)
+        return DifferentGraphsError(f"{text}{_line(first)}", first)
+
+
+def _line(node: torch.fx.Node) -> str:
+    place = location_of(node)
+    return "" if place is None else f" (line {place.line})"
 
 
 def _write_defaults(nodes: Sequence[torch.fx.Node]) -> None:
@@ -159,10 +187,16 @@ def _attribute(graph: torch.fx.GraphModule, path: str) -> object:
 
 def _description(value: object) -> object:
     if isinstance(value, torch.Tensor):
-        return f"{value.dtype}{[str(size) for size in value.shape]}"
+        memory = value.stride() if value.layout is torch.strided else ()
+        return f"{value.dtype}{[str(size) for size in value.shape]}", tuple(map(str, memory))
     if isinstance(value, (list, tuple)):
         return tuple(_description(item) for item in value)
     return type(value).__name__
+
+
+def _shown(node: torch.fx.Node) -> str:
+    value = node.meta.get("val")
+    return f"{value.dtype}{[str(size) for size in value.shape]}" if isinstance(value, torch.Tensor) else str(value)
 
 
 def linear(numbers: Numbers, ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, tuple[int, ...]] | None:
@@ -220,9 +254,10 @@ def _prime_digits(count: int) -> tuple[int, ...]:
     return tuple(reversed([*factors, rest] if rest > 1 else factors))
 
 
-def generalize(graph: torch.fx.GraphModule, differences: Differences, mesh: Mesh) -> None:
+def generalize(graph: torch.fx.GraphModule, differences: Differences, mesh: Mesh) -> dict[sympy.Symbol, int]:
     """Replace the numbers of ``graph`` that differ by rank by expressions of the coordinates, in place.
 
+    Returns the coordinates that this takes: the symbol of each, and the axis of ``mesh`` that it is the place on.
     Raises ``DifferentGraphsError`` for a number that is not linear in the coordinates of ``mesh``.
     """
     writer = _Writer(graph, mesh)
@@ -240,6 +275,7 @@ def generalize(graph: torch.fx.GraphModule, differences: Differences, mesh: Mesh
             writer.rewrite(node, values)
     graph.graph.lint()
     graph.recompile()
+    return writer.coordinates()
 
 
 def _listed(numbers: Mapping[int, int]) -> str:
@@ -255,6 +291,10 @@ class _Writer:
         self._graph = graph
         self._mesh = mesh
         self._coordinates: dict[int, torch.fx.Node] = {}
+
+    def coordinates(self) -> dict[sympy.Symbol, int]:
+        symbols = {symbol_of(node.meta["val"]): axis for axis, node in self._coordinates.items()}
+        return {symbol: axis for symbol, axis in symbols.items() if symbol is not None}
 
     def rewrite(self, node: torch.fx.Node, values: Mapping[Path, Linear]) -> None:
         with self._graph.graph.inserting_before(node):

@@ -18,14 +18,15 @@ from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
 from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
+from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of
 from verifycompile.capture.outer import outer_assumptions, outer_gradients
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Program
-from verifycompile.torch_interface.dynamo import TracedFrame, traced_frame_under_compilation
+from verifycompile.program import Blocker, OwnCapture, Program
+from verifycompile.torch_interface.dynamo import TracedFrame, trace_frame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
 from verifycompile.torch_interface.outer import Reductions, outer_reductions
 from verifycompile.torch_interface.ranks import has_rank_operators
@@ -95,11 +96,27 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
     def each_rank() -> tuple[Program, ...]:
         return as_each_rank(traced, found, of_rank)
 
+    def alone() -> Program:
+        forget_layouts()
+        try:
+            return trace_frame(traced.frame, of_rank)
+        finally:
+            forget_layouts()
+
+    general = _of_one_rank()
+
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
     return dataclasses.replace(
         program,
         blockers=(*program.blockers, *everywhere.blockers),
-        assumptions=(*_assumptions(hooked.exported), *everywhere.assumptions, *program.assumptions),
+        assumptions=(general, *_rearranged(hooked.exported), *everywhere.assumptions, *program.assumptions),
+        own=OwnCapture(
+            frame=identity_of(traced.frame),
+            axes=axes_spoken_of(traced, program, found, around),
+            held=held_tensors(hooked.exported, reductions),
+            unless_compared=(general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
+            alone=alone,
+        ),
         seconds=time.perf_counter() - start,
         ranks=each_rank() if differ else (),
         each_rank=each_rank if program.coordinates and not differ else None,
@@ -194,14 +211,14 @@ def _reduced_outside(names: Iterable[str], options: Options) -> frozenset[str]:
     )
 
 
-def _assumptions(exported: Export) -> tuple[str, ...]:
-    general = f"every rank runs the graph that rank {own_rank()} captured"
+def _of_one_rank() -> str:
+    return f"every rank runs the graph that rank {own_rank()} captured"
+
+
+def _rearranged(exported: Export) -> tuple[str, ...]:
     if not exported.joint.rearranged:
-        return (general,)
-    return (
-        general,
-        "torch's rearrangements around collectives equal the views and the exchange that it documents them as",
-    )
+        return ()
+    return ("torch's rearrangements around collectives equal the views and the exchange that it documents them as",)
 
 
 def _with_spec_names(exported: Export, options: Options) -> Export:

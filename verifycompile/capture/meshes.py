@@ -60,7 +60,7 @@ def root_mesh(
     happens outside of the graph, of which one may be the mesh where the graph itself has none.
     Raises ``UsageError`` VC301 where there is no mesh and VC302 where there are several.
     """
-    meshes = _meshes_of(traced)
+    meshes = meshes_of(traced)
     roots = {id(root_of(mesh)) for mesh in meshes}
     meshes = (*meshes, *(mesh for mesh in around if not roots or id(root_of(mesh)) in roots))
     named = options.mesh if options.mesh is not None else _only_root(meshes)
@@ -89,7 +89,7 @@ def _parts_of(root: DeviceMesh, meshes: Sequence[DeviceMesh]) -> tuple[DeviceMes
     return tuple(mesh for mesh in meshes if root_of(mesh) is root)
 
 
-def _meshes_of(traced: TracedFrame) -> tuple[DeviceMesh, ...]:
+def meshes_of(traced: TracedFrame) -> tuple[DeviceMesh, ...]:
     """The meshes of the DTensors that enter the graph, and those that enter it themselves.
 
     After a graph break also those over which the graph before laid its results out.

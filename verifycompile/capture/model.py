@@ -16,6 +16,7 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.torch_interface.dynamo import (
+    Frame,
     GraphBreakError,
     TracedFrame,
     checkpoints_may_have_side_effects,
@@ -54,6 +55,12 @@ def capture_model(
                     assumptions = (*implementation.assumptions, _UNREPEATED)
                     return spec, dataclasses.replace(implementation, assumptions=assumptions)
             raise UsageError("VC305", f"the model does not trace to one graph.\n{broken}") from broken
+
+
+def frame_of_model(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
+    """The frame of the call ``model(*args, **kwargs)``, by which the ranks of a job know it."""
+    function, _ = without_outer_wrappers(_uncompiled(model))
+    return frame_of_call(step_of(function) or function, args, kwargs)
 
 
 _UNREPEATED = (

@@ -86,7 +86,7 @@ def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
     if node.op == "call_function":
         # The axes of a group are in the program's table: how the program came to it is no part of what is proved.
         args = [] if node.name in program.groups else list(node.args)
-        data |= {"target": _target_to_text(node.target), "args": value_to_data(args)}
+        data |= {"target": target_to_text(node.target), "args": value_to_data(args)}
         if node.kwargs:
             data["kwargs"] = {name: value_to_data(value) for name, value in node.kwargs.items()}
     elif node.op == "get_attr":
@@ -108,7 +108,8 @@ def _constant_to_data(node: torch.fx.Node, program: Program) -> Any:
     return {"dtype": str(value.dtype), "shape": list(value.shape), "content": value_to_data(list(content))}
 
 
-def _target_to_text(target: Any) -> str:
+def target_to_text(target: Any) -> str:
+    """What a node of a graph calls, by name."""
     if is_overload(target):
         return str(target)
     return f"{target.__module__}:{target.__name__}"
@@ -241,7 +242,7 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
         elif kind == "call_function":
             args = tuple(value_from_data(item["args"], nodes))
             kwargs = {key: value_from_data(value, nodes) for key, value in item.get("kwargs", {}).items()}
-            node = graph.create_node(kind, _target_from_text(item["target"]), args, kwargs, name=name)
+            node = graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
         else:
             raise StorageError(f"a graph node of kind `{kind}`")
         if node.name != name or name in nodes:
@@ -288,7 +289,8 @@ def _from_torch(text: str, kind: type) -> Any:
     return value
 
 
-def _target_from_text(text: str) -> Any:
+def target_from_text(text: str) -> Any:
+    """What ``target_to_text`` named."""
     module, colon, name = text.partition(":")
     if colon:
         if module not in _MODULES:

@@ -102,4 +102,23 @@ CODES = (
         fix="Write it with indexing, `reshape`, `transpose` or `unfold`: they mean the same in any memory layout.",
         fixed_example="y = x.unfold(0, 4, 1)",
     ),
+    Code(
+        code="VC208",
+        title="the ranks were not found to run one program",
+        severity=Severity.ERROR,
+        meaning=(
+            "In a job of several processes the ranks of a mesh compare what each of them captured, over the store of "
+            "the process group. A rank did not answer, or its capture failed; or the ranks hold other numbers in a "
+            "buffer or parameter that is taken to be the same on all of them, were given other options, were compared "
+            "with other specs, or run programs that differ and that cannot be checked together."
+        ),
+        reason="What one rank captured says nothing about a rank that runs something else, or nobody knows what.",
+        example="self.register_buffer('scale', torch.tensor(1.0 + torch.distributed.get_rank()))",
+        fix=(
+            "Let every rank of the mesh compile the same model, and call `verifycompile.verify` on all of them. Say "
+            "how a tensor that differs by rank is laid out with `param_placements`; give all ranks one `spec`. How "
+            "long the others are waited for is set in seconds by `VERIFYCOMPILE_RANKS_TIMEOUT` in the environment."
+        ),
+        fixed_example="self.register_buffer('scale', torch.tensor(1.0))      # the same on every rank",
+    ),
 )

@@ -56,6 +56,7 @@ class Report:
     ``relations``: for each spec output that has one, the clean expression over the implementation's outputs.
     ``placements``: for each of them that is a tensor, how the implementation holds it over the axes of its mesh.
     ``question``: against which spec and for which ranks, and how they are known.
+    ``differing_ranks``: in a job whose ranks captured different programs, those that captured another than most did.
     ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
     Raises ``ValueError`` on construction where verdict, findings and certificate contradict each other.
     """
@@ -67,6 +68,7 @@ class Report:
     stats: Stats = dataclasses.field(default_factory=Stats)
     question: Question = dataclasses.field(default_factory=Question)
     certificate: Certificate | None = None
+    differing_ranks: tuple[int, ...] = ()
     placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
         default_factory=dict[str, tuple[Placement, ...]], repr=False, compare=False
     )

@@ -20,7 +20,7 @@ from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import is_process_group, real_object
 from verifycompile.torch_interface.shapes import symbol_of
 
-_COORDINATE = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default
+COORDINATE = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default
 COLLECTIVE_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
 RANK_NAMESPACES = (*COLLECTIVE_NAMESPACES, "_dtensor", "device_mesh")
 
@@ -134,25 +134,6 @@ def _is_rank_operator(node: torch.fx.Node) -> bool:
     return module.startswith("torch.distributed")
 
 
-def coordinate_node(
-    graph: torch.fx.GraphModule, axis: int, environment: ShapeEnv
-) -> tuple[torch.fx.Node, sympy.Symbol]:
-    """A new node that yields this rank's coordinate on mesh axis ``axis``, and its symbol; at the insertion point."""
-    importlib.import_module("torch.distributed._ops.device_mesh")  # registers the operator
-
-    target = torch.ops.device_mesh._runtime_compute_coordinate_on_dim.default
-    node = graph.graph.call_function(target, (None, axis))
-    node.meta["val"] = environment.create_unbacked_symint()
-    symbol = symbol_of(node.meta["val"])
-    assert symbol is not None
-    return node, symbol
-
-
-def size_environment() -> ShapeEnv:
-    """Where the symbols of one graph live."""
-    return ShapeEnv()
-
-
 def has_messages(graph: torch.fx.GraphModule) -> bool:
     """Whether a graph sends or receives from one rank to another."""
     names = ("isend", "irecv", "batch_p2p_ops")
@@ -185,8 +166,16 @@ def new_coordinate(graph: torch.fx.GraphModule, mesh: Mesh, axis: int) -> torch.
     with graph.graph.inserting_before(first):
         held = graph.graph.get_attr(name)
         held.meta["val"] = rank_map
-        node = graph.graph.call_function(_COORDINATE, (held, axis))
+        node = graph.graph.call_function(COORDINATE, (held, axis))
+    taken = {str(symbol) for other in graph.graph.nodes for symbol in _symbols(other.meta.get("val"))}
     # The environment is that of the compilation in progress: what is left pending there fails the inner compiler.
     with shape_env.ignore_fresh_unbacked_symbols():
         node.meta["val"] = shape_env.create_unbacked_symint()
+        while str(node.meta["val"].node.expr) in taken:
+            node.meta["val"] = shape_env.create_unbacked_symint()
     return node
+
+
+def _symbols(value: object) -> set[sympy.Basic]:
+    values = (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,)
+    return {symbol for size in values if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}

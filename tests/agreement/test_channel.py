@@ -1,0 +1,111 @@
+"""The ranks' conversation over a store, ranks being threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from verifycompile.agreement.channel import Answer, Channel
+
+FRAME = "model.py:10 Model.forward Model"
+
+
+def in_threads(ranks: int, run: Callable[[Channel], Answer | None]) -> tuple[dict[int, Answer | None], float]:
+    """What ``run`` returns on each rank, and the seconds that all of them took."""
+    store = dist.HashStore()
+    answers: dict[int, Answer | None] = {}
+
+    def rank_main(rank: int) -> None:
+        answers[rank] = run(Channel(store, rank))
+
+    threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(ranks)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(sorted(answers.items())), time.perf_counter() - started
+
+
+def test_64_ranks_agree_in_less_than_a_second() -> None:
+    def run(channel: Channel) -> Answer:
+        return channel.answers(channel.publish(FRAME, range(64), "same"), "same", 30)
+
+    answers, seconds = in_threads(64, run)
+    assert all(answer is not None and answer.agrees for answer in answers.values())
+    assert seconds < 1
+
+
+def test_every_rank_learns_which_rank_differs() -> None:
+    def run(channel: Channel) -> Answer:
+        digest = "other" if channel.rank == 5 else "same"
+        return channel.answers(channel.publish(FRAME, range(8), digest), digest, 30)
+
+    answers, _ = in_threads(8, run)
+    assert set(map(str, answers.values())) == {
+        str(Answer({rank: "other" if rank == 5 else "same" for rank in range(8)}))
+    }
+
+
+def test_a_rank_without_an_answer_is_named() -> None:
+    def run(channel: Channel) -> Answer | None:
+        if channel.rank == 1:
+            return None
+        return channel.answers(channel.publish(FRAME, range(3), "same"), "same", 0.2)
+
+    answers, _ = in_threads(3, run)
+    assert answers[0] == answers[2] == Answer({0: "same", 2: "same"}, {1: "no answer within 0 s"})
+
+
+def test_a_rank_that_stops_says_why_and_nobody_waits() -> None:
+    def run(channel: Channel) -> Answer | None:
+        channel.begin(FRAME)
+        if channel.rank == 1:
+            channel.stop(FRAME, "its capture fails")
+            return None
+        return channel.answers(channel.publish(FRAME, range(2), "same"), "same", 30)
+
+    answers, seconds = in_threads(2, run)
+    assert answers[0] == Answer({0: "same"}, {1: "its capture fails"})
+    assert seconds < 5
+
+
+def test_ranks_may_compile_frames_in_another_order_and_stages_other_frames() -> None:
+    def run(channel: Channel) -> Answer:
+        stage = (0, 1) if channel.rank < 2 else (2, 3)
+        frames = ["a", "b"] if channel.rank % 2 else ["b", "a"]
+        questions = [(channel.publish(frame, stage, f"{frame}{stage}"), f"{frame}{stage}") for frame in frames]
+        return next(channel.answers(question, digest, 30) for question, digest in questions)
+
+    answers, _ = in_threads(4, run)
+    assert all(answer is not None and answer.agrees for answer in answers.values())
+
+
+def test_a_rank_need_not_recompile_when_another_does() -> None:
+    def run(channel: Channel) -> Answer:
+        first = channel.answers(channel.publish(FRAME, range(2), "same"), "same", 30)
+        if channel.rank == 1:
+            return first
+        return channel.answers(channel.publish(FRAME, range(2), "same"), "same", 30)
+
+    answers, _ = in_threads(2, run)
+    assert answers[0] == answers[1] == Answer({0: "same", 1: "same"})
+
+
+def test_what_a_rank_gives_the_others_take() -> None:
+    def run(channel: Channel) -> Answer | None:
+        digest = str(channel.rank)
+        question = channel.publish(FRAME, range(4), digest)
+        answer = channel.answers(question, digest, 30)
+        channel.give(question, f"program/{channel.rank}", b"\x00program of " + digest.encode())
+        taken = [channel.take(question, f"program/{rank}", 30) for rank in range(4)]
+        assert taken == [b"\x00program of " + str(rank).encode() for rank in range(4)]
+        assert channel.take(question, "nothing", 0.05) is None
+        channel.finish(question, 30)
+        return answer
+
+    answers, _ = in_threads(4, run)
+    assert len(answers) == 4

@@ -1,0 +1,158 @@
+"""What the ranks of a job tell one another through the store of the process group: digests, then programs.
+
+A store has no collectives, and none could be used: stages compile other frames, and ranks compile frames in another
+order. Every message is a key of its own, under the name of the frame and the ranks that run it together, so that a rank
+only ever waits for what belongs to its own question. Counters in the store let a rank see at once whether all others
+have written the same digest; their messages are read one by one only where they have not.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+
+from verifycompile.torch_interface.job_store import Store
+
+_PREFIX = "verifycompile"
+_SHORTEST, _LONGEST = 0.001, 0.02
+"""Seconds between two looks into the store."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """One frame that was captured for the ``number``-th time. ``key``: of the frame among these ranks.
+
+    ``attempt``: how often this rank has begun to capture the frame, for whichever ranks.
+    """
+
+    frame: str
+    ranks: tuple[int, ...]
+    key: str
+    number: int
+    attempt: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """``digests``: of each rank that has answered. ``absent``: the others, with what is known of why."""
+
+    digests: Mapping[int, str]
+    absent: Mapping[int, str] = dataclasses.field(default_factory=dict[int, str])
+
+    @property
+    def agrees(self) -> bool:
+        return not self.absent and len(set(self.digests.values())) == 1
+
+
+class Channel:
+    """One rank's side of the conversation. ``store``: that of the job, or any other that all ranks share."""
+
+    def __init__(self, store: Store, rank: int) -> None:
+        self._store = store
+        self.rank = rank
+        self._attempts: collections.Counter[str] = collections.Counter()
+        self._numbers: collections.Counter[str] = collections.Counter()
+        self._published: set[str] = set()
+
+    def begin(self, frame: str) -> None:
+        """This rank begins to capture ``frame``."""
+        self._attempts[frame] += 1
+
+    def stop(self, frame: str, reason: str) -> None:
+        """This rank has no program of ``frame``, and says why, so that nobody waits for it."""
+        key = self._stopped(frame, self.rank, self._attempts[frame])
+        self._store.set(key, reason)
+        self._store.add(self._any_stopped(frame), 1)
+
+    def publish(self, frame: str, ranks: Sequence[int], digest: str) -> Question:
+        """Write this rank's digest."""
+        key = f"{_PREFIX}/{_short(f'{frame} {list(ranks)}')}"
+        number = self._numbers[key]
+        self._numbers[key] += 1
+        self._store.set(f"{key}/{number}/digest/{self.rank}", digest)
+        if f"{key}/{digest}" not in self._published:
+            self._published.add(f"{key}/{digest}")
+            self._store.add(f"{key}/same/{digest}", 1)
+        self._store.add(f"{key}/{number}/same/{digest}", 1)
+        self._store.add(f"{key}/{number}/answered", 1)
+        return Question(frame, tuple(ranks), key, number, self._attempts[frame])
+
+    def answers(self, question: Question, digest: str, seconds: float) -> Answer:
+        """The digests of all ranks. Waits up to ``seconds`` for those that have not written theirs.
+
+        A rank that wrote the same digest when it captured the frame another time agrees too: ranks need not recompile
+        at the same time.
+        """
+        key, number, ranks = question.key, question.number, question.ranks
+        deadline = time.monotonic() + seconds
+        pause = _SHORTEST
+        while True:
+            if self._store.add(f"{key}/{number}/same/{digest}", 0) >= len(ranks):
+                return Answer(dict.fromkeys(ranks, digest))
+            if self._store.add(f"{key}/{number}/answered", 0) >= len(ranks):
+                return Answer({rank: self._digest(question, rank) for rank in ranks})
+            if self._store.add(f"{key}/same/{digest}", 0) >= len(ranks):
+                return Answer(dict.fromkeys(ranks, digest))
+            stopped = self._reasons(question) if self._store.add(self._any_stopped(question.frame), 0) else {}
+            if stopped or time.monotonic() > deadline:
+                missing = [rank for rank in ranks if not self._has_answered(question, rank)]
+                if missing:
+                    reasons = {rank: stopped.get(rank, f"no answer within {seconds:.0f} s") for rank in missing}
+                    known = {rank: self._digest(question, rank) for rank in ranks if rank not in missing}
+                    return Answer(known, reasons)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+
+    def give(self, question: Question, what: str, content: bytes) -> None:
+        """Write something for the other ranks of the question."""
+        self._store.set(f"{question.key}/{question.number}/{what}", zlib.compress(content))  # pyright: ignore[reportArgumentType] - a store takes bytes as well
+
+    def take(self, question: Question, what: str, seconds: float) -> bytes | None:
+        """What a rank wrote under this name; None where nothing comes."""
+        key = f"{question.key}/{question.number}/{what}"
+        if not self._comes(key, seconds):
+            return None
+        return zlib.decompress(self._store.get(key))
+
+    def finish(self, question: Question, seconds: float) -> None:
+        """Wait until all ranks have read what they need: the process of one of them may be the store."""
+        key = f"{question.key}/{question.number}/read"
+        self._store.add(key, 1)
+        deadline = time.monotonic() + seconds
+        while self._store.add(key, 0) < len(question.ranks) and time.monotonic() < deadline:
+            time.sleep(_LONGEST)
+
+    def _comes(self, key: str, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        pause = _SHORTEST
+        while not self._store.check([key]):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+        return True
+
+    def _has_answered(self, question: Question, rank: int) -> bool:
+        return self._store.check([f"{question.key}/{question.number}/digest/{rank}"])
+
+    def _digest(self, question: Question, rank: int) -> str:
+        return self._store.get(f"{question.key}/{question.number}/digest/{rank}").decode()
+
+    def _reasons(self, question: Question) -> dict[int, str]:
+        """Ranks that stopped at the same attempt to capture the frame, and why."""
+        keys = {rank: self._stopped(question.frame, rank, question.attempt) for rank in question.ranks}
+        return {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
+
+    def _stopped(self, frame: str, rank: int, attempt: int) -> str:
+        return f"{_PREFIX}/{_short(frame)}/stopped/{attempt}/{rank}"
+
+    def _any_stopped(self, frame: str) -> str:
+        return f"{_PREFIX}/{_short(frame)}/stopped"
+
+
+def _short(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

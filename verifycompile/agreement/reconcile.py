@@ -1,0 +1,233 @@
+"""Ranks that captured different programs: every rank reads those of all, and checks them together against the spec.
+
+All ranks do the same with the same data, and so come to the same report. Where the programs differ in numbers that are
+linear in the rank's coordinates they are one program; else what each rank runs is checked rank by rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.fx
+
+from verifycompile.agreement import channel
+from verifycompile.agreement.written import Written, large_constants, read, write
+from verifycompile.capture.all_ranks import EACH_UP_TO
+from verifycompile.capture.common_graph import DifferentGraphsError, check_equal
+from verifycompile.capture.common_program import common_program, on_axes
+from verifycompile.certificate.storage import StorageError
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Program
+from verifycompile.question import Provenance, Question
+from verifycompile.rank_verification import verify_captured
+from verifycompile.verification import verify_programs
+
+OF_ONE_RANK = ("VC203",)
+"""Blockers that say that nobody knows whether the other ranks captured the same."""
+Parts = Mapping[str, Any]
+"""Digests of what the ranks compare: the program, the spec, the options, and by name the tensors that are held."""
+
+
+class NoAnswerError(Exception):
+    """A rank that had answered does not go on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversation:
+    """What the ranks of one question still have to say. ``digests``: of each rank, which are not all equal."""
+
+    channel: channel.Channel
+    question: channel.Question
+    digests: Mapping[int, str]
+    seconds: float
+
+    def everybody(self, what: str, own: object, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        """What each of ``ranks`` says about ``what``; this rank says ``own``. Raises ``NoAnswerError``."""
+        ranks = self.question.ranks if ranks is None else ranks
+        if self.channel.rank in ranks:
+            self.channel.give(self.question, f"{what}/{self.channel.rank}", json.dumps(own).encode())
+        found: dict[int, Any] = {}
+        for rank in ranks:
+            content = self.channel.take(self.question, f"{what}/{rank}", self.seconds)
+            if content is None:
+                raise NoAnswerError(f"rank {rank} has captured another program and does not say which")
+            found[rank] = json.loads(content)
+        return found
+
+    def programs(self, what: str, written: Written, digests: Mapping[int, str]) -> dict[int, Written]:
+        """What each rank wrote; of ranks with equal digests one says it for all."""
+        speakers = {digest: rank for rank, digest in sorted(digests.items(), reverse=True)}
+        said = self.everybody(what, [written.data, written.places], sorted(speakers.values()))
+        by_digest = {digest: Written(*said[rank]) for digest, rank in speakers.items()}
+        return {rank: by_digest[digest] for rank, digest in digests.items()}
+
+
+def blocked(
+    spec: Program, implementation: Program, options: Options, messages: Sequence[str], node: torch.fx.Node | None = None
+) -> Report:
+    """Unproved, because of what is known, or not known, of the ranks. ``node``: where their graphs part."""
+    own = implementation.own
+    blockers = tuple(Blocker(node, "VC208", message) for message in messages)
+    nothing = dataclasses.replace(
+        implementation,
+        inputs=(),
+        outputs=(),
+        blockers=blockers,
+        assumptions=tuple(a for a in implementation.assumptions if own is None or a not in own.unless_compared),
+    )
+    report = verify_programs(dataclasses.replace(spec, blockers=()), nothing, options)
+    return dataclasses.replace(report, question=Question(spec.provenance, Provenance.OBSERVED))
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """What one rank has: both programs, its own as it is told to the others, and what of these is compared.
+
+    ``written``: more than one where shards differ in size, what each rank runs.
+    """
+
+    spec: Program
+    implementation: Program
+    written: Sequence[Written]
+    parts: Parts
+
+
+def reconcile(conversation: Conversation, captured: Captured, options: Options) -> Report:
+    """The report on what all ranks captured together."""
+    try:
+        report = _reconciled(conversation, captured, options)
+    except NoAnswerError as error:
+        report = blocked(captured.spec, captured.implementation, options, [f"{error}."])
+    conversation.channel.finish(conversation.question, conversation.seconds)
+    return dataclasses.replace(report, differing_ranks=_minority(conversation.digests))
+
+
+def _minority(digests: Mapping[int, str]) -> tuple[int, ...]:
+    """The ranks that captured something else than most did."""
+    counts: dict[str, int] = {}
+    for _, digest in sorted(digests.items()):
+        counts[digest] = counts.get(digest, 0) + 1
+    common = max(counts, key=lambda digest: counts[digest])
+    return tuple(rank for rank, digest in sorted(digests.items()) if digest != common)
+
+
+def _reconciled(conversation: Conversation, captured: Captured, options: Options) -> Report:
+    spec, implementation = captured.spec, captured.implementation
+    said = conversation.everybody("parts", captured.parts)
+    messages = [*_held_messages(said), *_option_messages(said)]
+    node: torch.fx.Node | None = None
+    specs = {rank: item["spec"] for rank, item in said.items()}
+    if len(set(specs.values())) > 1:
+        message, node = _spec_message(conversation, spec, specs)
+        messages.append(message)
+    if messages:
+        return blocked(spec, implementation, options, messages, node)
+    message = "the ranks run programs that differ: their shards differ in size."
+    common: Report | None = None
+    if len(captured.written) == 1:
+        digests = {rank: item["program"] for rank, item in said.items()}
+        written = conversation.programs("program", captured.written[0], digests)
+        try:
+            common = verify_captured(spec, _common(_read_all(written, captured)), options)
+        except DifferentGraphsError as error:
+            message, node = f"the ranks run programs that differ: {error.message}.", error.node
+    if common is not None and common.verdict is not Verdict.UNPROVED:
+        return common
+    if len(conversation.question.ranks) > EACH_UP_TO:
+        return common or blocked(spec, implementation, options, [message], node)
+    alone = conversation.everybody("alone", _alone(implementation))
+    failed = {rank: item["failed"] for rank, item in alone.items() if "failed" in item}
+    if failed:
+        rank, text = next(iter(failed.items()))
+        message = f"the ranks run programs that differ, and rank {rank} cannot say what it runs: {text}."
+        return common or blocked(spec, implementation, options, [message])
+    each = _read_all({rank: Written(item["data"], item["places"]) for rank, item in alone.items()}, captured)
+    whole = dataclasses.replace(each[0], ranks=tuple(each), provenance=Provenance.OBSERVED)
+    return verify_captured(spec, whole, options)
+
+
+def _common(programs: Sequence[Program]) -> Program:
+    """The program that stands for all, with what was assumed on any rank and is not answered by the comparison."""
+    mesh = programs[0].mesh
+    assert mesh is not None
+    common = common_program(programs, mesh)
+    return dataclasses.replace(
+        common,
+        assumptions=tuple(dict.fromkeys(text for program in programs for text in program.assumptions)),
+        blockers=tuple(blocker for blocker in common.blockers if blocker.code not in OF_ONE_RANK),
+        provenance=Provenance.OBSERVED,
+    )
+
+
+def _alone(implementation: Program) -> dict[str, Any]:
+    """What this rank runs, with its coordinates as numbers, or why that is not known."""
+    assert implementation.own is not None
+    try:
+        program = implementation.own.alone()
+        # Nodes of a rank's graph are not those of the program that all ranks' graphs are merged to.
+        blockers = tuple(dataclasses.replace(blocker, node=None) for blocker in program.blockers)
+        written = write(dataclasses.replace(program, blockers=blockers))
+    except Exception as error:  # noqa: BLE001 - whatever fails is said to all ranks, and proves nothing
+        return {"failed": f"{type(error).__name__}: {error}"}
+    return {"data": written.data, "places": written.places}
+
+
+def _read_all(written: Mapping[int, Written], captured: Captured) -> list[Program]:
+    """The programs of all ranks in their order, on the mesh of these ranks."""
+    own = captured.implementation.own
+    assert own is not None
+    constants = large_constants(captured.implementation)
+    try:
+        return [on_axes(read(item, constants), own.axes, tuple(written)) for item in written.values()]
+    except StorageError as error:
+        raise NoAnswerError(f"the ranks run programs that differ, and they cannot be exchanged: {error}") from error
+
+
+def _held_messages(said: Mapping[int, Parts]) -> list[str]:
+    messages: list[str] = []
+    first, *others = sorted(said)
+    for name, digest in said[first]["held"].items():
+        rank = next((rank for rank in others if said[rank]["held"].get(name, digest) != digest), None)
+        if rank is not None:
+            messages.append(
+                f"`{name}` is taken to be the same tensor on every rank, and ranks {first} and {rank} hold other "
+                "numbers in it; say how it is laid out with `param_placements`, or give all ranks the same."
+            )
+    return messages
+
+
+def _option_messages(said: Mapping[int, Parts]) -> list[str]:
+    first, *others = sorted(said)
+    for rank in others:
+        ours, theirs = said[first]["options"], said[rank]["options"]
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                return [f"the option `{name}` is not the same on ranks {first} and {rank}."]
+    return []
+
+
+def _spec_message(
+    conversation: Conversation, spec: Program, digests: Mapping[int, str]
+) -> tuple[str, torch.fx.Node | None]:
+    """Where the specs of two ranks part."""
+    first = min(digests)
+    other = min(rank for rank, digest in digests.items() if digest != digests[first])
+    where, node = "", None
+    written = conversation.programs("spec", write(spec), digests)
+    try:
+        programs = {rank: read(written[rank], large_constants(spec)) for rank in (first, other)}
+        check_equal({rank: program.graph for rank, program in programs.items()})
+    except DifferentGraphsError as error:
+        where, node = f": {error}", error.node
+    except StorageError:
+        pass
+    text = (
+        f"ranks {first} and {other} were compared with specs that differ{where}; pass the same single-device program "
+        "on all ranks as the option `spec`."
+    )
+    return text, node

@@ -1,0 +1,161 @@
+"""The report on a captured model in a job: the ranks that run it together compare what each of them captured.
+
+Where all captured the same, that is what every rank runs. Where they did not, see ``reconcile.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import weakref
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from torch.distributed.tensor.placement_types import Replicate
+
+from verifycompile.agreement.channel import Answer, Channel
+from verifycompile.agreement.reconcile import OF_ONE_RANK, Captured, Conversation, blocked, reconcile
+from verifycompile.agreement.written import EXCHANGED, Written, digest_of, digest_of_bytes, write
+from verifycompile.capture import identity_of
+from verifycompile.diagnostics.report import Report
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import OwnCapture, Program, Role
+from verifycompile.question import Provenance
+from verifycompile.rank_verification import verify_captured
+from verifycompile.torch_interface.contents import content_of
+from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.job_store import Store, job_store
+from verifycompile.torch_interface.mesh import line_through, own_rank
+
+TIMEOUT_VARIABLE = "VERIFYCOMPILE_RANKS_TIMEOUT"
+"""Seconds to wait for the other ranks' digests, besides the time that this rank's own capture took."""
+_TIMEOUT = 60.0
+_SAMPLE = 1 << 12
+"""Of a parameter so many elements are compared: all of them would take longer than a capture."""
+_channels: weakref.WeakKeyDictionary[Store, Channel] = weakref.WeakKeyDictionary()
+
+
+def job_channel() -> Channel | None:
+    """This process's side of the conversation; None where it plays all ranks itself."""
+    store = job_store()
+    if store is None:
+        return None
+    if store not in _channels:
+        _channels[store] = Channel(store, own_rank())
+    return _channels[store]
+
+
+@contextlib.contextmanager
+def captured_in_job(frame: Frame) -> Generator[Channel | None]:
+    """Inside, this rank captures ``frame``: where that fails, the others are told why, so that none waits for it."""
+    channel = job_channel()
+    if channel is None:
+        yield None
+        return
+    name = identity_of(frame)
+    channel.begin(name)
+    try:
+        yield channel
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0] or type(error).__name__
+        channel.stop(name, f"it stopped with {text}")
+        raise
+
+
+def waiting_time() -> float:
+    """Raises ``UsageError`` VC306 for an environment variable that holds no number of seconds."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        seconds = float(text) if text else _TIMEOUT
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UsageError("VC306", f"{TIMEOUT_VARIABLE} must be a number of seconds, not {text!r}.")
+    return seconds
+
+
+def verify_together(spec: Program, implementation: Program, options: Options, channel: Channel | None = None) -> Report:
+    """``verify_captured`` for a program of which other processes run their part. All of them give the same report.
+
+    ``channel``: None outside of a job. A rank that does not answer is named, and nothing is proved.
+    """
+    own, mesh = implementation.own, implementation.mesh
+    if channel is None or own is None or mesh is None or channel.rank not in mesh.ranks:
+        return verify_captured(spec, implementation, options)
+    ranks = line_through(channel.rank, own.axes, mesh)
+    if len(ranks) == 1:
+        return verify_captured(spec, implementation, options)
+    seconds = waiting_time() + spec.seconds + implementation.seconds
+    written = write_captured(implementation)
+    parts = {
+        "program": digest_of([item.digest for item in written]),
+        "spec": write(spec).digest,
+        "held": held_digests(implementation, own),
+        "options": _options(options),
+    }
+    digest = digest_of(parts)
+    question = channel.publish(own.frame, ranks, digest)
+    answer = channel.answers(question, digest, seconds)
+    if answer.absent:
+        report = blocked(spec, implementation, options, [_absent(answer)])
+    elif answer.agrees:
+        report = verify_captured(spec, as_compared(implementation, own), options)
+    else:
+        conversation = Conversation(channel, question, answer.digests, seconds)
+        report = reconcile(conversation, Captured(spec, implementation, written, parts), options)
+    return dataclasses.replace(report, question=dataclasses.replace(report.question, count=len(ranks)))
+
+
+def write_captured(implementation: Program) -> tuple[Written, ...]:
+    """What this rank captured; of ranks whose shards differ in size what each of them runs."""
+    if implementation.ranks and any(blocker.code == "VC204" for blocker in implementation.blockers):
+        return tuple(write(program) for program in implementation.ranks)
+    return (write(implementation),)
+
+
+def as_compared(implementation: Program, own: OwnCapture) -> Program:
+    """The program without what a comparison of the ranks has answered."""
+    blockers = tuple(blocker for blocker in implementation.blockers if blocker.code not in OF_ONE_RANK)
+    replaced = set(own.unless_compared)
+    return dataclasses.replace(
+        implementation,
+        blockers=blockers,
+        assumptions=tuple(text for text in implementation.assumptions if text not in replaced),
+        ranks=implementation.ranks if any(blocker.code == "VC204" for blocker in blockers) else (),
+        provenance=Provenance.OBSERVED,
+    )
+
+
+def held_digests(implementation: Program, own: OwnCapture) -> dict[str, str]:
+    """What this rank holds of the tensors that all ranks are taken to hold alike, by name."""
+    found: dict[str, str] = {}
+    for item in implementation.inputs:
+        tensor = own.held.get(item.name)
+        if tensor is None or item.placements is None:
+            continue
+        if any(not isinstance(item.placements[axis], Replicate) for axis in own.axes):
+            continue
+        is_parameter = item.role is Role.PARAMETER
+        content = content_of(tensor, _SAMPLE if is_parameter else EXCHANGED, checked=not is_parameter)
+        if content is not None:
+            found[item.name] = digest_of([str(tensor.dtype), list(tensor.shape), digest_of_bytes(content)])
+    return found
+
+
+def _options(options: Options) -> Mapping[str, str]:
+    """Options that are texts, numbers or placements. What the others do is in the programs."""
+    values: dict[str, Any] = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    return {
+        name: repr(value)
+        for name, value in values.items()
+        if name != "inner" and isinstance(value, (str, int, float, Mapping, tuple, list, type(None)))
+    }
+
+
+def _absent(answer: Answer) -> str:
+    listed = [f"rank {rank}: {reason}" for rank, reason in answer.absent.items()]
+    more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
+    ranks = "a rank that runs this program has" if len(listed) == 1 else "ranks that run this program have"
+    return f"{ranks} not said what it captured: {'; '.join(listed[:4])}{more}."

@@ -1,0 +1,66 @@
+"""What one rank tells the others of the frame that it captured: its name, who else runs it, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Replicate
+
+from verifycompile.capture.boundary import Export
+from verifycompile.capture.meshes import Root, meshes_of
+from verifycompile.capture.names import SourcePath
+from verifycompile.program import Program, Role
+from verifycompile.torch_interface.dynamo import Frame, TracedFrame, source_name
+from verifycompile.torch_interface.outer import Reductions
+
+
+def identity_of(frame: Frame) -> str:
+    """What a frame is called on every rank: its code, and the classes of the modules that it is given.
+
+    Machines may have the user's files in other folders, and many modules share the code of torch's own wrappers.
+    """
+    code = frame.code
+    file = "/".join(PurePath(code.co_filename).parts[-2:])
+    classes = sorted({type(value).__qualname__ for value in frame.locals.values() if isinstance(value, nn.Module)})
+    return f"{file}:{code.co_firstlineno} {code.co_qualname} {' '.join(classes)}"
+
+
+def axes_spoken_of(traced: TracedFrame, program: Program, root: Root, around: Sequence[DeviceMesh]) -> tuple[int, ...]:
+    """Axes over which the program's tensors are laid out, its groups communicate or a wrapper around it reduces.
+
+    Along the others other ranks may run other programs, as pipeline stages do.
+    """
+    axes: set[int] = set(program.coordinates.values())
+    for spans in program.groups.values():
+        axes.update(spans)
+    for mesh in (*meshes_of(traced), *around):
+        for span in root.mesh.spans(mesh) or ():
+            axes.update(span)
+    for item in (*program.inputs, *program.outputs):
+        placed = enumerate(item.placements or ())
+        axes.update(axis for axis, placement in placed if not isinstance(placement, Replicate))
+    sizes = root.refined.mesh.axes
+    return tuple(sorted(axis for axis in axes if sizes[axis].size > 1))
+
+
+def held_tensors(exported: Export, reductions: Reductions) -> dict[str, torch.Tensor]:
+    """Parameters, buffers, and tensors of closures and modules' globals: what is no argument of the frame, by name.
+
+    Without the parameters of a data-parallel wrapper, which keeps them equal itself, perhaps later.
+    """
+    traced = exported.traced
+    free = set(traced.frame.code.co_freevars)
+    held: dict[str, torch.Tensor] = {}
+    placeholders = traced.graph.graph.find_nodes(op="placeholder")
+    for placeholder, name, value in zip(placeholders, exported.names, traced.example_inputs, strict=True):
+        if not isinstance(value, torch.Tensor) or id(value) in reductions:
+            continue
+        path = SourcePath.parse(source_name(placeholder))
+        outside = path is not None and (path.scope == "G" or path.variable in free)
+        if name.role in (Role.PARAMETER, Role.BUFFER) or outside:
+            held[name.name] = value
+    return held

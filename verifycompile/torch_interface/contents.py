@@ -1,0 +1,43 @@
+"""The bytes that a tensor of this process holds."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+
+_KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def real_content(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor with its elements; None where this process cannot read them: fake, without memory, a subclass."""
+    real = constant_value(tensor) if isinstance(tensor, FakeTensor) else tensor
+    if real is None or type(real) not in _KINDS or real.is_meta or real.layout is not torch.strided:
+        return None
+    return real.detach()
+
+
+def content_of(tensor: torch.Tensor, most: int, *, checked: bool = True) -> bytes | None:
+    """The elements as bytes; of a tensor of more than ``most`` elements as many, at even distances.
+
+    ``checked``: in front of such a sample stands a checksum of all elements. None as ``real_content`` says.
+    """
+    with real_tensors():
+        real = real_content(tensor)
+        if real is None:
+            return None
+        flat = real.resolve_conj().resolve_neg().reshape(-1)
+        if flat.is_complex():
+            flat = torch.view_as_real(flat).reshape(-1)
+        if flat.numel() <= most:
+            return _bytes(flat)
+        checksum = _bytes(torch.hash_tensor(flat)) if checked else b""
+        return checksum + _bytes(flat[:: -(-flat.numel() // most)])
+
+
+def _bytes(flat: torch.Tensor) -> bytes:
+    flat = flat.cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()) if flat.numel() else b""
