@@ -37,8 +37,10 @@ from verifycompile.torch_interface.dynamo_backend import (
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.messages import send_copies
+from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
+from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +74,14 @@ def verify(
 
 @dataclasses.dataclass(frozen=True)
 class CheckedGraph:
-    """``report``: None where there is nothing parallel to check. ``layouts``: of the results, where they are proved."""
+    """``report``: None where nothing could be asked, and ``unasked`` says why in a sentence.
+
+    ``layouts``: of the results, where they are proved.
+    """
 
     report: Report | None = None
     layouts: Mapping[int, ReturnedLayout] = dataclasses.field(default_factory=dict[int, ReturnedLayout])
+    unasked: str = ""
 
     def compiled_by(
         self, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
@@ -86,13 +92,15 @@ class CheckedGraph:
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
     """What is found out about a Dynamo graph. Call it inside a backend."""
-    parallel = has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
+    verify_again_where_wrappers_change(gm, example_inputs)
+    is_wrapped = outer_of(example_inputs).is_parallel
+    parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
     if not parallel and not _says_what_to_prove(options):
-        log.debug("no DTensor, mesh or collective: the graph is passed on")
-        return CheckedGraph()
+        if runs_in_first_fsdp():
+            raise UsageError("VC310", FIRST_FSDP)
+        return _unasked(_NOTHING_PARALLEL)
     if frame_under_compilation().is_backward_of_torch_distributed:
-        log.debug("a step of a backward that runs eagerly: it has no counterpart in the spec's Python code")
-        return CheckedGraph()
+        return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     with (
         captured_in_job(frame_under_compilation()) as channel,
         without_override(),
@@ -108,6 +116,16 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     return CheckedGraph(report, _layouts(implementation, results, report) if report else {})
 
 
+_NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
+
+
+def _unasked(reason: str) -> CheckedGraph:
+    code = frame_under_compilation().code
+    sentence = f"`{code.co_name}` ({code.co_filename}:{code.co_firstlineno}) is not checked: {reason}."
+    log.info(sentence)
+    return CheckedGraph(unasked=sentence)
+
+
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:
     """How the graph's results are laid out, by position, where that is proved."""
     if implementation.mesh is None or implementation.ranks or report.differing_ranks:
@@ -115,7 +133,7 @@ def _layouts(implementation: Program, results: Results, report: Report) -> dict[
     axes = implementation.mesh.axes
     means = frozenset(axis for output in implementation.outputs for axis in output.outer_mean)
     return {
-        position: ReturnedLayout(axes, report.placements[name], results.mesh, means)
+        position: ReturnedLayout(axes, report.placements[name], results.mesh, means, results.samples)
         for position, name in enumerate(results.names)
         if name in report.placements
     }

@@ -20,7 +20,8 @@ from tests.programs import mlp
 from tests.programs.data_parallel import Regression, pairs
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
-from verifycompile.torch_interface.outer import outer_reductions, without_outer_wrappers
+from verifycompile.torch_interface.outer import Outer, outer_of
+from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
 BATCH = {"x": (Shard(0),), "y": (Shard(0),)}
 
@@ -68,7 +69,7 @@ def test_means_of_means(name: str) -> None:
     is_ddp = name.startswith("ddp")
     wrapper = "DistributedDataParallel" if is_ddp else name.removeprefix("nested ")
     gathers = ", and gathers the parameters before" if wrapper == "fully_shard" else ""
-    over = "data_parallel" if is_ddp else "dp"
+    over = "data_parallel" if name == "ddp of all ranks" else "dp"
     expected = f"outside of the graph, `{wrapper}` takes the mean of the gradients of 4 parameters over {over}{gathers}"
     assert f"{expected}; a loss outside of it is the mean over the ranks too" in found.assumptions
 
@@ -84,8 +85,7 @@ def test_the_mean_of_sums_is_refuted(name: str) -> None:
     found = report(Total, WRAPPERS[name])
     assert found.verdict is Verdict.REFUTED
     assert found.findings[0].code == "VC103"
-    over = "data_parallel" if name == "ddp" else "dp"
-    expected = f"`grad.up.weight` is averaged over {over}, though the ranks hold parts of a sum"
+    expected = "`grad.up.weight` is averaged over dp, though the ranks hold parts of a sum"
     assert found.findings[0].message == expected
 
 
@@ -141,14 +141,14 @@ def test_the_model_is_left_as_it_was() -> None:
         model = parallelize_module(mlp.MLP(), mesh["tp"], dict(mlp.plan()))
         fully_shard(model, mesh=mesh["dp"])
         before = dict(model.named_parameters()), type(model), dict(model._forward_pre_hooks)
-        copy, reductions = without_outer_wrappers(model)
+        copy, outer = without_outer_wrappers(model)
         assert (dict(model.named_parameters()), type(model), dict(model._forward_pre_hooks)) == before
         assert type(copy) is mlp.MLP
         assert isinstance(copy.up.weight, DTensor)
         assert copy.up.weight.placements == (Shard(0),)
         assert copy.up.weight.shape == (32, 16)
-        assert {item.dimensions for item in reductions.values()} == {(0,)}
-        assert set(reductions) == {id(value) for value in copy.parameters()}
-        assert set(outer_reductions(list(model.parameters()))) == {id(value) for value in model.parameters()}
+        assert {item.dimensions for item in outer.reductions.values()} == {(0,)}
+        assert set(outer.reductions) == {id(value) for value in copy.parameters()}
+        assert set(outer_of(list(model.parameters())).reductions) == {id(value) for value in model.parameters()}
         plain = nn.Linear(2, 2)
-        assert without_outer_wrappers(plain) == (plain, {})
+        assert without_outer_wrappers(plain) == (plain, Outer())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,14 +15,23 @@ from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import LayoutError, Placements, lift_placements
 from verifycompile.torch_interface.mesh import RootMesh, real_object
 
+
+@dataclasses.dataclass(frozen=True)
+class FedLayout:
+    """``placements`` over the root mesh, of which ``axes`` are those that the mesh of the ``from_local`` has."""
+
+    placements: Placements
+    axes: frozenset[int]
+
+
 _FROM_LOCAL_ARGUMENTS = ("local_tensor", "device_mesh", "placements")
 
 
-def layouts_of_from_local(exported: Export, root: RootMesh) -> dict[int, Placements]:
-    """Dynamo graph input -> placements of the ``DTensor.from_local`` calls that it feeds, where all agree."""
+def layouts_of_from_local(exported: Export, root: RootMesh) -> dict[int, FedLayout]:
+    """Dynamo graph input -> layout of the ``DTensor.from_local`` calls that it feeds, where all agree."""
     placeholders = exported.traced.graph.graph.find_nodes(op="placeholder")
     positions = {node: position for position, node in enumerate(placeholders)}
-    fed: dict[int, set[Placements | None]] = {}
+    fed: dict[int, set[FedLayout | None]] = {}
     for node in exported.traced.graph.graph.find_nodes(op="call_function", target=DTensor.from_local):
         arguments: dict[str, Any] = dict(zip(_FROM_LOCAL_ARGUMENTS, node.args, strict=False))
         arguments.update(node.kwargs)
@@ -32,15 +42,15 @@ def layouts_of_from_local(exported: Export, root: RootMesh) -> dict[int, Placeme
         value = exported.traced.example_inputs[position]
         fed.setdefault(position, set()).add(_lifted(exported, arguments, positions, root, value.ndim))
     return {
-        position: placements
+        position: layout
         for position, layouts in fed.items()
-        if len(layouts) == 1 and (placements := next(iter(layouts))) is not None
+        if len(layouts) == 1 and (layout := next(iter(layouts))) is not None
     }
 
 
 def _lifted(
     exported: Export, arguments: Mapping[str, Any], positions: Mapping[torch.fx.Node, int], root: RootMesh, ndim: int
-) -> Placements | None:
+) -> FedLayout | None:
     mesh_node = arguments.get("device_mesh")
     if not isinstance(mesh_node, torch.fx.Node):
         return None
@@ -51,6 +61,7 @@ def _lifted(
         return None
     placements = arguments.get("placements")
     try:
-        return lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
+        lifted = lift_placements("", placements or (Replicate(),) * mesh.ndim, mesh, root, ndim)
+        return FedLayout(lifted, frozenset(axis for axes in root.spans(mesh) or () for axis in axes))
     except LayoutError:
         return None

@@ -19,22 +19,24 @@ from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
 from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of
-from verifycompile.capture.outer import outer_assumptions, outer_gradients
+from verifycompile.capture.outer import outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
+from verifycompile.capture.samples import Samples
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Blocker, OwnCapture, Program
+from verifycompile.program import Blocker, OutputKind, OwnCapture, Program, ProgramOutput
 from verifycompile.torch_interface.dynamo import TracedFrame, trace_frame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
-from verifycompile.torch_interface.outer import Reductions, outer_reductions
+from verifycompile.torch_interface.outer import Outer, outer_of
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import forget_layouts
 
 EXPORT = "verifycompile.export"
 MESH = "verifycompile.mesh"
+SAMPLES = "verifycompile.samples"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
 
 
@@ -58,26 +60,31 @@ def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """``names``: of the outputs that are the results of a Dynamo graph, in order. ``mesh``: that of the program."""
+    """``names``: of the outputs that are the results of a Dynamo graph, in order. ``mesh``: that of the program.
+
+    ``samples``: axes whose ranks hold samples of their own under data-parallel wrappers.
+    """
 
     names: tuple[str, ...]
     mesh: DeviceMesh | None
+    samples: frozenset[int]
 
 
 def results_of(implementation: Program) -> Results:
     """The results of a program that was captured here, before its spec is recovered."""
     exported: Export = implementation.graph.meta[EXPORT]
-    return Results(tuple(names[0] for names in exported.results), implementation.graph.meta[MESH])
+    meta = implementation.graph.meta
+    return Results(tuple(names[0] for names in exported.results), meta[MESH], meta[SAMPLES])
 
 
-def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions | None = None) -> Program:
+def capture_traced(traced: TracedFrame, options: Options, unwrapped: Outer | None = None) -> Program:
     """``capture_implementation`` for a frame that was traced here.
 
-    ``unwrapped``: contracts of data-parallel wrappers that were taken off before.
+    ``unwrapped``: data-parallel wrappers that were taken off before.
     """
     start = time.perf_counter()
-    reductions = {**outer_reductions(traced.example_inputs), **(unwrapped or {})}
-    around = tuple({id(item.mesh): item.mesh for item in reductions.values()}.values())
+    outer = outer_of(traced.example_inputs).joined(unwrapped or Outer())
+    around = tuple({id(contract.mesh): contract.mesh for contract in outer.contracts}.values())
     hooked, is_general = _hooked_somehow(traced, options)
     graph = hooked.exported.joint.graph
     root = root_mesh(traced, graph, options, around)
@@ -86,12 +93,12 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
     else:
         everywhere = ForAllRanks(root, (Blocker(None, "VC204", _OWN_SIZES),))
     found = everywhere.root
-    program = _program(traced, hooked, found, options, reductions)
+    program = _program(traced, hooked, found, options, outer)
     graph.meta[EXPORT] = hooked.exported
     graph.meta[MESH] = found.mesh.mesh
 
     def of_rank(other: TracedFrame) -> Program:
-        return _program(other, _hooked(other, options, for_all_ranks=False), found, options, reductions, even=False)
+        return _program(other, _hooked(other, options, for_all_ranks=False), found, options, outer, even=False)
 
     def each_rank() -> tuple[Program, ...]:
         return as_each_rank(traced, found, of_rank)
@@ -113,7 +120,7 @@ def capture_traced(traced: TracedFrame, options: Options, unwrapped: Reductions 
         own=OwnCapture(
             frame=identity_of(traced.frame),
             axes=axes_spoken_of(traced, program, found, around),
-            held=held_tensors(hooked.exported, reductions),
+            held=held_tensors(hooked.exported, outer),
             unless_compared=(general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             alone=alone,
         ),
@@ -147,7 +154,7 @@ def _program(
     hooked: Hooked,
     root: Root,
     options: Options,
-    reductions: Reductions,
+    outer: Outer,
     *,
     even: bool = True,
 ) -> Program:
@@ -155,8 +162,10 @@ def _program(
     graph, mesh = exported.joint.graph, root.mesh.description
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
-    outer = outer_gradients(exported, root.mesh, reductions)
-    boundary = PlacedBoundary(exported, root, options, size_values, outer, even=even)
+    gradients = outer_gradients(exported, root.mesh, outer)
+    samples = Samples(exported, sample_axes(root.mesh, outer), mesh)
+    graph.meta[SAMPLES] = samples.axes
+    boundary = PlacedBoundary(exported, root, options, size_values, gradients, samples=samples, even=even)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
     coordinates = resolve_coordinates(graph, mesh)
@@ -181,12 +190,17 @@ def _program(
         blockers=tuple(blockers),
         assumptions=(
             *root.assumptions,
-            *outer_assumptions(outer, root.mesh),
+            *outer_assumptions(gradients, root.mesh, _with_gradient(outputs)),
             *boundary.assumptions(),
             *groups.assumptions,
             *hooked.assumptions,
         ),
     )
+
+
+def _with_gradient(outputs: Sequence[ProgramOutput]) -> frozenset[str]:
+    """Names of the inputs whose gradients leave the program."""
+    return frozenset(item.name.split(".", 1)[1] for item in outputs if item.kind is OutputKind.GRADIENT)
 
 
 def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True) -> Hooked:

@@ -24,7 +24,7 @@ from verifycompile.torch_interface.dynamo import (
     trace_frame,
 )
 from verifycompile.torch_interface.optimizers import step_of
-from verifycompile.torch_interface.outer import without_outer_wrappers
+from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
 
 def capture_model(
@@ -36,11 +36,11 @@ def capture_model(
     """
 
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
-        implementation = capture_traced(traced, options, reductions)
+        implementation = capture_traced(traced, options, outer)
         spec = recover_spec(options, implementation)
         return spec, with_unwritten(spec, implementation)
 
-    function, reductions = without_outer_wrappers(_uncompiled(model))
+    function, outer = without_outer_wrappers(_uncompiled(model))
     step = step_of(function)
     frame = frame_of_call(step or function, args, kwargs)
     with torch.no_grad() if step is not None else contextlib.nullcontext():

@@ -15,7 +15,7 @@ from verifycompile.capture.meshes import Root, meshes_of
 from verifycompile.capture.names import SourcePath
 from verifycompile.program import Program, Role
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, source_name
-from verifycompile.torch_interface.outer import Reductions
+from verifycompile.torch_interface.outer import Outer
 
 
 def identity_of(frame: Frame) -> str:
@@ -47,7 +47,7 @@ def axes_spoken_of(traced: TracedFrame, program: Program, root: Root, around: Se
     return tuple(sorted(axis for axis in axes if sizes[axis].size > 1))
 
 
-def held_tensors(exported: Export, reductions: Reductions) -> dict[str, torch.Tensor]:
+def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
     """Parameters, buffers, and tensors of closures and modules' globals: what is no argument of the frame, by name.
 
     Without the parameters of a data-parallel wrapper, which keeps them equal itself, perhaps later.
@@ -57,7 +57,7 @@ def held_tensors(exported: Export, reductions: Reductions) -> dict[str, torch.Te
     held: dict[str, torch.Tensor] = {}
     placeholders = traced.graph.graph.find_nodes(op="placeholder")
     for placeholder, name, value in zip(placeholders, exported.names, traced.example_inputs, strict=True):
-        if not isinstance(value, torch.Tensor) or id(value) in reductions:
+        if not isinstance(value, torch.Tensor) or id(value) in outer.reductions:
             continue
         path = SourcePath.parse(source_name(placeholder))
         outside = path is not None and (path.scope == "G" or path.variable in free)

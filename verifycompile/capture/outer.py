@@ -4,59 +4,146 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile.capture.boundary import Export
-from verifycompile.capture.layouts import Placements
+from verifycompile.capture.layouts import LayoutError, Placements
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, group_ranks
-from verifycompile.torch_interface.outer import OuterReduction, Reductions
+from verifycompile.torch_interface.outer import Outer, OuterReduction
 
 
 @dataclasses.dataclass(frozen=True)
 class OuterGradient:
-    """On ``axes`` the gradient leaves the graph as each rank's own, of which ``wrapper`` takes the ``reduction``."""
+    """On ``axes`` the gradient leaves the graph as each rank's own, of which ``wrapper`` takes the ``reduction``.
+
+    ``kept``: axes of which the reduction is left to a later step, since ``setting`` switched it off.
+    ``unknown``: why nothing can be said of what becomes of the gradient.
+    """
 
     wrapper: str
     axes: tuple[int, ...]
     reduction: str
+    kept: tuple[int, ...] = ()
+    setting: str = ""
+    casts: tuple[str, ...] = ()
+    unknown: str = ""
+    gathers: bool = False
 
     def around(self, own: Placements) -> Placements:
-        """``own`` on the other axes."""
+        """``own`` on the other axes. Raises ``LayoutError`` VC206 where the contract is not understood."""
+        if self.unknown:
+            raise LayoutError(
+                "VC206",
+                f"what `{self.wrapper}` makes of the gradients is not known: {self.unknown}. Say with "
+                "`grad_placements` how they may leave the program, or take the setting away.",
+            )
         partial: Placement = Partial(self.reduction)
         return tuple(partial if axis in self.axes else item for axis, item in enumerate(own))
 
 
-def outer_gradients(exported: Export, root: RootMesh, reductions: Reductions) -> dict[str, OuterGradient]:
-    """Parameter name -> what becomes of its gradient; without those whose group is no product of mesh axes."""
+def outer_gradients(exported: Export, root: RootMesh, outer: Outer) -> dict[str, OuterGradient]:
+    """Parameter name -> what becomes of its gradient."""
     found: dict[str, OuterGradient] = {}
     for position, value in enumerate(exported.traced.example_inputs):
-        reduction = reductions.get(id(value))
-        axes = None if reduction is None else _axes(reduction, root)
-        if reduction is not None and axes is not None:
-            found[exported.names[position].name] = OuterGradient(reduction.wrapper, axes, reduction.reduction)
+        contract = outer.reductions.get(id(value))
+        if contract is not None:
+            found[exported.names[position].name] = _over_axes(contract, root)
     return found
 
 
-def _axes(reduction: OuterReduction, root: RootMesh) -> tuple[int, ...] | None:
-    spans = root.spans(reduction.mesh)
+def sample_axes(root: RootMesh, outer: Outer) -> dict[str, tuple[int, ...]]:
+    """Wrapper -> mesh axes of several ranks that hold samples of their own under it."""
+    found: dict[str, dict[int, None]] = {}
+    for contract in outer.contracts:
+        spans = _spans(contract, root) or {}
+        axes = [axis for span in spans.values() for axis in span if root.description.axes[axis].size > 1]
+        found.setdefault(contract.wrapper, {}).update(dict.fromkeys(axes))
+    return {wrapper: tuple(sorted(axes)) for wrapper, axes in found.items() if axes}
+
+
+def _over_axes(contract: OuterReduction, root: RootMesh) -> OuterGradient:
+    spans = _spans(contract, root)
+    unknown = contract.unknown
+    if spans is None:
+        ranks = [list(group_ranks(contract.mesh.get_group(dimension))) for dimension in contract.dimensions]
+        unknown = f"its ranks {ranks[0]} are no product of axes of the mesh of this program"
+        spans = {}
+    axes = tuple(axis for span in spans.values() for axis in span)
+    kept = tuple(axis for dimension in contract.kept for axis in spans.get(dimension, ()))
+    return OuterGradient(
+        contract.wrapper,
+        axes,
+        contract.reduction,
+        kept,
+        contract.setting if kept else "",
+        contract.casts,
+        unknown,
+        contract.gathers,
+    )
+
+
+def _spans(contract: OuterReduction, root: RootMesh) -> dict[int, tuple[int, ...]] | None:
+    """Dimension of the wrapper's mesh -> axes of the root; None where one is no product of axes."""
+    spans = root.spans(contract.mesh)
     if spans is not None:
-        return tuple(axis for dimension in reduction.dimensions for axis in spans[dimension])
-    lines = [axes_of_line(group_ranks(reduction.mesh.get_group(d)), root.description) for d in reduction.dimensions]
-    return None if None in lines else tuple(axis for line in lines for axis in line or ())
+        return {dimension: spans[dimension] for dimension in contract.dimensions}
+    found: dict[int, tuple[int, ...]] = {}
+    for dimension in contract.dimensions:
+        line = axes_of_line(group_ranks(contract.mesh.get_group(dimension)), root.description)
+        if line is None:
+            return None
+        found[dimension] = line
+    return found
 
 
-def outer_assumptions(gradients: Mapping[str, OuterGradient], root: RootMesh) -> tuple[str, ...]:
-    """The contracts as sentences, one for each wrapper and reduction."""
-    counts = collections.Counter(gradients.values())
+def outer_assumptions(
+    gradients: Mapping[str, OuterGradient], root: RootMesh, with_gradient: Collection[str]
+) -> tuple[str, ...]:
+    """The contracts as sentences, one for each wrapper and setting.
+
+    ``with_gradient``: parameters whose gradient leaves the graph; where none does, nothing is said of gradients.
+    """
+    counts = collections.Counter(
+        gradient for name, gradient in gradients.items() if name in with_gradient and not gradient.unknown
+    )
     lines: list[str] = []
     for gradient, count in counts.items():
-        over = ", ".join(root.description.axes[axis].name for axis in gradient.axes)
-        what = "takes the mean of" if gradient.reduction == "avg" else "sums"
-        gathers = ", and gathers the parameters before" if gradient.wrapper == "fully_shard" else ""
-        done = f"`{gradient.wrapper}` {what} the gradients of {count} parameters over {over}{gathers}"
-        if gradient.reduction == "avg":
-            done += "; a loss outside of it is the mean over the ranks too"
-        lines.append(f"outside of the graph, {done}")
+        lines.extend(_sentences(gradient, count, root))
+    gathered = {
+        gradient.wrapper for name, gradient in gradients.items() if gradient.gathers and name not in with_gradient
+    }
+    lines.extend(f"outside of the graph, `{wrapper}` gathers the parameters before" for wrapper in sorted(gathered))
     return tuple(lines)
+
+
+def _sentences(gradient: OuterGradient, count: int, root: RootMesh) -> list[str]:
+    wrapper = gradient.wrapper
+    gathers = ", and gathers the parameters before" if gradient.gathers else ""
+    outside = "; a loss outside of it is the mean over the ranks too" if gradient.reduction == "avg" else ""
+    now = tuple(axis for axis in gradient.axes if axis not in gradient.kept)
+    lines: list[str] = []
+    if gradient.kept:
+        later = "the mean" if gradient.reduction == "avg" else "the sum"
+        loss = ", and a loss outside of the graph is the mean over the ranks too" if outside and not now else ""
+        lines.append(
+            f"gradients of this step are accumulated on each rank, not reduced ({gradient.setting}): those of {count} "
+            f"parameters of `{wrapper}` over {_names(gradient.kept, root)}; a later step must take {later} of what was "
+            f"accumulated{loss}"
+        )
+    if now or not gradient.kept:
+        what = "takes the mean of" if gradient.reduction == "avg" else "sums"
+        lines.append(
+            f"outside of the graph, `{wrapper}` {what} the gradients of {count} parameters over "
+            f"{_names(now, root)}{gathers}{outside}"
+        )
+    elif gathers:
+        lines.append(f"outside of the graph, `{wrapper}` gathers the parameters before")
+    if gradient.casts:
+        lines.append(f"casts of `{wrapper}`, which {' and '.join(gradient.casts)}, are treated as identities")
+    return lines
+
+
+def _names(axes: tuple[int, ...], root: RootMesh) -> str:
+    return ", ".join(root.description.axes[axis].name for axis in axes)

@@ -26,6 +26,7 @@ from verifycompile.capture.layouts import (
 from verifycompile.capture.meshes import Root
 from verifycompile.capture.names import tensors_of_modules
 from verifycompile.capture.outer import OuterGradient
+from verifycompile.capture.samples import Samples
 from verifycompile.capture.sizes import substitute
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -61,6 +62,7 @@ class PlacedBoundary:
         size_values: Mapping[sympy.Symbol, sympy.Expr],
         outer: Mapping[str, OuterGradient],
         *,
+        samples: Samples,
         even: bool = True,
     ) -> None:
         self.blockers: list[Blocker] = []
@@ -71,6 +73,7 @@ class PlacedBoundary:
         self._options = options
         self._size_values = size_values
         self._outer = outer
+        self._samples = samples
         self._even = even
         self._own_names = {spec_name: name for name, spec_name in options.param_names.items()}
         self._fed_layouts = layouts_of_from_local(exported, root.mesh)
@@ -152,7 +155,8 @@ class PlacedBoundary:
             between = False
             declared = by_pattern(self._options.param_placements, self._own_names.get(name, name))
             fed = None
-        chosen = declared or fed or (Replicate(),) * len(self._mesh.axes)
+        default = self._samples.default(flat, name, shape, fed) if role is Role.INPUT and not declared else None
+        chosen = declared or default or (Replicate(),) * len(self._mesh.axes)
         placements = self._checked(name, chosen, len(shape))
         if between and declared:
             means = frozenset(axis for outer in self._outer.values() if outer.reduction == "avg" for axis in outer.axes)
@@ -189,7 +193,7 @@ class PlacedBoundary:
     def assumptions(self) -> tuple[str, ...]:
         """What was taken from the graphs before. Call it after ``inputs``."""
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
-        return tuple(
+        return self._samples.assumptions() + tuple(
             f"`{name}` is placed ({layout}), as the graph before a graph break returned it"
             for name, layout in layouts.items()
         )
@@ -207,9 +211,9 @@ class PlacedBoundary:
         """Mesh axes over which a wrapper takes the mean of a gradient that leaves the graph as each rank's own."""
         owner_name = name.split(".", 1)[1] if kind is OutputKind.GRADIENT else ""
         if owner_name in self._between:
-            return self._between[owner_name].means
+            return _means_of(self._between[owner_name])
         outer = self._outer.get(owner_name)
-        if outer is None or placements is None or outer.reduction != "avg":
+        if outer is None or placements is None or outer.unknown or outer.reduction != "avg":
             return frozenset()
         return frozenset(axis for axis in outer.axes if isinstance(placements[axis], Partial))
 
@@ -359,6 +363,11 @@ class PlacedBoundary:
                         f"option `{option}`: nothing matches `{pattern}`; "
                         f"the {'plain ' if candidates is parameters else ''}tensors are {_listed(sorted(candidates))}.",
                     )
+
+
+def _means_of(layout: ReturnedLayout) -> frozenset[int]:
+    """Where a rank's gradient of its part is that of its own loss. What is a mean already has the gradient of all."""
+    return frozenset(axis for axis in layout.means if layout.placements[axis] != Partial("avg"))
 
 
 def _is_of_booleans(flat: Flat) -> bool:

@@ -122,4 +122,21 @@ CODES = (
             ")"
         ),
     ),
+    Code(
+        code="VC310",
+        title="option or wrapper that does not apply",
+        severity=Severity.ERROR,
+        meaning=(
+            "An option says something that cannot hold of this program: a mesh that its DTensors and wrappers do not "
+            "lie on, placements for what has placements of its own, a name on neither side. Or a wrapper around the "
+            "model is one whose effect on parameters and gradients is not understood."
+        ),
+        reason="What is ignored would leave a question other than the one asked.",
+        example=(
+            "other = init_device_mesh('cuda', (8,), mesh_dim_names=('tp',))\n"
+            "torch.compile(model, backend='verify', options={'mesh': other})      # the DTensors lie on another mesh"
+        ),
+        fix="Take the option away, or correct what the message names.",
+        fixed_example="torch.compile(model, backend='verify')",
+    ),
 )

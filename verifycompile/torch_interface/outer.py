@@ -1,15 +1,18 @@
 """Data-parallel wrappers that communicate outside of the graph: DDP, ``replicate``, ``fully_shard``.
 
 Their hooks gather parameters before the compiled code runs and reduce gradients after it; Dynamo skips them. What they
-do to each gradient is a contract that the proof assumes and the report lists.
+do to each gradient is read from their state at the time of the call: which parameters they manage, over which ranks
+they reduce, by what they divide, whether this step reduces at all. The proof assumes it, and the report lists it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
+import types
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,193 +20,334 @@ from torch import nn
 from torch.distributed import _composable_state
 from torch.distributed._composable.contract import STATE_KEY, _get_registry
 from torch.distributed._composable.replicate import _ReplicateState, replicate
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks import _reducer_allreduce_and_upcast_hook
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-
-from verifycompile.torch_interface.globalize import Globalizer
-
-_CODE = (
-    "/torch/distributed/tensor/parallel/ddp.py",
-    "/torch/distributed/fsdp/",
-    "/torch/distributed/_composable/",
-    "/torch/nn/parallel/",
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class OuterReduction:
-    """What ``wrapper`` makes of a gradient: its ``reduction`` ("avg" or "sum") over dimensions of a mesh."""
+    """What ``wrapper`` makes of a gradient: its ``reduction`` ("avg" or "sum") over dimensions of a mesh.
+
+    ``kept``: those of the dimensions over which this step leaves the gradient as each rank's own, since ``setting``
+    switched its reduction off; a later step reduces what was accumulated. ``casts``: dtypes that the wrapper computes
+    or communicates in. ``unknown``: why nothing can be said of the gradient, empty where the contract is understood.
+    ``gathers``: the wrapper holds the parameters in shards and gathers them before use.
+    """
 
     wrapper: str
     mesh: DeviceMesh
     dimensions: tuple[int, ...]
     reduction: str
+    kept: tuple[int, ...] = ()
+    setting: str = ""
+    casts: tuple[str, ...] = ()
+    unknown: str = ""
+    gathers: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks whose gradients are reduced together."""
+        count = 1
+        for dimension in self.dimensions:
+            count *= self.mesh.size(dimension)
+        return count
+
+    def same_promise(self, other: OuterReduction) -> bool:
+        """Whether both end in the same gradient once a step reduces: accumulation steps leave it for a later one."""
+        return dataclasses.replace(self, kept=(), setting="") == dataclasses.replace(other, kept=(), setting="")
 
 
-Reductions = dict[int, OuterReduction]
-"""Identity of a parameter -> what becomes of its gradient outside of the graph."""
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    """The wrappers of a program. ``reductions``: identity of a parameter -> what becomes of its gradient outside.
+
+    ``around``: contracts of the wrappers in whose forward the program runs, whether or not it reads their parameters.
+    """
+
+    reductions: dict[int, OuterReduction] = dataclasses.field(default_factory=dict[int, OuterReduction])
+    around: tuple[OuterReduction, ...] = ()
+
+    def joined(self, other: Outer) -> Outer:
+        """Both; ``other`` decides where they differ."""
+        return Outer({**self.reductions, **other.reductions}, tuple(dict.fromkeys((*self.around, *other.around))))
+
+    @property
+    def contracts(self) -> tuple[OuterReduction, ...]:
+        """Each once."""
+        return tuple(dict.fromkeys((*self.reductions.values(), *self.around)))
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether gradients of several ranks are reduced together."""
+        return any(contract.ranks > 1 for contract in self.contracts)
 
 
-def outer_reductions(parameters: Sequence[Any]) -> Reductions:
-    """The contracts of those of ``parameters`` that a wrapper manages right now, wrapped by whatever module."""
+def outer_of(parameters: Sequence[Any]) -> Outer:
+    """The wrappers that manage ``parameters`` or whose forward runs, as they are set right now."""
     wanted = {id(value) for value in parameters if isinstance(value, nn.Parameter)}
-    if not wanted:
-        return {}
-    found: Reductions = {}
-    for managed, reduction in _all_managed():
-        for parameter in managed:
-            if id(parameter) in wanted:
-                found[id(parameter)] = reduction
-    return found
+    found: dict[int, OuterReduction] = {}
+    around: list[OuterReduction] = []
+    for state in fully_shard_states():
+        for held in of_fully_shard(state):
+            if id(held.parameter) in wanted:
+                found[id(held.parameter)] = held.reduction
+    for state in states_in_forward():
+        around.extend(contract_of_group(group) for group in state._fsdp_param_groups)
+    active = active_ddp()
+    if active is not None:
+        contract = contract_of_ddp(active, ddp_name(active))
+        around.append(contract)
+        found.update({id(value): contract for value in managed_by_ddp(active) if id(value) in wanted})
+    return Outer(found, tuple(dict.fromkeys(around)))
 
 
-def _all_managed() -> Iterator[tuple[Sequence[nn.Parameter], OuterReduction]]:
+def fully_shard_states() -> Iterator[FSDPState]:
+    """The states of all modules that ``fully_shard`` or the ``replicate`` built on it was called on, each once."""
+    seen: set[int] = set()
     for module in list(_composable_state._module_state_mapping):
         state = _composable_state._get_module_state(module)
-        if isinstance(state, FSDPState):
-            yield from (([held.parameter], held.reduction) for held in _of_fully_shard(state))
+        if isinstance(state, FSDPState) and id(state) not in seen:
+            seen.add(id(state))
+            yield state
+
+
+def states_in_forward() -> list[FSDPState]:
+    """Those in whose forward the code that calls this runs.
+
+    A state that was left by an exception still says so: its module must be one that the Python stack holds.
+    """
+    states = [state for state in fully_shard_states() if state._training_state is TrainingState.FORWARD]
+    if not states:
+        return []
+    called = {id(value) for value in _on_the_stack()}
+    return [state for state in states if any(id(module) in called for module in state._modules)]
+
+
+def _on_the_stack() -> Iterator[Any]:
+    """The objects whose methods are being called."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame.f_locals.get("self")
+        frame = frame.f_back
+
+
+def active_ddp() -> DistributedDataParallel | None:
+    """The ``DistributedDataParallel`` whose forward runs, that inside of ``replicate`` included."""
     active = DistributedDataParallel._get_active_ddp_module()
-    if active is not None:
-        yield from _of_ddp(active)
+    if active is None or ddp_name(active) != "replicate":
+        return active
+    # An exception leaves that of `replicate` behind: its module must be one that the Python stack holds.
+    states = (replicate_state(value) for value in _on_the_stack() if isinstance(value, nn.Module))
+    return active if any(state is not None and vars(state).get("_ddp") is active for state in states) else None
 
 
-def _of_ddp(
-    wrapper: DistributedDataParallel, name: str = "DistributedDataParallel"
-) -> Iterator[tuple[Sequence[nn.Parameter], OuterReduction]]:
-    if wrapper._comm_hooks:
-        return  # A communication hook may do anything.
-    ignored = wrapper.parameters_to_ignore
-    managed = [value for key, value in wrapper.module.named_parameters() if key not in ignored]
-    yield managed, OuterReduction(name, _mesh_of(wrapper.process_group), (0,), "avg")
+def ddp_name(wrapper: DistributedDataParallel) -> str:
+    """``replicate`` wraps a list of the parameters that it manages."""
+    return "replicate" if isinstance(wrapper.module, nn.ParameterList) else "DistributedDataParallel"
+
+
+def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
+    """The parameters that it reduces: those it found when it was made, without those it was told to ignore."""
+    return list(wrapper._module_parameters)
+
+
+def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDataParallel") -> OuterReduction:
+    """What ``DistributedDataParallel`` does to the gradients that it manages, as it is set right now."""
+    held = vars(wrapper).get("device_mesh")
+    mesh = held if isinstance(held, DeviceMesh) else mesh_of(wrapper.process_group)
+    is_kept = not wrapper.require_backward_grad_sync
+    casts: list[str] = []
+    precision = wrapper.mixed_precision
+    if precision is not None:
+        casts = [f"computes in {precision.param_dtype}", f"reduces in {precision.reduce_dtype}"]
+    unknown = _not_reduced_as_usual(wrapper)
+    for hook, state in getattr(wrapper, "_comm_hooks", ()):
+        compressed = _COMPRESSING.get(hook)
+        casts += [] if compressed is None else [f"reduces in {compressed}"]
+        if not _takes_the_mean(hook, state, wrapper):
+            hook_name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            unknown = f"its communication hook `{hook_name}` may do anything with the gradients"
+    setting = f"{'set_requires_gradient_sync(False)' if name == 'replicate' else 'no_sync()'}" if is_kept else ""
+    return OuterReduction(name, mesh, (0,), "avg", (0,) if is_kept else (), setting, tuple(casts), unknown)
+
+
+_COMPRESSING = {
+    default_hooks.fp16_compress_hook: torch.float16,
+    default_hooks.bf16_compress_hook: torch.bfloat16,
+}
+
+
+def _takes_the_mean(hook: Any, state: Any, wrapper: DistributedDataParallel) -> bool:
+    """Whether it is one of torch's own hooks that take the mean, over the ranks of the wrapper."""
+    if hook is _reducer_allreduce_and_upcast_hook:
+        return True
+    if hook is not default_hooks.allreduce_hook and hook not in _COMPRESSING:
+        return False
+    group = dist.distributed_c10d._get_default_group() if state is None else state
+    return dist.get_process_group_ranks(group) == dist.get_process_group_ranks(wrapper.process_group)
+
+
+def _not_reduced_as_usual(wrapper: DistributedDataParallel) -> str:
+    """What about the wrapper makes that its reducer does not take the mean of all that it manages."""
+    if wrapper._delay_all_reduce_params:
+        return "`delay_all_reduce_named_params` reduces some gradients by a hook of another tensor"
+    if wrapper._join_config.enable:
+        return "inside of `join()` ranks without inputs left take part in the mean"
+    reduced = {id(value): value for value in wrapper._module_parameters if value.requires_grad}
+    known = wrapper._get_ddp_logging_data().get("num_parameter_tensors")
+    if known != len(reduced):
+        return f"`requires_grad` changed since it was made: it reduces {known} gradients of {len(reduced)}"
+    return ""
 
 
 @functools.lru_cache(maxsize=8)
-def _mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
+def mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
     """A mesh over an existing group; nothing is communicated."""
     return DeviceMesh.from_group(group, "cpu", mesh_dim_names=("data_parallel",))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Held:
-    """The parameter that a module holds now, FSDP's ``record`` of it, and in what dtype it is gathered."""
+class Held:
+    """The parameter that a module holds now, FSDP's ``record`` of it, and what becomes of its gradient."""
 
     parameter: nn.Parameter
     record: Any
-    dtype: torch.dtype | None
     reduction: OuterReduction
 
 
-def _of_fully_shard(state: FSDPState) -> Iterator[_Held]:
+def of_fully_shard(state: FSDPState) -> Iterator[Held]:
+    """The parameters that ``fully_shard`` manages in this state."""
     for group in state._fsdp_param_groups:
-        mesh = group.mesh_info
-        dimensions = tuple(dim for dim in (mesh.replicate_mesh_dim, mesh.shard_mesh_dim) if dim is not None)
-        ranks = 1
-        for dim in dimensions:
-            ranks *= mesh.mesh.size(dim)
-        factor = group.gradient_divide_factor
-        if factor not in (None, 1, ranks):
-            continue  # Neither a sum nor a mean.
-        reduction = "sum" if factor == 1 and ranks > 1 else "avg"
-        contract = OuterReduction("fully_shard", mesh.mesh, dimensions, reduction)
+        contract = contract_of_group(group)
         for record in group.fsdp_params:
             held = record._module_info.module._parameters.get(record._module_info.param_name)
             if held is not None:
-                yield _Held(held, record, group.mp_policy.param_dtype, contract)
+                yield Held(held, record, contract)
 
 
-def without_outer_wrappers(model: Any) -> tuple[Any, Reductions]:
-    """``model`` as its compiled code sees it, with whole parameters and without the wrappers' hooks, and the contracts.
+def contract_of_group(group: FSDPParamGroup) -> OuterReduction:
+    """What becomes of the gradients of a group of parameters that are communicated together, as it is set now."""
+    info = group.mesh_info
+    dimensions = tuple(dim for dim in (info.replicate_mesh_dim, info.shard_mesh_dim) if dim is not None)
+    kept: tuple[int, ...] = ()
+    setting = ""
+    if not group.reduce_grads:
+        kept, setting = dimensions, "set_requires_gradient_sync(False)"
+    elif not group.all_reduce_grads and info.replicate_mesh_dim is not None:
+        kept, setting = (info.replicate_mesh_dim,), "set_requires_all_reduce(False)"
+    policy = group.mp_policy
+    casts = [f"computes in {policy.param_dtype}"] if policy.param_dtype is not None else []
+    casts += [f"reduces in {policy.reduce_dtype}"] if policy.reduce_dtype is not None else []
+    name = "fully_shard" if info.shard_mesh_dim is not None else "replicate"
+    found = OuterReduction(
+        name, info.mesh, dimensions, "avg", kept, setting, tuple(casts), gathers=info.shard_mesh_dim is not None
+    )
+    factor = group.gradient_divide_factor
+    if factor == 1 and found.ranks > 1:
+        found = dataclasses.replace(found, reduction="sum")
+    return dataclasses.replace(found, unknown=_beyond_division(group, found))
 
-    ``model`` itself where it has no such wrapper. It is never modified.
-    """
-    if not isinstance(model, nn.Module):
-        return model, {}
-    if not any(_is_wrapper(module) for module in model.modules()):
-        return model, {}
-    unwrapper = _Unwrapper(model)
-    return unwrapper(model), unwrapper.reductions
+
+def _beyond_division(group: FSDPParamGroup, contract: OuterReduction) -> str:
+    """What about the group makes that its gradients are neither summed nor averaged."""
+    if group._all_reduce_hook is not None:
+        return "its hook of `set_all_reduce_hook` may do anything with the gradients"
+    comm: Any
+    for comm, kind in ((group._reduce_scatter_comm, DefaultReduceScatter), (group._all_gather_comm, DefaultAllGather)):
+        # Torch's own communicators differ in where they take memory from.
+        if not isinstance(comm, kind) and not type(comm).__module__.startswith("torch.distributed."):
+            return f"its communication is done by `{type(comm).__qualname__}`, which may do anything"
+    factor = group.gradient_divide_factor
+    if factor not in (None, 1, contract.ranks):
+        return f"`set_gradient_divide_factor({factor:g})` divides neither by 1 nor by its {contract.ranks} ranks"
+    if factor not in (None, 1) and _divides_twice(group):
+        return "torch divides by `set_gradient_divide_factor` twice on an axis of one shard in this setting"
+    return ""
 
 
-def _is_wrapper(module: nn.Module) -> bool:
-    is_sharded = isinstance(_composable_state._get_module_state(module), FSDPState)
-    return is_sharded or isinstance(module, DistributedDataParallel) or _replicate_state(module) is not None
+def _divides_twice(group: FSDPParamGroup) -> bool:
+    """Where nothing is scattered torch divides while it copies, and after the reduction if that is a plain sum."""
+    dimension = group.mesh_info.shard_mesh_dim
+    shards = 1 if dimension is None else group.mesh_info.mesh.size(dimension)
+    given = group.mp_policy.reduce_dtype
+    dtypes = {record.sharded_param.dtype for record in group.fsdp_params} if given is None else {given}
+    is_plain_sum = group.force_sum_reduction_for_comms or not dtypes <= {torch.float32, torch.bfloat16}
+    return shards == 1 and is_plain_sum
 
 
-def _replicate_state(module: nn.Module) -> _ReplicateState | None:
+def replicate_state(module: nn.Module) -> _ReplicateState | None:
+    """What ``torch.distributed._composable.replicate`` keeps of a module that it was called on."""
     if STATE_KEY not in vars(module) or "replicate" not in (_get_registry(module) or {}):
         return None
     return replicate.state(module)
 
 
-class _Unwrapper(Globalizer):
-    """Copies without data-parallel wrappers; what other parallelism put into the modules stays."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(self._unsharded)
-        self.reductions: Reductions = {}
-        self._sharded: dict[int, _Held] = {}
-        for module in model.modules():
-            state = _composable_state._get_module_state(module)
-            if isinstance(state, FSDPState):
-                self._sharded.update({id(held.parameter): held for held in _of_fully_shard(state)})
-            elif isinstance(module, DistributedDataParallel):
-                for managed, reduction in _of_ddp(module):
-                    self.reductions.update(dict.fromkeys(map(id, managed), reduction))
-            elif (replicated := _replicate_state(module)) is not None:
-                self._replicated(module, replicated)
-
-    def _replicated(self, module: nn.Module, state: _ReplicateState) -> None:
-        if state.has_initialized:
-            mesh, hooked = _mesh_of(state._ddp.process_group), bool(state._ddp._comm_hooks)
-        else:
-            mesh, hooked = state._init_kwargs.get("device_mesh"), bool(state._comm_hook_args)
-            mesh = _mesh_of(dist.distributed_c10d._get_default_group()) if mesh is None else mesh
-        if not hooked:
-            reduction = OuterReduction("replicate", mesh, (0,), "avg")
-            self.reductions.update(dict.fromkeys(map(id, module.parameters()), reduction))
-
-    def _module(self, module: nn.Module) -> nn.Module:
-        if isinstance(module, DistributedDataParallel):
-            self.replace(module, self(module.module))
-            return self(module)
-        return super()._module(module)
-
-    def _unsharded(self, tensor: torch.Tensor) -> torch.Tensor:
-        held = self._sharded.get(id(tensor))
-        if held is None:
-            return tensor
-        whole = torch.empty(held.record._orig_size, dtype=held.dtype or tensor.dtype, device=tensor.device)
-        inner = held.record._unsharded_dtensor_spec
-        if inner is not None:
-            whole = DTensor.from_local(
-                whole, inner.mesh, inner.placements, run_check=False, shape=tensor.shape, stride=inner.stride
-            )
-        parameter = nn.Parameter(whole, requires_grad=tensor.requires_grad)
-        self.reductions[id(parameter)] = held.reduction
-        return parameter
-
-    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 (of the base class)
-        return _is_code_of_wrappers(hook)
-
-    def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
-        """Forwards stay."""
-
-    def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
-        kind = type(module)
-        while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith("torch.distributed"):
-            kind = kind.__bases__[1]
-        return kind
-
-    def _strip_parametrizations(
-        self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
-    ) -> None:
-        """Parametrizations stay."""
+def of_replicate(module: nn.Module, state: _ReplicateState) -> tuple[list[nn.Parameter], OuterReduction]:
+    """The parameters that ``replicate`` manages or will manage, and what becomes of their gradients."""
+    if state.has_initialized:
+        managed, contract = managed_by_ddp(state._ddp), contract_of_ddp(state._ddp, "replicate")
+    else:
+        managed, contract = _before_its_first_call(module, state)
+    if state._comm_hook_args:
+        unknown = "its communication hook may do anything with the gradients"
+        contract = dataclasses.replace(contract, unknown=unknown)
+    kept = ((0,), "set_requires_gradient_sync(False)") if state._no_sync else ((), "")
+    return managed, dataclasses.replace(contract, kept=kept[0], setting=kept[1])
 
 
-def _is_code_of_wrappers(function: object) -> bool:
-    while isinstance(function, functools.partial):
-        function = cast("functools.partial[Any]", function).func
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
-    return code is not None and any(part in code.co_filename.replace("\\", "/") for part in _CODE)
+def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[list[nn.Parameter], OuterReduction]:
+    ignored: set[nn.Module] = state._init_args[1] if state._init_args else set()
+    will_be = _ReplicateState()
+    will_be._collect_params(module, ignored, {value for one in ignored for value in one.parameters()})
+    settings = dict(state._init_kwargs)
+    mesh, group = settings.get("device_mesh"), settings.get("process_group")
+    if mesh is None:
+        mesh = mesh_of(dist.distributed_c10d._get_default_group() if group is None else group)
+    not_understood = [name for name in ("mixed_precision", "delay_all_reduce_named_params") if settings.get(name)]
+    unknown = f"its argument `{not_understood[0]}` is not understood" if not_understood else ""
+    return list(will_be._param_list), OuterReduction("replicate", mesh, (0,), "avg", unknown=unknown)
+
+
+FIRST_FSDP = (
+    "`FullyShardedDataParallel` (FSDP1) is not understood: its parameters are parts of flat tensors that it gathers "
+    "and reduces by itself. Use `torch.distributed.fsdp.fully_shard`."
+)
+
+
+def holds_first_fsdp(model: nn.Module) -> bool:
+    """Whether a module of ``model`` is wrapped in the first ``FullyShardedDataParallel``."""
+    return any(isinstance(module, FullyShardedDataParallel) for module in model.modules())
+
+
+def runs_in_first_fsdp() -> bool:
+    """Whether the forward of a first ``FullyShardedDataParallel`` runs."""
+    return any(isinstance(value, FullyShardedDataParallel) for value in _on_the_stack())
+
+
+def is_buffer_of_wrapped(value: torch.Tensor) -> bool:
+    """Whether the tensor lies in the memory of a buffer of a model whose wrapper's forward runs."""
+    memory = _memory(value)
+    return memory is not None and any(_memory(buffer) == memory for buffer in _buffers_of_wrapped())
+
+
+def _buffers_of_wrapped() -> Iterator[torch.Tensor]:
+    active = active_ddp()
+    if active is not None:
+        yield from active.module.buffers()
+    for state in states_in_forward():
+        for module in state._modules:
+            yield from module.buffers()
+
+
+def _memory(value: torch.Tensor) -> int | None:
+    try:
+        return value.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None  # A tensor without memory of its own, as fake ones are.

@@ -27,13 +27,14 @@ class ReturnedLayout:
     """``placements`` over ``axes`` of a tensor that a verified graph returned.
 
     ``mesh``: the mesh of that graph; None where it had none. ``means``: axes over which wrappers take the mean of the
-    gradients of the graph's parameters.
+    gradients of the graph's parameters. ``samples``: axes whose ranks hold samples of their own under wrappers.
     """
 
     axes: tuple[MeshAxis, ...]
     placements: tuple[Placement, ...]
     mesh: DeviceMesh | None = None
     means: frozenset[int] = frozenset()
+    samples: frozenset[int] = frozenset()
 
     @property
     def is_whole(self) -> bool:

@@ -1,0 +1,135 @@
+"""A model as its compiled code sees it: without the hooks of data-parallel wrappers, and with whole parameters."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed import _composable_state
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel._data_parallel_utils import _unflatten_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from verifycompile.errors import UsageError
+from verifycompile.torch_interface.globalize import Globalizer
+from verifycompile.torch_interface.outer import (
+    FIRST_FSDP,
+    Held,
+    Outer,
+    OuterReduction,
+    contract_of_ddp,
+    holds_first_fsdp,
+    managed_by_ddp,
+    of_fully_shard,
+    of_replicate,
+    replicate_state,
+)
+
+_CODE = (
+    "/torch/distributed/tensor/parallel/ddp.py",
+    "/torch/distributed/fsdp/",
+    "/torch/distributed/_composable/",
+    "/torch/nn/parallel/",
+)
+
+
+def without_outer_wrappers(model: Any) -> tuple[Any, Outer]:
+    """``model`` as its compiled code sees it, with whole parameters and without the wrappers' hooks, and the wrappers.
+
+    ``model`` itself where it has no such wrapper. It is never modified. Raises ``UsageError`` VC310 for a wrapper that
+    is not understood.
+    """
+    if not isinstance(model, nn.Module):
+        return model, Outer()
+    if holds_first_fsdp(model):
+        raise UsageError("VC310", FIRST_FSDP)
+    if not any(_is_wrapper(module) for module in model.modules()):
+        return model, Outer()
+    unwrapper = _Unwrapper(model)
+    return unwrapper(model), Outer(unwrapper.reductions, tuple(dict.fromkeys(unwrapper.contracts)))
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    is_sharded = isinstance(_composable_state._get_module_state(module), FSDPState)
+    return is_sharded or isinstance(module, DistributedDataParallel) or replicate_state(module) is not None
+
+
+class _Unwrapper(Globalizer):
+    """Copies without data-parallel wrappers; what other parallelism put into the modules stays."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(self._unsharded)
+        self.reductions: dict[int, OuterReduction] = {}
+        self.contracts: list[OuterReduction] = []
+        self._sharded: dict[int, Held] = {}
+        for module in model.modules():
+            state = _composable_state._get_module_state(module)
+            if isinstance(state, FSDPState):
+                for held in of_fully_shard(state):
+                    self._sharded[id(held.parameter)] = held
+                    self.contracts.append(held.reduction)
+            elif isinstance(module, DistributedDataParallel):
+                self._manage(managed_by_ddp(module), contract_of_ddp(module))
+            elif (replicated := replicate_state(module)) is not None:
+                self._manage(*of_replicate(module, replicated))
+
+    def _manage(self, parameters: list[nn.Parameter], contract: OuterReduction) -> None:
+        self.reductions.update(dict.fromkeys(map(id, parameters), contract))
+        self.contracts.append(contract)
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        if isinstance(module, DistributedDataParallel):
+            self.replace(module, self(module.module))
+            return self(module)
+        return super()._module(module)
+
+    def _unsharded(self, tensor: torch.Tensor) -> torch.Tensor:
+        held = self._sharded.get(id(tensor))
+        if held is not None:
+            return self._gathered(tensor, held)
+        localized = getattr(tensor, "_st_info", None)
+        if localized is None:
+            return tensor
+        # DDP around tensor parallelism keeps the local tensors of DTensors, which it makes again before each forward.
+        parameter = nn.Parameter(_unflatten_tensor(tensor.detach(), localized), requires_grad=tensor.requires_grad)
+        if id(tensor) in self.reductions:
+            self.reductions[id(parameter)] = self.reductions[id(tensor)]
+        return parameter
+
+    def _gathered(self, tensor: torch.Tensor, held: Held) -> nn.Parameter:
+        whole = torch.empty(held.record._orig_size, dtype=tensor.dtype, device=tensor.device)
+        inner = held.record._unsharded_dtensor_spec
+        if inner is not None:
+            whole = DTensor.from_local(
+                whole, inner.mesh, inner.placements, run_check=False, shape=tensor.shape, stride=inner.stride
+            )
+        parameter = nn.Parameter(whole, requires_grad=tensor.requires_grad)
+        self.reductions[id(parameter)] = held.reduction
+        return parameter
+
+    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 (of the base class)
+        return _is_code_of_wrappers(hook)
+
+    def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
+        """Forwards stay."""
+
+    def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
+        kind = type(module)
+        while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith("torch.distributed"):
+            kind = kind.__bases__[1]
+        return kind
+
+    def _strip_parametrizations(
+        self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
+    ) -> None:
+        """Parametrizations stay."""
+
+
+def _is_code_of_wrappers(function: object) -> bool:
+    while isinstance(function, functools.partial):
+        function = cast("functools.partial[Any]", function).func
+    code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
+    return code is not None and any(part in code.co_filename.replace("\\", "/") for part in _CODE)
