@@ -192,9 +192,7 @@ def test_ranks_that_wait_for_ever(program: Callable[..., Any], ranks: int, messa
         (lambda x: {"p": x.sin(), "q": x.cos(), "n": 4}, verifycompile.Verdict.UNPROVED),
     ],
 )
-def test_results_belong_together_by_their_places(
-    program: Callable[..., Any], verdict: verifycompile.Verdict
-) -> None:
+def test_results_belong_together_by_their_places(program: Callable[..., Any], verdict: verifycompile.Verdict) -> None:
     x = torch.randn(4, 4)
     spec = torch.fx.symbolic_trace(lambda x: {"p": x.sin(), "q": x.cos(), "n": 3})
     graphs = [torch.fx.symbolic_trace(program)] * 2

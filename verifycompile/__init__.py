@@ -41,8 +41,9 @@ IMPORTED_BEFORE_TORCH = "torch" not in sys.modules
 
 
 def observe() -> None:
-    """Record from now on what code asks torch and the environment about its rank and about the number of ranks."""
+    """Record from now on what code asks about its rank and the number of ranks, and with what modules are made."""
     importlib.import_module("verifycompile.torch_interface.observation").activate()
+    importlib.import_module("verifycompile.torch_interface.constructed").record_constructions()
 
 
 def _is_torch_imported() -> bool:

@@ -25,6 +25,8 @@ class Options:
     ``param_placements``: fully qualified name or ``fnmatch`` pattern of a plain parameter or buffer -> placements.
     ``param_names``: implementation name -> spec name. ``out_placements``: ``output.N`` -> placements.
     ``grad_placements``: name or pattern of a plain parameter -> placements of its gradient.
+    ``per_rank_numbers``: ``fnmatch`` patterns of dotted attribute paths, as ``"layers.*.attention.n_heads"``, that hold
+    a number per rank; an empty sequence says that none does, None says nothing.
     ``inner``: backend that compiles what was verified. ``on_unproved``: ``"error"`` or ``"warn"``.
     """
 
@@ -35,6 +37,7 @@ class Options:
     param_names: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     out_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
     grad_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    per_rank_numbers: tuple[str, ...] | None = None
     inner: str | Callable[..., Any] = "inductor"
     on_unproved: str = "error"
 
@@ -55,6 +58,8 @@ class Options:
             raise UsageError("VC306", "option `spec` must be an nn.Module or a callable.")
         if values.get("mesh") is not None and not isinstance(values["mesh"], DeviceMesh):
             raise UsageError("VC306", "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh.")
+        if values.get("per_rank_numbers") is not None:
+            values["per_rank_numbers"] = _patterns("per_rank_numbers", values["per_rank_numbers"])
         if values.get("on_unproved", "error") not in ("error", "warn"):
             raise UsageError("VC306", 'option `on_unproved` must be "error" or "warn".')
         return Options(**values)
@@ -73,6 +78,12 @@ def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
             raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
         result[name] = cast(Placements, checked)
     return result
+
+
+def _patterns(option: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in cast("list[object]", value)):
+        raise UsageError("VC306", f"option `{option}` must be a list of patterns of attributes.")
+    return tuple(cast("list[str]", value))
 
 
 def _quoted(names: tuple[str, ...] | list[str]) -> str:

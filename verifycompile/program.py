@@ -181,6 +181,8 @@ class Program:
     ``each_rank``: captures what each rank runs, for a program that reads its rank and has one graph for all ranks.
     ``provenance``: how a spec is known; of an implementation, how it is known that every rank runs it.
     ``own``: of a program that this process captured, what it knows of its rank.
+    ``doubt``: of a recovered spec, asks whether another reading of the model's numbers gives another one; called where
+    the programs are not proved equal.
     ``piecewise``: values are put together of parts that end within shards, see ``rewrites/piecewise.py``.
     """
 
@@ -197,6 +199,7 @@ class Program:
     seconds: float = 0.0
     ranks: tuple[Program, ...] = ()
     piecewise: bool = False
+    doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)
     own: OwnCapture | None = dataclasses.field(default=None, compare=False)

@@ -49,7 +49,13 @@ def verify_captured(spec: Program, implementation: Program, options: Options) ->
     """The report on a captured model: on one program for all ranks where there is one, else on each rank's."""
     count = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
     question = Question(spec.provenance, implementation.provenance, count)
-    return dataclasses.replace(_verified(spec, implementation, options), question=question)
+    report = _verified(spec, implementation, options)
+    asked = any(blocker.code == "VC209" for blocker in spec.blockers)
+    doubt = None if report.verdict is Verdict.VERIFIED or asked or spec.doubt is None else spec.doubt()
+    if doubt is not None:
+        # What differs may be the program or the spec that was recovered from it.
+        report = verify_programs(dataclasses.replace(spec, blockers=(*spec.blockers, doubt)), implementation, options)
+    return dataclasses.replace(report, question=question)
 
 
 def _verified(spec: Program, implementation: Program, options: Options) -> Report:

@@ -28,14 +28,15 @@ CAUSE_UNCERTAIN = (
     "that the programs differ is certain; that this line is the cause is not, because the proof stopped here"
 )
 
-_RANK_DEPENDENT = frozenset({"VC203", "VC204", "VC208"})
-"""Blockers under which the captured graph is that of one rank: to run it for all ranks would be meaningless."""
+_INCOMPARABLE = frozenset({"VC203", "VC204", "VC208", "VC209"})
+"""Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
+one of several."""
 
 
 def verify_programs(spec: Program, implementation: Program, options: Options) -> Report:
     """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are."""
     blockers = _distinct((*implementation.blockers, *spec.blockers))
-    fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _RANK_DEPENDENT]
+    fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
     started = time.perf_counter()
     result = RefinementResult(relations={}, mismatch=None) if fatal else check_refinement(spec, implementation)
     seconds = time.perf_counter() - started
@@ -46,7 +47,7 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
         _finding_of_blocker(blocker) for blocker in blockers if (blocker.code, blocker.message) not in reported
     ]
     verdict = Verdict.UNPROVED if findings else Verdict.VERIFIED
-    if findings and not any(blocker.code in _RANK_DEPENDENT for blocker in blockers):
+    if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0] = _with_witness(findings[0], spec, implementation)
         verdict = findings[0].verdict
     if verdict is Verdict.UNPROVED and findings and result.exhausted:

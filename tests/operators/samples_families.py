@@ -212,7 +212,12 @@ add(aten.index.Tensor, real(2, 3, 4), [None, _index])
 add(aten.index.Tensor, real(2, 3, 4), [None, whole(3, 2, 5), whole(4, 5)])
 add(aten.index.Tensor, real(3, 4, 3), [_index, None, _index])
 add(aten.index.Tensor, real(3, 4), [whole(3, 2, 1), whole(4, 6)])
-refuse("VC202 a mask as an index: the size of the result depends on data", aten.index.Tensor, real(3, 4), [torch.tensor([True, False, True])])
+refuse(
+    "VC202 a mask as an index: the size of the result depends on data",
+    aten.index.Tensor,
+    real(3, 4),
+    [torch.tensor([True, False, True])],
+)
 add(aten.index_put.default, real(3, 4), [_index], real(5, 4), True)
 add(aten.index_put.default, real(3, 4), [_index], real(4), True)
 add(aten.index_put.default, real(2, 3, 4), [None, _index], real(2, 5, 4), True)

@@ -17,7 +17,10 @@ from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_
 aten = torch.ops.aten
 RANKS = 2
 U = sympy.Symbol("u0", integer=True, nonnegative=True)
-REAL = Call({"self": torch.float64, "src": torch.float64, "values": torch.float64, "grad_output": torch.float64}, dtype=torch.float64)
+REAL = Call(
+    {"self": torch.float64, "src": torch.float64, "values": torch.float64, "grad_output": torch.float64},
+    dtype=torch.float64,
+)
 
 
 class Ranks:
@@ -126,7 +129,9 @@ def test_writes_to_the_place_of_each_rank(offset: int, dim: int) -> None:
         torch.testing.assert_close(ranks.values(selected)[rank], expected)
 
 
-@pytest.mark.parametrize(("start", "end", "step"), [(2 * U - 2, 2 * U, 1), (2 * U, 2 * U + 3, 1), (2 * U, 2 * U + 2, 2)])
+@pytest.mark.parametrize(
+    ("start", "end", "step"), [(2 * U - 2, 2 * U, 1), (2 * U, 2 * U + 3, 1), (2 * U, 2 * U + 2, 2)]
+)
 def test_other_writes_are_refused(start: sympy.Expr, end: sympy.Expr, step: int) -> None:
     """Counted from the end, longer than what is written, with gaps."""
     ranks = Ranks()

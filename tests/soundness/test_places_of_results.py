@@ -73,9 +73,7 @@ class Keeps(nn.Module):
         return a.tanh()
 
 
-@pytest.mark.parametrize(
-    ("order", "verdict"), [("other order", Verdict.VERIFIED), ("swapped", Verdict.REFUTED)]
-)
+@pytest.mark.parametrize(("order", "verdict"), [("other order", Verdict.VERIFIED), ("swapped", Verdict.REFUTED)])
 def test_values_that_a_module_keeps(order: str, verdict: Verdict) -> None:
     found = verify_modules(lambda _: (Keeps(""), Keeps(order)), (torch.randn(4, 6),), in_placements=ROWS)
     assert found.verdict is verdict

@@ -46,7 +46,9 @@ def test_a_view_of_a_shard() -> None:
     def run(mesh: Any, a: torch.Tensor) -> torch.Tensor:
         return DTensor.from_local(a, mesh, (Shard(0),), run_check=False).to_local()
 
-    found = report(lambda a: a.view(8, 6), run, in_placements={"a": (Shard(0),)}, out_placements={"output.0": (Shard(0),)})
+    found = report(
+        lambda a: a.view(8, 6), run, in_placements={"a": (Shard(0),)}, out_placements={"output.0": (Shard(0),)}
+    )
     assert found.verdict is Verdict.VERIFIED
     wrong = report(lambda a: a.view(8, 6), lambda m, a: run(m, a).detach(), in_placements={"a": (Shard(0),)})
     assert wrong.verdict is not Verdict.VERIFIED

@@ -99,7 +99,12 @@ def test_a_job_of_one_process() -> None:
         group = mesh.get_group("tp")
 
         def asked() -> tuple[object, ...]:
-            of_mesh = (mesh.size(), mesh.size(mesh_dim=0), mesh.get_local_rank("tp"), tuple(mesh.get_coordinate() or ()))
+            of_mesh = (
+                mesh.size(),
+                mesh.size(mesh_dim=0),
+                mesh.get_local_rank("tp"),
+                tuple(mesh.get_coordinate() or ()),
+            )
             return dist.get_world_size(), dist.get_rank(), group.size(), group.rank(), *of_mesh
 
         with acting_alone():

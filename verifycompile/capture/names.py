@@ -217,3 +217,18 @@ def tensors_of_modules(values: Iterable[object]) -> list[str]:
     """Names of the parameters and buffers of the modules among ``values``, of which a graph may read some only."""
     modules = [value for value in values if isinstance(value, nn.Module)]
     return [name for module in modules for name, _ in (*module.named_parameters(), *module.named_buffers())]
+
+
+def call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The frame's arguments as a call would pass them, without the first one where ``skip``."""
+    code = frame.code
+    positional = code.co_varnames[int(skip) : code.co_argcount]
+    position = code.co_argcount + code.co_kwonlyargcount
+    args = [frame.locals[name] for name in positional]
+    kwargs = {name: frame.locals[name] for name in code.co_varnames[code.co_argcount : position]}
+    if code.co_flags & inspect.CO_VARARGS:
+        args.extend(frame.locals[code.co_varnames[position]])
+        position += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        kwargs.update(frame.locals[code.co_varnames[position]])
+    return tuple(args), kwargs

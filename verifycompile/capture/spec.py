@@ -9,7 +9,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 from torch import nn
 
@@ -27,15 +26,13 @@ from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.implementation import EXPORT, has_parallelism
-from verifycompile.capture.local_counts import Scaling, scalings, splits_agree
-from verifycompile.capture.names import called_through, tensors_of_modules, wrapper_arguments
+from verifycompile.capture.names import call_arguments, called_through, tensors_of_modules, wrapper_arguments
+from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
 from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
-from verifycompile.question import Provenance
-from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.changing_numbers import inputs_read_as_numbers, last_name, tracing_numbers_as_inputs
 from verifycompile.torch_interface.dynamo import (
@@ -48,9 +45,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.ranks import has_rank_operators
-from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.shapes import shape_of, trace_guards
-from verifycompile.torch_interface.wrappers import module_behind
 
 
 def with_unwritten(spec: Program, implementation: Program) -> Program:
@@ -79,10 +74,10 @@ def recover_spec(options: Options, implementation: Program) -> Program:
         captured = (
             _given(exported, implementation, options)
             if options.spec is not None
-            else _recovered(exported, implementation, options)
+            else recovered(exported, implementation, options)
         )
     if has_rank_operators(captured.exported.joint.graph):
-        raise UsageError("VC307", _STILL_PARALLEL)
+        raise UsageError("VC307", STILL_PARALLEL)
     mesh = implementation.mesh
     matched = correspond(captured.exported, exported, () if mesh is None else mesh.shape)
     captured = dataclasses.replace(captured, exported=matched.spec)
@@ -102,8 +97,7 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     if options.spec is not None:
         differing = differing_buffers(program, captured.exported, implementation, exported)
         program = dataclasses.replace(program, blockers=(*program.blockers, *differing))
-    provenance = Provenance.READ if options.spec is None else Provenance.GIVEN
-    return dataclasses.replace(program, seconds=time.perf_counter() - start, provenance=provenance)
+    return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
 
 def _numbers_read(implementation: Program) -> set[str]:
@@ -112,36 +106,19 @@ def _numbers_read(implementation: Program) -> set[str]:
     return {last_name(item.name) for item in implementation.inputs if item.node in nodes}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Captured:
-    exported: Export
-    guards: tuple[sympy.Basic, ...]
-    assumptions: tuple[str, ...]
-
-
-_STILL_PARALLEL = (
-    "the single-device program cannot be recovered from this model: without the hooks of torch.distributed it still "
-    "holds DTensors or collectives. Pass the single-device program as the option `spec`."
-)
-
-
-class _WrongGuessError(Exception):
-    """A scaling of local counts under which the spec splits a dimension otherwise than a rank does."""
-
-
-def _given(exported: Export, implementation: Program, options: Options) -> _Captured:
+def _given(exported: Export, implementation: Program, options: Options) -> Captured:
     assert options.spec is not None
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     frame = _frame_of_given(exported, options.spec, globalizer)
     tensors.align_gradients(options.spec, globalizer)
 
-    def capture(traced: TracedFrame) -> _Captured:
+    def capture(traced: TracedFrame) -> Captured:
         if has_parallelism(traced.graph, traced.example_inputs):
             raise UsageError(
                 "VC307", "the option `spec` is no single-device program: it holds DTensors or collectives."
             )
-        return _Captured(
+        return Captured(
             export(traced, tensors.names), trace_guards(traced.context), tuple(dict.fromkeys(globalizer.assumptions))
         )
 
@@ -151,88 +128,6 @@ def _given(exported: Export, implementation: Program, options: Options) -> _Capt
         if broken.is_graph_break:
             raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
         raise UsageError("VC303", f"the spec does not run on the model's whole inputs.\n{broken}") from broken
-
-
-def _recovered(exported: Export, implementation: Program, options: Options) -> _Captured:
-    """The implementation's own frame at whole shapes, under the first scaling of local counts that fits."""
-    recovery = _Recovery(exported, implementation, options)
-    # `scalings` reads the modules after the first guess, which needs none: by then the frame has been walked once.
-    for guess in scalings(recovery.modules):
-        captured = recovery.attempt(guess)
-        if captured is not None:
-            return recovery.without_needless(guess, captured)
-    failure = recovery.first_failure
-    if failure is not None and failure.is_graph_break and exported.traced.returned is None:
-        raise UsageError("VC305", f"the spec does not trace to one graph.\n{failure}") from failure
-    reason = f"\n{failure}" if failure is not None else ""
-    raise UsageError(
-        "VC307",
-        "the single-device program cannot be recovered from this model: it does not run on whole tensors. "
-        f"Pass the single-device program as the option `spec`.{reason}",
-    ) from failure
-
-
-class _Recovery:
-    """Attempts to trace the implementation's frame at whole shapes, each under one scaling of local counts."""
-
-    def __init__(self, exported: Export, implementation: Program, options: Options) -> None:
-        self.exported = exported
-        self.options = options
-        self.implementation = implementation
-        self.modules: list[nn.Module] = []
-        self.first_failure: GraphBreakError | None = None
-
-    def attempt(self, guess: Scaling) -> _Captured | None:
-        """The spec under ``guess``; None where it does not run on whole tensors or splits otherwise than a rank."""
-        tensors = WholeTensors(self.exported, self.implementation, self.options)
-        globalizer = Globalizer(tensors)
-        frame = _frame_without_wrapper(self.exported.traced.frame, globalizer)
-        self.modules.extend(globalizer.modules if not self.modules else [])
-        _scale(guess, globalizer)
-
-        def capture(traced: TracedFrame) -> _Captured:
-            if has_parallelism(traced.graph, traced.example_inputs):
-                raise UsageError("VC307", _STILL_PARALLEL)
-            if not splits_agree(with_regions_inlined(traced.graph), self.exported.traced.graph):
-                raise _WrongGuessError
-            assumptions = (*globalizer.assumptions, *(item.describe() for item in guess))
-            return _Captured(
-                export(traced, tensors.names), trace_guards(traced.context), tuple(dict.fromkeys(assumptions))
-            )
-
-        try:
-            with acting_alone():
-                return trace_frame(frame, capture, up_to_break=self.exported.traced.is_broken)
-        except GraphBreakError as broken:
-            self.first_failure = self.first_failure or broken
-        except _WrongGuessError:
-            pass
-        return None
-
-    def without_needless(self, guess: Scaling, captured: _Captured) -> _Captured:
-        """A count is taken as scaled only where the program does not fit otherwise: `num_experts` may be the whole."""
-        for attribute in dict.fromkeys(item.attribute for item in guess):
-            fewer = tuple(item for item in guess if item.attribute != attribute)
-            if fewer and (smaller := self.attempt(fewer)) is not None:
-                guess, captured = fewer, smaller
-        return captured
-
-
-def _frame_without_wrapper(frame: Frame, globalizer: Globalizer) -> Frame:
-    """The copied frame; of the forward that a wrapper calls, where the frame is that of a wrapper that communicates."""
-    module = module_behind(frame.code, frame.closure)
-    if module is None:
-        return copied_frame(frame, globalizer)
-    args, kwargs = _call_arguments(frame, skip=False)
-    return frame_of_call(globalizer(module).forward, globalizer(args), globalizer(kwargs))
-
-
-def _scale(guess: Scaling, globalizer: Globalizer) -> None:
-    for module in tuple(globalizer.modules):
-        for item in guess:
-            if type(module) is item.owner and item.attribute in vars(module):
-                copy = globalizer(module)
-                copy.__dict__[item.attribute] = vars(module)[item.attribute] * item.factor
 
 
 def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Globalizer) -> Frame:
@@ -249,7 +144,7 @@ def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Glob
         )
         return copied_frame(frame, globalizer)
     args, kwargs = (
-        wrapper_arguments(frame) if callee is not None else _call_arguments(frame, skip=_is_first(frame, entered))
+        wrapper_arguments(frame) if callee is not None else call_arguments(frame, skip=_is_first(frame, entered))
     )
     called = _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
     through = () if callee is None else undecorated(callee.forward if isinstance(callee, nn.Module) else callee)[1]
@@ -273,21 +168,6 @@ def _first_argument(frame: Frame) -> Any:
 
 def _is_first(frame: Frame, entered: Callable[..., Any] | None) -> bool:
     return entered is not None and _first_argument(frame) is entered
-
-
-def _call_arguments(frame: Frame, *, skip: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The frame's arguments as a call would pass them, without the first one where ``skip``."""
-    code = frame.code
-    positional = code.co_varnames[int(skip) : code.co_argcount]
-    position = code.co_argcount + code.co_kwonlyargcount
-    args = [frame.locals[name] for name in positional]
-    kwargs = {name: frame.locals[name] for name in code.co_varnames[code.co_argcount : position]}
-    if code.co_flags & inspect.CO_VARARGS:
-        args.extend(frame.locals[code.co_varnames[position]])
-        position += 1
-    if code.co_flags & inspect.CO_VARKEYWORDS:
-        kwargs.update(frame.locals[code.co_varnames[position]])
-    return tuple(args), kwargs
 
 
 def _call_of_spec(
@@ -333,7 +213,7 @@ def _without_defaults(
     return tuple(kept), named
 
 
-def _program(captured: _Captured) -> Program:
+def _program(captured: Captured) -> Program:
     exported = captured.exported
     inputs: list[ProgramInput] = []
     for flat in exported.joint.inputs:
@@ -362,6 +242,8 @@ def _program(captured: _Captured) -> Program:
         inputs=tuple(inputs),
         outputs=(*outputs, *passed_through_outputs(exported)),
         guards=remaining_guards(captured.guards, {}),
-        blockers=boundary_blockers(exported),
+        blockers=(*captured.blockers, *boundary_blockers(exported)),
         assumptions=captured.assumptions,
+        provenance=captured.provenance,
+        doubt=captured.doubt,
     )

@@ -121,4 +121,31 @@ CODES = (
         ),
         fixed_example="self.register_buffer('scale', torch.tensor(1.0))      # the same on every rank",
     ),
+    Code(
+        code="VC209",
+        title="number with two readings",
+        severity=Severity.ERROR,
+        meaning=(
+            "The single-device program is recovered from the model, and a number of the model may be that of the "
+            "whole program or that of one rank (`n_heads`, which a plan divided by the degree, or forgot to divide). "
+            "With both the recovered program runs, and it is not the same."
+        ),
+        reason=(
+            "Which one is meant decides whether the program is right: a spec that was scaled to fit repeats the "
+            "program's own mistake, and one that was not makes a right program look wrong."
+        ),
+        example=(
+            "q = self.wq(x).view(batch, length, self.n_heads, -1)      # runs with 4 heads of 8 and with 8 heads of 4"
+        ),
+        fix=(
+            "Give the single-device program with the option `spec`; or name the attributes that hold a number per rank "
+            "in `per_rank_numbers`, an empty list where none does. Where `verifycompile` is imported, or VERIFYCOMPILE "
+            "is set, before the model is built and before code asks for the number of ranks, the numbers of the "
+            "construction are recorded and need not be said."
+        ),
+        fixed_example=(
+            "verifycompile.verify(model, (x,), spec=single_device_model)\n"
+            "verifycompile.verify(model, (x,), per_rank_numbers=['layers.*.attention.n_heads'])"
+        ),
+    ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import types
 from collections.abc import Generator
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, coordinate_of, line_through, mixed_radix
+from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 
 
@@ -75,22 +78,52 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
 
 @contextlib.contextmanager
 def acting_alone() -> Generator[None]:
-    """While entered, the job has one process: number 0 of 1 in every group and on every mesh."""
+    """While entered, there is one process and no job: number 0 of 1 in every group, on every mesh, in the environment.
+
+    Whether there is a job is answered to those who ask with ``is_initialized``; torch looks at its group by itself.
+    """
+    existence: Any = type(distributed_c10d.GroupMember)
+    world: property = vars(existence)["WORLD"]
+    asking = distributed_c10d.is_initialized.__code__
+    sizes: property = vars(DeviceMesh)["shape"]
+
+    def no_world(owner: Any) -> Any:
+        caller = sys._getframe(1)
+        by_others = caller.f_code is asking and _asking_file(caller.f_back) != distributed_c10d.__file__
+        return None if by_others else world.__get__(owner)
+
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (dist.ProcessGroup, "size", lambda group: 1),  # noqa: ARG005 - parameters are called as torch calls them
         (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005
         (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005
+        (DeviceMesh, "shape", property(lambda mesh: (1,) * len(sizes.__get__(mesh)))),
         (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
+        (existence, "WORLD", property(no_world, world.fset)),
     )
     before = [vars(owner)[name] for owner, name, _ in replaced]
+    numbers = {name: "0" for name in os.environ if is_rank_variable(name)}
+    numbers |= {name: "1" for name in os.environ if is_degree_variable(name)}
+    variables = {name: os.environ[name] for name in numbers}
     for owner, name, value in replaced:
         setattr(owner, name, value)
+    os.environ.update(numbers)
     try:
         yield
     finally:
+        os.environ.update(variables)
         for (owner, name, _), value in zip(replaced, before, strict=True):
             setattr(owner, name, value)
+
+
+def _asking_file(caller: types.FrameType | None) -> str:
+    """The file of the code that asks: what Dynamo traces, where Dynamo asks for it."""
+    if caller is None:
+        return ""
+    translator = sys.modules.get("torch._dynamo.symbolic_convert")
+    if translator is None or f"{os.sep}_dynamo{os.sep}" not in caller.f_code.co_filename:
+        return caller.f_code.co_filename
+    return str(translator.InstructionTranslator.current_tx().f_code.co_filename)
 
 
 @contextlib.contextmanager

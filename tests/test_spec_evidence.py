@@ -1,0 +1,341 @@
+"""The recovered spec has the numbers that the model was constructed with; what nothing confirms is listed, or asked."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed import distributed_c10d
+from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from tests.support import fake_mesh_world
+from verifycompile import UsageError, Verdict, verify
+from verifycompile.diagnostics.report import Report
+from verifycompile.question import Provenance
+from verifycompile.torch_interface import constructed
+
+DEGREE = 2
+X = (torch.randn(2, 6, 32),)
+PLAN: dict[str, ParallelStyle] = {
+    "q": ColwiseParallel(),
+    "k": ColwiseParallel(),
+    "v": ColwiseParallel(),
+    "o": RowwiseParallel(),
+}
+REMEDIES = (
+    "Pass the single-device program as the option `spec`, or name the numbers that are per rank: "
+    '`per_rank_numbers=["{0}"]`, and `per_rank_numbers=[]` where none is.'
+)
+
+
+@dataclasses.dataclass
+class Config:
+    heads: int = 4
+    groups: int = 4
+
+
+class Attention(nn.Module):
+    """``scale``: of what it returns."""
+
+    def __init__(self, heads: int = 4, degree: int = 1) -> None:
+        super().__init__()
+        self.n_heads = heads
+        self.width = 32 // heads
+        self.n_groups = heads
+        self.degree = degree
+        self.factor = 0.5
+        self.config = Config()
+        self.q, self.k, self.v, self.o = (nn.Linear(32, 32, bias=False) for _ in range(4))
+
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        return x.view(batch, length, self.n_heads, -1).transpose(1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed = F.scaled_dot_product_attention(self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x)))
+        return self.scaled(self.o(mixed.transpose(1, 2).reshape(*x.shape[:2], -1)))
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class ByWidth(Attention):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        return x.view(batch, length, -1, self.width).transpose(1, 2)
+
+
+class ByBoth(Attention):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        return x.view(batch, length, self.n_heads, self.width).transpose(1, 2)
+
+
+class ByConstant(Attention):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        return x.view(batch, length, self.n_heads, 8).transpose(1, 2)
+
+
+class OfConfig(Attention):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        return x.view(batch, length, self.config.heads, -1).transpose(1, 2)
+
+
+class DividedByGroups(ByWidth):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x / self.n_groups
+
+
+class DividedByGroupsOfConfig(ByWidth):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x / self.config.groups
+
+
+class TimesDegree(ByWidth):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.degree
+
+
+class TimesFactor(ByWidth):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.factor
+
+
+@pytest.fixture(autouse=True)
+def mesh() -> Generator[DeviceMesh]:
+    with fake_mesh_world((DEGREE,), ("tp",)) as found:
+        yield found
+
+
+def parallel(model: nn.Module, mesh: DeviceMesh, **numbers: Any) -> Any:
+    """The model in parallel, with ``numbers`` as the plan sets them afterwards."""
+    parallelize_module(model, mesh, PLAN)
+    for name, value in numbers.items():
+        setattr(model, name, value)
+    return model
+
+
+def without_record(model: nn.Module) -> Any:
+    """As if the package had been imported after the model was built."""
+    for module in model.modules():
+        constructed._RECORDS.pop(module, None)
+    return model
+
+
+def message(report: Report) -> str:
+    assert report.verdict is Verdict.UNPROVED
+    assert [finding.code for finding in report.findings] == ["VC209"]
+    return report.findings[0].message
+
+
+def test_a_count_that_the_plan_divides_is_the_recorded_one(mesh: DeviceMesh) -> None:
+    report = verify(parallel(Attention(), mesh, n_heads=2), X)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.question.spec is Provenance.RECORDED
+    assert report.assumptions[0] == "the spec has `n_heads` = 4, as the model was constructed; it is 2 now"
+
+
+def test_a_count_that_the_plan_forgets_is_refuted(mesh: DeviceMesh) -> None:
+    report = verify(parallel(Attention(), mesh), X)
+    assert report.verdict is Verdict.REFUTED
+    assert report.question.spec is Provenance.RECORDED
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong", "right"),
+    [(DividedByGroups, {"n_groups": 2}, {}), (TimesDegree, {"degree": DEGREE}, {"degree": 1})],
+)
+def test_a_count_that_is_used_in_arithmetic(
+    mesh: DeviceMesh, model: type[Attention], wrong: dict[str, int], right: dict[str, int]
+) -> None:
+    assert verify(parallel(model(), mesh, **wrong), X).verdict is Verdict.REFUTED
+    assert verify(parallel(model(), mesh, **right), X).verdict is Verdict.VERIFIED
+
+
+def test_numbers_of_a_config_are_recorded_with_the_module_that_holds_it(mesh: DeviceMesh) -> None:
+    right, forgotten = parallel(OfConfig(), mesh), parallel(OfConfig(), mesh)
+    right.config.heads //= DEGREE
+    report = verify(right, X)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.assumptions[0] == "the spec has `config.heads` = 4, as the model was constructed; it is 2 now"
+    assert right.config.heads == 2
+    assert verify(forgotten, X).verdict is Verdict.REFUTED
+    divided = parallel(DividedByGroupsOfConfig(), mesh)
+    assert verify(divided, X).verdict is Verdict.VERIFIED
+    divided.config.groups //= DEGREE
+    assert verify(divided, X).verdict is Verdict.REFUTED
+
+
+def test_a_copy_was_constructed_as_the_original(mesh: DeviceMesh) -> None:
+    original = Attention()
+    assert verify(parallel(copy.deepcopy(original), mesh, n_heads=2), X).verdict is Verdict.VERIFIED
+    assert verify(parallel(copy.deepcopy(original), mesh), X).verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value", "other"),
+    [(Attention, "n_heads", 4, 8), (ByWidth, "width", 8, 16), (DividedByGroups, "n_groups", 2, 4)],
+)
+def test_without_a_record_two_readings_are_asked(
+    mesh: DeviceMesh, model: type[Attention], name: str, value: int, other: int
+) -> None:
+    built = without_record(parallel(model(), mesh, **{name: value}))
+    if model is DividedByGroups:
+        found = message(verify(built, X, per_rank_numbers=None))
+        assert found.startswith(("`width` is 8", "`n_groups` is 2"))
+        return
+    text = message(verify(built, X))
+    place = text[text.index("(read at ") : text.index("), and nothing") + 1]
+    assert place.startswith("(read at test_spec_evidence.py:")
+    assert text == (
+        f"`{name}` is {value} {place}, and nothing says whether that is the number of the single-device program or "
+        f"that of one rank: with {value} and with {other} the spec is another program. {REMEDIES.format(name)}"
+    )
+
+
+def test_what_the_user_says_of_numbers(mesh: DeviceMesh) -> None:
+    def divided() -> nn.Module:
+        return without_record(parallel(Attention(), mesh, n_heads=2))
+
+    report = verify(divided(), X, per_rank_numbers=["n_*"])
+    assert report.verdict is Verdict.VERIFIED
+    assert report.assumptions[0] == "the spec has `n_heads` = 4 by `per_rank_numbers`; a rank has 2"
+    assert verify(divided(), X, per_rank_numbers=[]).verdict is Verdict.REFUTED
+    assert verify(divided(), X, spec=Attention()).verdict is Verdict.VERIFIED
+    whole = without_record(parallel(ByWidth(), mesh))
+    assert verify(whole, X, per_rank_numbers=[]).verdict is Verdict.VERIFIED
+    assert verify(whole, X, per_rank_numbers=["width"]).verdict is Verdict.REFUTED
+    with pytest.raises(UsageError) as unknown:
+        verify(divided(), X, per_rank_numbers=["heads"])
+    assert str(unknown.value) == (
+        "error[VC306]: `per_rank_numbers` names `heads`, which is no number that the program reads; those are "
+        "`n_heads`."
+    )
+
+
+def test_2_heads_of_8_on_a_rank_are_4_of_8_or_2_of_16_on_a_single_device(mesh: DeviceMesh) -> None:
+    text = message(verify(without_record(parallel(ByBoth(), mesh, n_heads=2)), X))
+    place = text[text.index("(read at ") : text.index(" in place")]
+    assert text == (
+        f"nothing says which numbers are those of one rank: with `n_heads` = 4 {place} in place of 2 and with `width` "
+        f"= 16 {place} in place of 8 the spec is another program, and it does not run with the numbers as they are. "
+        f"{REMEDIES.format('n_heads')}"
+    )
+    report = verify(without_record(parallel(ByBoth(), mesh, n_heads=2)), X, per_rank_numbers=["n_heads"])
+    assert report.verdict is Verdict.VERIFIED
+
+
+def test_where_one_reading_alone_gives_a_program_it_is_taken_and_listed(mesh: DeviceMesh) -> None:
+    report = verify(without_record(parallel(ByConstant(), mesh, n_heads=2)), X)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.assumptions[0] == ("the spec has `n_heads` = 4, the only reading that gives a program; a rank has 2")
+
+
+def test_a_degree_that_the_constructor_asks_for(mesh: DeviceMesh) -> None:
+    """What a module is given after code asked for the degree may be a quotient: its record confirms nothing."""
+    wrong = parallel(TimesDegree(degree=mesh.size()), mesh)
+    assert message(verify(wrong, X)).endswith(REMEDIES.format("width"))
+    assert verify(wrong, X, spec=TimesDegree()).verdict is Verdict.REFUTED
+    report = verify(parallel(Attention(), mesh, n_heads=2), X)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.assumptions[0] == "the spec has `n_heads` = 4, as the model was constructed; it is 2 now"
+    assert message(verify(parallel(Attention(), mesh), X)).startswith("`n_heads` is 4 (read at ")
+    assert message(verify(parallel(Attention(4 // mesh.size()), mesh), X)).startswith("`n_heads` is 2 (read at ")
+
+
+def test_a_number_that_changed_otherwise(mesh: DeviceMesh) -> None:
+    """Nobody knows whether the change made it that of a rank; where the recorded one proves equal it need not be."""
+    changed = parallel(TimesFactor(), mesh, factor=0.75)
+    text = message(verify(changed, X))
+    place = text[text.index("(read at ") : text.index(") was") + 1]
+    assert text == (
+        f"`factor` {place} was 0.5 when the model was constructed and is 0.75 now, and both give a program, not the "
+        f"same one. {REMEDIES.format('factor')}"
+    )
+    assert verify(changed, X, per_rank_numbers=[]).verdict is Verdict.VERIFIED
+    assert verify(changed, X, per_rank_numbers=["factor"]).verdict is Verdict.REFUTED
+    assert verify(parallel(TimesFactor(), mesh, factor=0.5), X).verdict is Verdict.VERIFIED
+
+
+SCALE = 0.25
+
+
+class TimesGlobal(ByWidth):
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * SCALE
+
+
+def test_what_no_record_confirms_is_listed(mesh: DeviceMesh) -> None:
+    dist.get_world_size()
+    report = verify(parallel(TimesFactor(), mesh), X, spec=None, per_rank_numbers=[])
+    assert report.verdict is Verdict.VERIFIED
+    report = verify(without_record(parallel(TimesGlobal(), mesh)), X, per_rank_numbers=[])
+    assert report.verdict is Verdict.VERIFIED
+    assert "the spec has `SCALE` = 0.25, as it is now" in report.assumptions
+
+
+def _doubled_in_a_job(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if dist.is_initialized() else x
+
+
+def _scaled_by_degree(x: torch.Tensor) -> torch.Tensor:
+    return x * dist.get_world_size()
+
+
+def _scaled_by_mesh(x: torch.Tensor) -> torch.Tensor:
+    return x * dist.get_world_size() if dist.is_initialized() else x
+
+
+def _scaled_by_variable(x: torch.Tensor) -> torch.Tensor:
+    return x * int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _averaged_in_a_job(x: torch.Tensor) -> torch.Tensor:
+    if dist.is_initialized():
+        x = all_reduce(x, "sum", distributed_c10d._get_default_group()) / dist.get_world_size()
+    return x
+
+
+def _neutral_in_a_job(x: torch.Tensor) -> torch.Tensor:
+    return x * dist.get_world_size() / DEGREE if dist.is_initialized() else x
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [
+        (_doubled_in_a_job, Verdict.REFUTED),
+        (_scaled_by_degree, Verdict.REFUTED),
+        (_scaled_by_mesh, Verdict.REFUTED),
+        (_scaled_by_variable, Verdict.REFUTED),
+        (_averaged_in_a_job, Verdict.VERIFIED),
+        (_neutral_in_a_job, Verdict.VERIFIED),
+    ],
+)
+def test_the_spec_runs_where_there_is_no_job(
+    mesh: DeviceMesh,
+    monkeypatch: pytest.MonkeyPatch,
+    step: Callable[[torch.Tensor], torch.Tensor],
+    verdict: Verdict,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(DEGREE))
+    model = parallelize_module(
+        nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8)), mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    )
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return step(model(x))
+
+    function: Any = run
+    assert verify(function, (torch.randn(2, 8),)).verdict is verdict

@@ -1,0 +1,160 @@
+"""What modules had when they were constructed, however they came to be."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import gc
+import pickle
+import types
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+
+from verifycompile.torch_interface.constructed import MISSING, Contents, recorded
+
+
+@dataclasses.dataclass
+class Config:
+    heads: int = 4
+    name: str = "plain"
+
+
+class Block(nn.Module):
+    kind = "block"
+
+    def __init__(self, heads: int, config: Config | None = None) -> None:
+        super().__init__()
+        self.heads = heads
+        self.heads = heads + 1
+        self.sizes = [1, 2]
+        self.config = config
+        self.linear = nn.Linear(2, 2)
+        self.extent = (2, 3)
+        self._more()
+
+    def _more(self) -> None:
+        self.flag = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.linear(x)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        block: Any = Block(3)
+        block.heads = 100
+        block.number = 7
+        self.block = block
+
+
+class Equal(nn.Module):
+    """A class with equality and without a hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.heads = 4
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+
+def values(module: nn.Module) -> dict[str, Any]:
+    return {name: record.value for name, record in recorded(module).items()}
+
+
+def test_what_the_constructor_sets_last_is_recorded() -> None:
+    block = Block(3)
+    found = values(block)
+    assert (found["heads"], found["extent"], found["flag"], found["kind"]) == (4, (2, 3), True, "block")
+    assert "linear" not in found
+    assert recorded(block)["sizes"].at([("[]", 1)]) == 2
+    assert recorded(block)["extent"].at([("[]", 0)]) == 2
+    assert recorded(block)["sizes"].at([("[]", 5)]) is MISSING
+
+
+def test_what_is_set_later_is_not() -> None:
+    block: Any = Block(3)
+    block.heads //= 2
+    block.sizes[0] = 9
+    block.eval()
+    block.later = 5
+    assert values(block)["heads"] == 4
+    assert recorded(block)["sizes"].at([("[]", 0)]) == 1
+    assert {"later", "training"}.isdisjoint(values(block))
+
+
+def test_a_module_around_adds_and_does_not_replace() -> None:
+    found = values(Model().block)
+    assert (found["heads"], found["number"]) == (4, 7)
+
+
+def test_an_object_is_recorded_as_it_was() -> None:
+    config = Config()
+    block = Block(3, config)
+    config.heads = 1
+    assert recorded(block)["config"].at([(".", "heads")]) == 4
+    assert isinstance(recorded(block)["config"].value, Contents)
+    namespace: Any = types.SimpleNamespace(heads=8, inner=types.SimpleNamespace(width=2))
+    block = Block(3, namespace)
+    namespace.inner.width = 1
+    assert recorded(block)["config"].at([(".", "inner"), (".", "width")]) == 2
+
+
+def test_later_moments_are_larger() -> None:
+    found = recorded(Block(3))
+    assert found["heads"].moment < found["extent"].moment < recorded(Block(3))["heads"].moment
+
+
+def test_a_deep_copy_was_constructed_as_the_original() -> None:
+    block = Block(3)
+    block.heads = 1
+    made: Any = copy.deepcopy(nn.ModuleList([block]))[0]
+    assert made is not block
+    assert made.heads == 1
+    assert values(made)["heads"] == 4
+    made.heads = 2
+    assert values(made)["heads"] == 4
+
+
+def test_a_shallow_copy_and_one_from_a_file_have_no_record() -> None:
+    block = Block(3)
+    for made in (copy.copy(block), pickle.loads(pickle.dumps(block))):
+        assert made.heads == 4
+        assert values(made) == {}
+
+
+def test_on_the_meta_device() -> None:
+    with torch.device("meta"):
+        block = Block(3)
+    block.to_empty(device="cpu")
+    assert values(block)["heads"] == 4
+
+
+def test_records_go_with_their_modules() -> None:
+    block = Block(3)
+    gone = weakref.ref(block)
+    del block
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_module_without_a_hash() -> None:
+    one, other = Equal(), Equal()
+    one.heads = 1
+    assert values(one)["heads"] == values(other)["heads"] == 4
+
+
+def test_compiled_modules_set_attributes_as_before() -> None:
+    block = Block(3)
+    compiled = torch.compile(block, backend="eager", fullgraph=True)
+    x = torch.randn(2, 2)
+    for calls in range(1, 4):
+        assert torch.equal(compiled(x), block.linear(x))
+        assert block.calls == calls

@@ -1,0 +1,224 @@
+"""The plain values of a model that traced code read, and what is known of each: as constructed, or as it stands now."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from verifycompile.capture.names import SourcePath, clean_module_name
+from verifycompile.torch_interface.constructed import MISSING, Contents, Recorded, Step, is_plain, recorded
+from verifycompile.torch_interface.dynamo import Frame, TracedFrame
+from verifycompile.torch_interface.guarded_values import guarded_values
+from verifycompile.torch_interface.mesh import is_process_group
+from verifycompile.torch_interface.observation import reads
+
+Steps = tuple[Step, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Place:
+    """A plain value inside a module: the way to it from there."""
+
+    owner: nn.Module
+    steps: Steps
+
+    def __hash__(self) -> int:
+        return hash((id(self.owner), self.steps))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self.owner is other.owner and self.steps == other.steps
+
+    def now(self) -> object:
+        """What is there now; ``MISSING`` where nothing is."""
+        found: Any = self.owner
+        try:
+            for kind, step in self.steps:
+                found = getattr(found, str(step)) if kind == "." else found[step]
+        except (AttributeError, KeyError, IndexError, TypeError):
+            return MISSING
+        return found
+
+    def at_construction(self) -> Recorded | None:
+        """The record of the attribute that holds it."""
+        return recorded(self.owner).get(str(self.steps[0][1]))
+
+    @property
+    def constructed(self) -> object:
+        """What was there when the module was constructed; ``MISSING`` where that is not known."""
+        record = self.at_construction()
+        return MISSING if record is None else record.at(self.steps[1:])
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it was recorded before any code asked for the rank or for the degree."""
+        record = self.at_construction()
+        if record is None or record.at(self.steps[1:]) is MISSING:
+            return False
+        asked = reads()
+        return not asked or record.moment < asked[0].moment
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainRead:
+    """A plain value that traced code read. ``place``: None for a global or a variable of a function around.
+
+    ``line``: file and line of the user's code that reads it.
+    """
+
+    path: str
+    value: object
+    place: Place | None
+    line: tuple[str, int] | None = None
+
+
+_OF_CLASS = re.compile(r"dict\(type\((?P<owner>.*?)\)\.(?:__mro__\[\d+\]\.)?__dict__\)\['(?P<name>\w+)'\](?P<rest>.*)")
+
+
+def plain_reads(
+    traced: TracedFrame, original: Callable[[nn.Module], nn.Module], names: Mapping[int, str]
+) -> dict[tuple[Any, ...], PlainRead]:
+    """The plain values that the trace of a frame read, by where they are.
+
+    ``original``: the user's module of a copied one. ``names``: identity of a module -> its name.
+    """
+    frame = traced.frame
+    found: dict[tuple[Any, ...], PlainRead] = {}
+    for expression, line in guarded_values(traced.context):
+        of_class = _OF_CLASS.fullmatch(expression)
+        if of_class is not None:
+            expression = f"{of_class['owner']}.{of_class['name']}{of_class['rest']}"  # noqa: PLW2901 - the same value
+        path = SourcePath.parse(expression)
+        if path is None:
+            continue
+        read = _plain_read(path, frame, original, names)
+        if read is not None:
+            read, place = dataclasses.replace(read, line=line), read.place
+            found.setdefault((read.path,) if place is None else (id(place.owner), place.steps), read)
+    return found
+
+
+def _arguments(frame: Frame) -> tuple[str, ...]:
+    code = frame.code
+    return tuple(name for name in code.co_varnames if name not in code.co_freevars)
+
+
+def _plain_read(
+    path: SourcePath,
+    frame: Frame,
+    original: Callable[[nn.Module], nn.Module],
+    names: Mapping[int, str],
+) -> PlainRead | None:
+    values = [path.root(length).value(frame) for length in range(len(path.steps) + 1)]
+    value = values[-1]
+    if not is_plain(value) or value is None or any(_is_no_model(item) for item in values):
+        return None
+    holders = [position for position, item in enumerate(values) if isinstance(item, nn.Module)]
+    if not holders:
+        if path.scope == "L" and path.variable in _arguments(frame):
+            return None  # it was passed to the call, by the user
+        return PlainRead(path.dotted(), value, None)
+    owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
+    if steps[0][1] == "training":
+        return None
+    return PlainRead(dotted(names.get(id(owner), ""), steps), value, Place(owner, steps))
+
+
+def _is_no_model(value: object) -> bool:
+    """Whether a number that it holds is no number of the model: ``math.pi``, ``weight.requires_grad``."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] in ("torch", *sys.stdlib_module_names)
+    return isinstance(value, torch.Tensor | DeviceMesh) or is_process_group(value)
+
+
+def dotted(module: str, steps: Steps) -> str:
+    """``layers.0.sizes.1``."""
+    return ".".join((*filter(None, (module,)), *(str(step) for _, step in steps)))
+
+
+def module_names(modules: Sequence[nn.Module]) -> dict[int, str]:
+    """Identity of a module -> its name from the first of ``modules`` that holds it."""
+    names: dict[int, str] = {}
+    for root in modules:
+        if id(root) in names:
+            continue
+        for name, module in root.named_modules():
+            names.setdefault(id(module), clean_module_name(name.split(".")) if name else "")
+    return names
+
+
+def changed_since_construction(modules: Iterable[nn.Module]) -> Iterator[Place]:
+    """Where a module's plain value is another one than when it was constructed."""
+    for module in modules:
+        for name, record in recorded(module).items():
+            for steps in _leaves(record.value):
+                place = Place(module, ((".", name), *steps))
+                now = place.now()
+                if now is not MISSING and _may_be_restored(now) and not same_value(now, record.at(steps)):
+                    yield place
+
+
+def _leaves(value: object) -> Iterator[Steps]:
+    if not isinstance(value, Contents):
+        yield ()
+        return
+    for step, item in value.items.items():
+        for steps in _leaves(item):
+            yield (step, *steps)
+
+
+def _may_be_restored(now: object) -> bool:
+    """A cache is made when it is first needed (``self.mask = None``); what says how to communicate is the plan's."""
+    return is_plain(now) or isinstance(now, DeviceMesh) or is_process_group(now)
+
+
+def same_value(one: object, other: object) -> bool:
+    """Equality of plain values: ``1`` is not ``True``."""
+    return type(one) is type(other) and one == other
+
+
+def put(owner: nn.Module, steps: Steps, value: object) -> None:
+    """Let the plain value at ``steps`` of ``owner``, a copy, be ``value``; what the user's objects hold stays."""
+    attribute = str(steps[0][1])
+    owner.__dict__[attribute] = _with(getattr(owner, attribute), steps[1:], value)
+
+
+def _with(held: Any, steps: Steps, value: object) -> Any:
+    if not steps:
+        return value
+    (kind, step), rest = steps[0], steps[1:]
+    if isinstance(held, tuple):
+        items = list(cast("tuple[Any, ...]", held))
+        items[cast(int, step)] = _with(items[cast(int, step)], rest, value)
+        return type(cast(Any, held))(*items) if hasattr(cast(Any, held), "_fields") else tuple(items)
+    changed = copy.copy(held)
+    if kind == "[]":
+        changed[step] = _with(held[step], rest, value)
+    else:
+        changed.__dict__[str(step)] = _with(getattr(held, str(step)), rest, value)
+    return changed
+
+
+def shown(value: object) -> str:
+    """A plain value as a user writes it."""
+    return str(value) if isinstance(value, enum.Enum) else repr(value)
+
+
+def shown_line(line: tuple[str, int] | None) -> str:
+    return "" if line is None else f"{Path(line[0]).name}:{line[1]}"
+
+
+def pattern(paths: Sequence[str]) -> str:
+    """One pattern for the paths of repeated layers: ``layers.*.eps``."""
+    split = [path.split(".") for path in paths]
+    return ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in zip(*split, strict=True))

@@ -1,0 +1,233 @@
+"""The single-device spec that the parallel program's own Python frame gives at whole shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import sympy
+from torch import nn
+
+from verifycompile.capture.boundary import Export, export
+from verifycompile.capture.copied_frame import copied_frame
+from verifycompile.capture.implementation import has_parallelism
+from verifycompile.capture.names import call_arguments
+from verifycompile.capture.numbers import (
+    PlainRead,
+    changed_since_construction,
+    module_names,
+    plain_reads,
+    put,
+    shown,
+)
+from verifycompile.capture.readings import (
+    AmbiguityError,
+    Assignment,
+    Chosen,
+    Degrees,
+    Number,
+    Source,
+    choose,
+    numbers_of,
+)
+from verifycompile.capture.whole_tensors import WholeTensors
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Blocker, Program
+from verifycompile.question import Provenance
+from verifycompile.torch_interface.acting_rank import acting_alone
+from verifycompile.torch_interface.dynamo import (
+    Frame,
+    GraphBreakError,
+    Result,
+    TracedFrame,
+    frame_of_call,
+    trace_frame,
+)
+from verifycompile.torch_interface.globalize import Globalizer
+from verifycompile.torch_interface.graph_text import graph_text
+from verifycompile.torch_interface.shapes import trace_guards
+from verifycompile.torch_interface.wrappers import module_behind
+
+STILL_PARALLEL = (
+    "the single-device program cannot be recovered from this model: without the hooks of torch.distributed it still "
+    "holds DTensors or collectives. Pass the single-device program as the option `spec`."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """``doubt``: asks whether another reading of the model's numbers gives another program."""
+
+    exported: Export
+    guards: tuple[sympy.Basic, ...]
+    assumptions: tuple[str, ...]
+    blockers: tuple[Blocker, ...] = ()
+    provenance: Provenance = Provenance.GIVEN
+    doubt: Callable[[], Blocker | None] | None = None
+
+
+def recovered(exported: Export, implementation: Program, options: Options) -> Captured:
+    """The implementation's own frame at whole shapes, with the numbers that the model was constructed with."""
+    return _Recovery(exported, implementation, options).captured()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Attempt:
+    captured: Captured
+    text: str
+
+
+class _Recovery:
+    """Attempts to trace the implementation's frame at whole shapes, each under one reading of the model's numbers."""
+
+    def __init__(self, exported: Export, implementation: Program, options: Options) -> None:
+        self.exported = exported
+        self.options = options
+        self.implementation = implementation
+        self.reads: dict[tuple[object, ...], PlainRead] = {}
+        self.names: dict[int, str] = {}
+        self.first_failure: GraphBreakError | None = None
+
+    def captured(self) -> Captured:
+        preferred = self._attempt({})
+        numbers = self._numbers()
+        given = {
+            place: number.readings[0] for number in numbers if number.source is Source.GIVEN for place in number.places
+        }
+        if given:
+            preferred = self._attempt(given)
+        blockers: tuple[Blocker, ...] = ()
+        chosen = Chosen({}, {})
+
+        def trace(assignment: Assignment) -> str | None:
+            return self._trace({**given, **assignment}, lambda traced, _: graph_text(traced.graph))
+
+        try:
+            chosen = choose(numbers, None if preferred is None else preferred.text, trace)
+        except AmbiguityError as ambiguous:
+            blockers = (ambiguous.blocker,)
+            preferred = preferred or self._attempt({**given, **ambiguous.assignment})
+        if preferred is None and chosen.assignment:
+            preferred = self._attempt({**given, **chosen.assignment})
+        if preferred is None:
+            raise UsageError(blockers[0].code, blockers[0].message) if blockers else self._failure()
+        return dataclasses.replace(
+            preferred.captured,
+            blockers=blockers,
+            assumptions=(*preferred.captured.assumptions, *self._listed(numbers, chosen.read_as)),
+            provenance=Provenance.RECORDED if _is_recorded(numbers) else Provenance.READ,
+            doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace),
+        )
+
+    def _attempt(self, assignment: Assignment) -> _Attempt | None:
+        """The spec under ``assignment``; None where it does not run on whole tensors."""
+
+        def capture(traced: TracedFrame, parts: _Parts) -> _Attempt:
+            if has_parallelism(traced.graph, traced.example_inputs):
+                raise UsageError("VC307", STILL_PARALLEL)
+            originals = {id(copy): original for original, copy in parts.copies}
+            self._note_reads(traced, lambda module: originals.get(id(module), module))
+            exported = export(traced, parts.tensors.names)
+            assumptions = tuple(dict.fromkeys(parts.globalizer.assumptions))
+            return _Attempt(Captured(exported, trace_guards(traced.context), assumptions), graph_text(traced.graph))
+
+        return self._trace(assignment, capture)
+
+    def _trace(self, assignment: Assignment, use: Callable[[TracedFrame, _Parts], Result]) -> Result | None:
+        tensors = WholeTensors(self.exported, self.implementation, self.options)
+        globalizer = Globalizer(tensors)
+        frame = _frame_without_wrapper(self.exported.traced.frame, globalizer)
+        if not self.names:
+            self.names = module_names(globalizer.modules)
+            self._note_reads(self.exported.traced, lambda module: module)
+        copies = tuple((module, globalizer(module)) for module in tuple(globalizer.modules))
+        constructed = {place: place.constructed for place in changed_since_construction(module for module, _ in copies)}
+        for place, value in {**constructed, **assignment}.items():
+            put(globalizer(place.owner), place.steps, value)
+        parts = _Parts(tensors, globalizer, copies)
+        try:
+            with acting_alone():
+                return trace_frame(frame, lambda traced: use(traced, parts), up_to_break=self.exported.traced.is_broken)
+        except GraphBreakError as broken:
+            self.first_failure = self.first_failure or broken
+        return None
+
+    def _note_reads(self, traced: TracedFrame, original: Callable[[nn.Module], nn.Module]) -> None:
+        for key, read in plain_reads(traced, original, self.names).items():
+            self.reads.setdefault(key, read)
+
+    def _numbers(self) -> tuple[Number, ...]:
+        degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
+        return numbers_of(self.reads.values(), degrees, self.options.per_rank_numbers)
+
+    def _listed(self, numbers: Sequence[Number], read_as: Mapping[Number, object]) -> Iterator[str]:
+        for number in numbers:
+            value = read_as.get(number, number.readings[0])
+            yield from _sentence(number, value)
+        free: dict[tuple[str, str], PlainRead] = {}
+        for read in self.reads.values():
+            if read.place is None:
+                free[(read.path, shown(read.value))] = read
+        yield from (f"the spec has `{path}` = {value}, as it is now" for path, value in free)
+
+    def _failure(self) -> UsageError:
+        failure = self.first_failure
+        if failure is not None and failure.is_graph_break and self.exported.traced.returned is None:
+            return UsageError("VC305", f"the spec does not trace to one graph.\n{failure}")
+        reason = f"\n{failure}" if failure is not None else ""
+        return UsageError(
+            "VC307",
+            "the single-device program cannot be recovered from this model: it does not run on whole tensors. "
+            f"Pass the single-device program as the option `spec`.{reason}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    tensors: WholeTensors
+    globalizer: Globalizer
+    copies: tuple[tuple[nn.Module, nn.Module], ...]
+
+
+def _sentence(number: Number, value: object) -> Iterator[str]:
+    """What the report says of a number that is no plain fact of the construction."""
+    if number.source is Source.RECORDED and value == number.now:
+        return
+    if number.source is Source.RECORDED or (number.source is Source.CHANGED and value != number.now):
+        yield (
+            f"the spec has `{number.path}` = {shown(value)}, as the model was constructed; "
+            f"it is {shown(number.now)} now"
+        )
+    elif number.source is Source.GIVEN:
+        if value != number.now:
+            yield f"the spec has `{number.path}` = {shown(value)} by `per_rank_numbers`; a rank has {shown(number.now)}"
+    elif value != number.now:
+        yield (
+            f"the spec has `{number.path}` = {shown(value)}, the only reading that gives a program; "
+            f"a rank has {shown(number.now)}"
+        )
+    else:
+        yield f"the spec has `{number.path}` = {shown(value)}, as it is now"
+
+
+def _is_recorded(numbers: Sequence[Number]) -> bool:
+    return bool(numbers) and all(number.source is Source.RECORDED for number in numbers)
+
+
+def _doubt(numbers: Sequence[Number], text: str, trace: Callable[[Assignment], str | None]) -> Blocker | None:
+    changed = [number for number in numbers if number.source is Source.CHANGED]
+    try:
+        choose(changed, text, trace, changed=True)
+    except AmbiguityError as ambiguous:
+        return ambiguous.blocker
+    return None
+
+
+def _frame_without_wrapper(frame: Frame, globalizer: Globalizer) -> Frame:
+    """The copied frame; of the forward that a wrapper calls, where the frame is that of a wrapper that communicates."""
+    module = module_behind(frame.code, frame.closure)
+    if module is None:
+        return copied_frame(frame, globalizer)
+    args, kwargs = call_arguments(frame, skip=False)
+    return frame_of_call(globalizer(module).forward, globalizer(args), globalizer(kwargs))

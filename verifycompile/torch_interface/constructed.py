@@ -1,0 +1,193 @@
+"""The plain values that modules had when they were constructed.
+
+A parallelization plan changes numbers of a model that is built already (``attention.n_heads //= degree``); the
+single-device program has those that the constructors set. Once active, every assignment of a plain value to an
+attribute of a module is written down while its constructor, or that of a module around it, runs; later ones are not.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from verifycompile.torch_interface.observation import moment
+
+Step = tuple[str, str | int]
+"""``(".", attribute)`` or ``("[]", key or index)``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """A list, a mapping or a plain object as it was: what it held, by the step that leads there."""
+
+    items: Mapping[Step, object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """``value``: plain, or the ``Contents`` of what the attribute held. ``moment``: when it was assigned."""
+
+    value: object
+    moment: int
+
+    def at(self, steps: Sequence[Step]) -> object:
+        """The plain value at the end of ``steps``; ``MISSING`` where none was recorded."""
+        found = self.value
+        for step in steps:
+            if isinstance(found, Contents):
+                found = found.items.get(step, MISSING)
+            elif isinstance(found, tuple) and isinstance(step[1], int) and 0 <= step[1] < len(cast(Any, found)):
+                found = cast("tuple[object, ...]", found)[step[1]]
+            else:
+                return MISSING
+        return MISSING if isinstance(found, Contents) else found
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
+_NO_PLAIN_OBJECT = (torch.Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType, property)
+_LONG = 256
+_DEEP = 3
+
+
+class _Record:
+    """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one."""
+
+    __slots__ = ("is_closed", "values")
+
+    def __init__(self) -> None:
+        self.values: dict[str, Recorded] = {}
+        self.is_closed = False
+
+
+_RECORDS: Any = WeakIdKeyDictionary()
+"""Module -> ``_Record``. By identity: a module's class may define equality without a hash."""
+_CLASSES: Any = WeakIdKeyDictionary()
+"""Class of modules -> attribute -> ``Recorded``."""
+_assign = nn.Module.__setattr__
+
+
+def record_constructions() -> None:
+    """Record from now on. Calling it again changes nothing."""
+    if nn.Module.__setattr__ is _recording_assign:
+        return
+    nn.Module.__setattr__ = _recording_assign
+    nn.Module.__deepcopy__ = _deepcopy  # type: ignore[attr-defined]
+
+
+def recorded(module: nn.Module) -> Mapping[str, Recorded]:
+    """By attribute what ``module`` had when it was constructed, its class's attributes included; empty if unknown."""
+    record: _Record | None = _RECORDS.get(module)
+    if record is None:
+        return {}
+    of_classes = [_CLASSES.get(kind, {}) for kind in reversed(type(module).__mro__)]
+    return {name: value for values in (*of_classes, record.values) for name, value in values.items()}
+
+
+def is_plain(value: object) -> bool:
+    """Whether ``value`` is a number, a text, a flag, a member of an enumeration or a tuple of such."""
+    if isinstance(value, tuple):
+        return len(cast(Any, value)) <= _LONG and all(is_plain(item) for item in cast("tuple[object, ...]", value))
+    return isinstance(value, _SCALARS)
+
+
+def _recording_assign(self: nn.Module, name: str, value: Any) -> None:
+    _assign(self, name, value)
+    # Dynamo traces this where compiled code assigns: it then is what torch's own method is.
+    if not torch.compiler.is_compiling() and not isinstance(value, (torch.Tensor, nn.Module)):
+        _record(self, name, value, sys._getframe(1))
+
+
+def _record(module: nn.Module, name: str, value: object, caller: types.FrameType) -> None:
+    record: _Record | None = _RECORDS.get(module)
+    if record is None:
+        record = _RECORDS[module] = _Record()
+        _record_classes(type(module))
+    # Whether a model is in training is no number of its construction: `train` and `eval` switch it at any time.
+    if record.is_closed or name == "training":
+        return
+    constructed = _constructed(caller)
+    if not constructed:
+        record.is_closed = True
+        return
+    if not any(one is module for one in constructed) and name in record.values:
+        return
+    record.values.pop(name, None)
+    snapshot = _snapshot(value, _DEEP)
+    if snapshot is not MISSING:
+        record.values[name] = Recorded(snapshot, moment())
+
+
+def _constructed(frame: types.FrameType | None) -> list[nn.Module]:
+    """The modules whose constructors run."""
+    found: list[nn.Module] = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__init__" and code.co_argcount:
+            owner = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(owner, nn.Module):
+                found.append(owner)
+        frame = frame.f_back
+    return found
+
+
+def _record_classes(kind: type) -> None:
+    """What the classes held when the first module of them was constructed."""
+    for base in kind.__mro__:
+        if base in _CLASSES or not issubclass(base, nn.Module) or base is nn.Module:
+            continue
+        now = moment()
+        snapshots = {name: _snapshot(value, _DEEP) for name, value in vars(base).items() if not name.startswith("__")}
+        _CLASSES[base] = {name: Recorded(value, now) for name, value in snapshots.items() if value is not MISSING}
+
+
+def _snapshot(value: object, depth: int) -> object:
+    """The plain value, or the ``Contents`` of what holds plain values; ``MISSING`` for everything else."""
+    if is_plain(value):
+        return value
+    if (
+        depth == 0
+        or isinstance(value, _NO_PLAIN_OBJECT)
+        or len(cast(Any, value) if hasattr(value, "__len__") else ()) > _LONG
+    ):
+        return MISSING
+    if isinstance(value, list | tuple):
+        items: dict[Step, object] = {
+            ("[]", index): item for index, item in enumerate(cast("list[object]", value)[:_LONG])
+        }
+    elif isinstance(value, dict):
+        held = cast("dict[object, object]", value)
+        items = {("[]", key): item for key, item in held.items() if isinstance(key, str | int)}
+    else:
+        attributes = getattr(value, "__dict__", None)
+        if not isinstance(attributes, dict):
+            return MISSING
+        items = {(".", name): item for name, item in cast("dict[str, object]", attributes).items()}
+    if len(items) > _LONG:
+        return MISSING
+    snapshots = {step: _snapshot(item, depth - 1) for step, item in items.items()}
+    return Contents({step: item for step, item in snapshots.items() if item is not MISSING})
+
+
+def _deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """``copy.deepcopy`` as it is without this method; the copy was constructed as the original was."""
+    made = cast(Any, copy)._reconstruct(self, memo, *self.__reduce_ex__(4))
+    record: _Record | None = _RECORDS.get(self)
+    if record is not None:
+        copied = _RECORDS[made] = _Record()
+        copied.values.update(record.values)
+    return made
