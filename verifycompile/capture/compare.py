@@ -1,4 +1,4 @@
-"""Spec against implementation at the boundary: parameters, shapes, size symbols."""
+"""Spec against implementation at the boundary: parameters, what requires grad, shapes, size symbols."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sympy
 
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, substitute
 from verifycompile.errors import UsageError
-from verifycompile.program import Blocker, Program, ProgramInput, Role, Size
+from verifycompile.program import Blocker, OutputKind, Program, ProgramInput, Role, Size
 
 _TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
@@ -79,6 +79,41 @@ def _same_shape(ours: tuple[Size, ...], theirs: tuple[Size, ...]) -> bool:
     if len(ours) != len(theirs):
         return False
     return all(not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def differing_flags(spec: Program, implementation: Program) -> tuple[Blocker, ...]:
+    """A blocker for what requires grad in one of the programs alone, where one of them is differentiated at all."""
+    programs = (*implementation.ranks, implementation)
+    if not any(output.kind is OutputKind.GRADIENT for program in (spec, *programs) for output in program.outputs):
+        return ()
+    expected = {name: item.requires_grad for name, item in _tensors(spec).items()}
+    items = [(name, item.requires_grad) for program in programs for name, item in _tensors(program).items()]
+    trained = dict.fromkeys(name for name, flag in items if flag and expected.get(name) is False)
+    frozen = dict.fromkeys(name for name, flag in items if not flag and expected.get(name) is True)
+    blockers: list[Blocker] = []
+    if trained:
+        advice = (
+            "If the spec was only made without gradients, say `spec.requires_grad_(True)`; else freeze in the model "
+            "what the spec does not train."
+        )
+        blockers.append(
+            Blocker(None, "VC111", f"in the model, and not in the spec, {_require_grad(trained)}. {advice}")
+        )
+    if frozen:
+        advice = "Let the same parameters require grad in both: on one device these would be trained."
+        blockers.append(Blocker(None, "VC111", f"in the spec, and not in the model, {_require_grad(frozen)}. {advice}"))
+    return tuple(blockers)
+
+
+_SHOWN = 3
+"""Names of a list that are written out."""
+
+
+def _require_grad(names: Collection[str]) -> str:
+    shown = _listed(list(names)[:_SHOWN])
+    if len(names) > _SHOWN:
+        return f"{shown} and {len(names) - _SHOWN} more require grad"
+    return f"{shown} {'requires' if len(names) == 1 else 'require'} grad"
 
 
 def unify_symbols(spec: Program, implementation: Program) -> Program:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch.fx
 
@@ -28,6 +28,13 @@ def correspond(spec: Export, implementation: Export, sizes: Sequence[int]) -> Co
     blockers: list[Blocker] = []
     assumptions: list[str] = []
     ours, theirs = implementation.traced.left_behind.returned, spec.traced.left_behind.returned
+    if not spec.places.keys() & implementation.places.keys() and spec.places and implementation.places:
+        whole, own = _place_of_first(spec.places), _place_of_first(implementation.places)
+        assumptions.append(
+            "outputs correspond in their order, since their places differ: "
+            f"{whole} in the spec, {own} in the implementation"
+        )
+    blockers.extend(_one_sided(theirs, ours))
     for place in theirs.keys() & ours.keys():
         text = _differing(theirs[place], ours[place])
         if text is None:
@@ -41,12 +48,28 @@ def correspond(spec: Export, implementation: Export, sizes: Sequence[int]) -> Co
     return Correspondence(_renamed(spec, implementation), tuple(sorted(blockers, key=str)), tuple(sorted(assumptions)))
 
 
+def _one_sided(expected: Mapping[Place, Leaf], found: Mapping[Place, Leaf]) -> list[Blocker]:
+    """Results that are no tensors and that one of the programs alone returns; tensors are compared by their names."""
+    blockers: list[Blocker] = []
+    sides = ((expected, found, "spec", "implementation"), (found, expected, "implementation", "spec"))
+    for own, other, owner, without in sides if expected and found else ():
+        for place, leaf in own.items():
+            nothing = isinstance(leaf, torch.fx.Node) or leaf == Constant(None)
+            if place not in other and not nothing:
+                text = f"the {owner} returns {_described(leaf)}{_shown(place)}, the {without} returns nothing there"
+                blockers.append(Blocker(None, "VC111", text))
+    return blockers
+
+
+def _place_of_first(places: Mapping[Place, str]) -> str:
+    """Where the first output is found."""
+    return _shown(next(iter(places))).strip() or "the result itself"
+
+
 def _differing(expected: Leaf, found: Leaf) -> str | None:
     """How a result that is no tensor in one of the programs differs; None where it does not."""
     if isinstance(expected, torch.fx.Node) and isinstance(found, torch.fx.Node):
         return None
-    if isinstance(found, torch.fx.Node) and isinstance(expected, Constant) and expected.value is None:
-        return None  # a further output
     same = isinstance(expected, Constant) and isinstance(found, Constant) and repr(expected.value) == repr(found.value)
     return None if same else f"{_described(expected)} in the spec, {_described(found)} in the implementation"
 

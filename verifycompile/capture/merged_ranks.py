@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,12 +55,14 @@ class MergedRanks:
     """``held``: output of the spec -> the node that holds it on each rank, by position in the mesh.
 
     ``without_gradient``: forward outputs from which no gradient flows back on some rank.
+    ``further``: what some rank returns or writes to and must have a counterpart, without its layout.
     """
 
     program: Program
     held: Mapping[str, Mapping[int, torch.fx.Node]]
     required: Mapping[str, Placements | None]
     without_gradient: frozenset[str] = frozenset()
+    further: tuple[ProgramOutput, ...] = ()
 
 
 def merge_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> MergedRanks:
@@ -97,10 +99,7 @@ def with_outputs(
             requires_grad = False if output.name in merged.without_gradient else None
             outputs.append(ProgramOutput(node, output.kind, name, output.index, exact, requires_grad=requires_grad))
     names = {output.name for output in spec.outputs}
-    for name, held in merged.held.items():
-        if name not in names and not name.startswith("output."):
-            node = next(iter(held.values()))
-            outputs.append(ProgramOutput(node, OutputKind.MUTATION, name, -1))
+    outputs.extend(further for further in merged.further if further.name not in names)
     return (
         dataclasses.replace(spec, outputs=tuple(spec_outputs)),
         dataclasses.replace(merged.program, outputs=tuple(outputs)),
@@ -199,7 +198,18 @@ class _Merger:
         without_gradient = frozenset(
             output.name for entry in self.ranks for output in entry.program.outputs if output.requires_grad is False
         )
-        return MergedRanks(program, held, required, without_gradient)
+        return MergedRanks(program, held, required, without_gradient, tuple(self._further(held)))
+
+    def _further(self, held: Mapping[str, Mapping[int, torch.fx.Node]]) -> Iterator[ProgramOutput]:
+        """All that the ranks return or write to; of stages, which return values to each other, what they write to."""
+        kinds = {
+            output.name: output.kind
+            for entry in self.ranks
+            for output in entry.program.outputs
+            if entry.same_objects or output.kind is not OutputKind.VALUE
+        }
+        for name, kind in kinds.items():
+            yield ProgramOutput(next(iter(held[name].values())), kind, name, -1)
 
     def _hold_unchanged(self, held: Mapping[str, dict[int, torch.fx.Node]]) -> None:
         """A rank has an input as it was where only other ranks write to it, and no gradient where others have one."""

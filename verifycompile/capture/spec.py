@@ -21,7 +21,7 @@ from verifycompile.capture.boundary import (
     role_of,
 )
 from verifycompile.capture.buffers import differing_buffers
-from verifycompile.capture.compare import check_against, unify_symbols
+from verifycompile.capture.compare import check_against, differing_flags, unify_symbols
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
@@ -95,7 +95,10 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     check_against(program, implementation, captured.exported.passed_through, exported.passed_through, unread)
     program = unify_symbols(program, implementation)
     if options.spec is not None:
-        differing = differing_buffers(program, captured.exported, implementation, exported)
+        differing = (
+            *differing_flags(program, implementation),
+            *differing_buffers(program, captured.exported, implementation, exported),
+        )
         program = dataclasses.replace(program, blockers=(*program.blockers, *differing))
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
@@ -111,7 +114,6 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     frame = _frame_of_given(exported, options.spec, globalizer)
-    tensors.align_gradients(options.spec, globalizer)
 
     def capture(traced: TracedFrame) -> Captured:
         if has_parallelism(traced.graph, traced.example_inputs):

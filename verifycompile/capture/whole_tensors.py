@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -12,11 +9,10 @@ from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import shard_degrees
-from verifycompile.capture.names import InputName, clean_module_name
+from verifycompile.capture.names import InputName
 from verifycompile.options import Options
-from verifycompile.program import Program, ProgramInput, Role
+from verifycompile.program import Program, ProgramInput
 from verifycompile.torch_interface.aot import Origin, Part
-from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.shapes import mark_dynamic
 from verifycompile.torch_interface.tensors import without_pending_collective
 
@@ -88,22 +84,3 @@ class WholeTensors:
         if not isinstance(example, torch.Tensor):
             return ()
         return tuple(dimension for dimension, size in enumerate(example.shape) if isinstance(size, torch.SymInt))
-
-    def align_gradients(self, spec: Callable[..., Any], globalizer: Globalizer) -> None:
-        """Let the parameters of the copied spec require grad exactly where the implementation's do; each is listed."""
-        copy = globalizer(spec)
-        if not isinstance(copy, nn.Module):
-            return
-        wanted = {item.name: item.requires_grad for item in self._inputs.values() if item.role is Role.PARAMETER}
-        for owner_name, owner in copy.named_modules():
-            for attribute, parameter in list(owner.named_parameters(recurse=False)):
-                name = clean_module_name([*filter(None, owner_name.split(".")), attribute])
-                if name in wanted and parameter.requires_grad != wanted[name]:
-                    trained = "requires grad" if wanted[name] else "requires no grad"
-                    globalizer.assumptions.append(f"`{name}` {trained}, as in the model; in the spec it is otherwise")
-                    # A parameter of the copy may still be the user's own: never switch it in place.
-                    replacement = nn.Parameter(parameter.detach(), requires_grad=wanted[name])
-                    for other in copy.modules():
-                        for tied, value in list(other.named_parameters(recurse=False)):
-                            if value is parameter:
-                                setattr(other, tied, replacement)

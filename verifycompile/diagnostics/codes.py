@@ -11,7 +11,7 @@ import difflib
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from verifycompile.diagnostics import codes_programs, codes_proofs, codes_usage
+from verifycompile.diagnostics import codes_boundary, codes_programs, codes_proofs, codes_usage
 from verifycompile.diagnostics.code import Code
 
 
@@ -24,7 +24,9 @@ def _registry(codes: Iterable[Code]) -> Mapping[str, Code]:
     return dict(sorted(registry.items()))
 
 
-CODES: Mapping[str, Code] = _registry((*codes_programs.CODES, *codes_proofs.CODES, *codes_usage.CODES))
+CODES: Mapping[str, Code] = _registry(
+    (*codes_programs.CODES, *codes_boundary.CODES, *codes_proofs.CODES, *codes_usage.CODES)
+)
 """Every diagnostic code, in ascending order."""
 
 

@@ -24,6 +24,27 @@ PROVABLE_DTYPES = frozenset(
 )  # fmt: skip
 """Narrower integers wrap around and 8-bit floats saturate: a value of another dtype is an unknown."""
 
+_OF_ONE_DTYPE: dict[str, tuple[str, ...]] = {
+    "mm": ("self", "mat2"),
+    "bmm": ("self", "mat2"),
+    "mv": ("self", "vec"),
+    "addmm": ("self", "mat1", "mat2"),
+    "baddbmm": ("self", "batch1", "batch2"),
+    "addbmm": ("self", "batch1", "batch2"),
+    "addmv": ("self", "mat", "vec"),
+    "linear": ("input", "weight", "bias"),
+    "linalg_solve_triangular": ("self", "B"),
+    "index_add": ("self", "source"),
+    "index_copy": ("self", "source"),
+    "index_put": ("self", "values"),
+    "nll_loss_forward": ("self", "weight"),
+    "binary_cross_entropy": ("self", "target"),
+    "_scaled_dot_product_flash_attention_for_cpu": ("query", "key", "value"),
+}
+"""Operators of which torch's kernels refuse operands of several dtypes, and its shape functions do not."""
+_OF_REAL_NUMBERS = frozenset({"_softmax", "_log_softmax", "gelu", "silu", "mish", "var"})
+"""Operators of which torch's kernels refuse whole numbers, and its shape functions do not."""
+
 _RAGGED = (Ragged, Filled, Sorted, Unsorted)
 
 
@@ -41,6 +62,26 @@ def check_type(node: torch.fx.Node, call: Call, coordinates: Collection[sympy.Ba
         symbolic = [s for s in value.shape if isinstance(s, torch.SymInt)]
         if any(s.node.expr.free_symbols & set(coordinates) for s in symbolic):
             raise UnsupportedError("VC204", f"`{node.target}` gives a tensor whose shape depends on the rank")
+
+
+def check_operands(node: torch.fx.Node, call: Call, *, any_precision: bool) -> None:
+    """Raises ``UnsupportedError`` for dtypes with which the program would stop when it runs.
+
+    ``any_precision``: real numbers of several precisions are taken for those of one.
+    """
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    found: dict[object, str] = {}
+    for argument in _OF_ONE_DTYPE.get(name, ()):
+        dtype = call.dtypes.get(argument)
+        if dtype is not None:
+            is_real = dtype.is_floating_point and any_precision
+            found.setdefault("real numbers" if is_real else dtype, f"`{argument}` of {dtype}")
+    if len(found) > 1:
+        message = f"torch stops at `{node.target}` with {' and '.join(found.values())}: it takes one dtype"
+        raise UnsupportedError(UNSUPPORTED, message)
+    dtype = call.dtypes.get("self")
+    if name in _OF_REAL_NUMBERS and dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise UnsupportedError(UNSUPPORTED, f"torch stops at `{node.target}` of {dtype}: it takes real numbers")
 
 
 def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any) -> None:

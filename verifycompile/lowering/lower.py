@@ -21,7 +21,7 @@ from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, Term, TermPool, View, identity_view
-from verifycompile.lowering.checks import casts_of, check_ragged, check_result, check_type, is_ragged
+from verifycompile.lowering.checks import casts_of, check_operands, check_ragged, check_result, check_type, is_ragged
 from verifycompile.lowering.recorded import (
     TAKES_PIECES,
     constant_content,
@@ -238,6 +238,8 @@ class Lowering:
             dtypes_of(node), self.sizes.shape_of(node), dtype_of(node), self._elements(node), memory_read(node)
         )
         check_type(node, self.builder.call, self.program.coordinates)
+        # A given spec may be of another precision than the inputs that the model takes.
+        check_operands(node, self.builder.call, any_precision=self.side == "spec")
         value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
         check_result(self.builder, self.sizes, node, value)
         self.casts.update({cast: self.casts.get(cast, node) for cast in casts_of(node, self.builder.call)})

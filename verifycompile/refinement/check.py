@@ -23,6 +23,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement import egraph
 from verifycompile.refinement.diagnose import diagnose
+from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
@@ -47,6 +48,13 @@ _MAX_EQUALITIES = 32
 _OPEN_QUESTIONS = frozenset({"VC104", "VC107", "VC108"})
 _PRODUCTS = frozenset({"VC101"})
 """What takes a partial sum may be linear in it: products are written out, but nothing is searched for."""
+
+
+_EFFECTS = {
+    OutputKind.VALUE: "returns",
+    OutputKind.GRADIENT: "has a gradient for",
+    OutputKind.MUTATION: "writes to",
+}
 
 
 class ClaimError(Exception):
@@ -217,9 +225,12 @@ class Checker:
         if missing:
             kind = "gradient" if missing[0].kind is OutputKind.GRADIENT else "output"
             return Mismatch(
-                "VC107", f"the implementation has no {kind} `{missing[0].name}`", missing[0].name, missing[0].node
+                "VC111", f"the implementation has no {kind} `{missing[0].name}`", missing[0].name, missing[0].node
             )
-        mismatch = self._mutation() or self._cut_gradient(outputs) or self._relate_inputs()
+        programs = self.spec.program, self.implementation.program
+        mismatch = (
+            mismatched_dtype(*programs) or self._mutation() or self._cut_gradient(outputs) or self._relate_inputs()
+        )
         if mismatch is not None:
             return mismatch
         if by_parts and (self.spec.sizes.reads_counts or self.implementation.sizes.reads_counts):
@@ -239,15 +250,14 @@ class Checker:
         )
 
     def _side_effect(self) -> Mismatch | None:
-        """What the implementation does to a parameter, buffer or input must be done by the spec too."""
+        """What the implementation returns, and does to a parameter, buffer or input, must be done by the spec too."""
         expected = {o.name for o in self.spec.program.outputs}
         for output in self.implementation.program.outputs:
-            if output.name in expected or output.kind is OutputKind.VALUE:
+            if output.name in expected:
                 continue
-            effect = "has a gradient for" if output.kind is OutputKind.GRADIENT else "writes to"
-            target = output.name.partition(".")[2]
-            message = f"the implementation {effect} `{target}`, the spec does not"
-            return Mismatch("VC107", message, output.name, impl_node=output.node)
+            target = output.name if output.kind is OutputKind.VALUE else output.name.partition(".")[2]
+            message = f"the implementation {_EFFECTS[output.kind]} `{target}`, the spec does not"
+            return Mismatch("VC111", message, output.name, impl_node=output.node)
         return None
 
     def _mutation(self) -> Mismatch | None:
@@ -268,7 +278,7 @@ class Checker:
             implementation = implementations[output.name]
             if output.requires_grad and implementation.requires_grad is False:
                 message = f"no gradient flows back from `{output.name}` in the implementation"
-                return Mismatch("VC107", message, output.name, output.node, implementation.node)
+                return Mismatch("VC111", message, output.name, output.node, implementation.node)
         return None
 
     def value_of(self, spec_node: torch.fx.Node, impl_node: torch.fx.Node) -> tuple[View | None, View | None]:
@@ -320,7 +330,8 @@ class Checker:
             if key[0] != "tangent":
                 continue
             if key not in spec_inputs:
-                return Mismatch("VC107", f"the spec has no gradient for `{program_input.name}`", program_input.name)
+                message = f"no gradient flows back from `{program_input.name}` in the spec"
+                return Mismatch("VC111", message, program_input.name)
             found = self.placements.get(program_input.name, self._replicated())
             found = tuple(Replicate() if isinstance(p, Partial) else p for p in found)
             placements = with_open_axes(program_input.placements or found, found, program_input.open_axes)
@@ -466,6 +477,7 @@ class Checker:
                     f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer"
                 )
         listed.extend(self.pool.assumptions)
+        listed.extend(differing_precisions(self.spec.program, program))
         casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
         listed.extend(f"cast treated as identity: {cast}" for cast in casts)
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))

@@ -1,0 +1,57 @@
+"""Dtypes at the boundary: a proof is about real and whole numbers, so that those of both programs are compared here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from verifycompile.lowering.recorded import dtype_of
+from verifycompile.program import OutputKind, Program, Role
+from verifycompile.refinement.result import Mismatch
+
+_COMPARED = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
+
+
+def mismatched_dtype(spec: Program, implementation: Program) -> Mismatch | None:
+    """The first output or input of which one program has another kind of number: no rounding explains it."""
+    for name, expected, found in _differing(spec, implementation):
+        whole, own = dtype_of(expected), dtype_of(found)
+        if whole is not None and own is not None and _kind(whole) != _kind(own):
+            message = f"`{name}` is of {own} in the implementation, of {whole} in the spec"
+            return Mismatch("VC111", message, name, expected, found)
+    return None
+
+
+def differing_precisions(spec: Program, implementation: Program) -> list[str]:
+    """What the programs have in different precisions, as assumptions: the proof takes rounding for no difference.
+
+    A gradient has the dtype of what it is the gradient of.
+    """
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for name, expected, found in _differing(spec, implementation):
+        names.setdefault((str(dtype_of(found)), str(dtype_of(expected))), {})[name] = None
+    return [
+        f"rounding is no difference: {', '.join(f'`{name}`' for name in found)} {'is' if len(found) == 1 else 'are'} "
+        f"of {own} in the implementation, of {whole} in the spec"
+        for (own, whole), found in names.items()
+    ]
+
+
+def _differing(spec: Program, implementation: Program) -> Iterator[tuple[str, torch.fx.Node, torch.fx.Node]]:
+    expected = {item.name: item.node for item in spec.inputs if item.role in _COMPARED}
+    expected |= {output.name: output.node for output in spec.outputs}
+    inputs = [(item.name, item.node) for item in implementation.inputs if item.role in _COMPARED]
+    outputs = [(o.name, o.node) for o in implementation.outputs if o.kind is not OutputKind.GRADIENT]
+    for name, node in (*inputs, *outputs):
+        whole = None if name not in expected else dtype_of(expected[name])
+        if whole is not None and dtype_of(node) not in (None, whole):
+            yield name, expected[name], node
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Real and complex numbers differ by rounding alone; whole numbers by where they wrap around."""
+    if dtype.is_floating_point:
+        return "real"
+    return "complex" if dtype.is_complex else str(dtype)
