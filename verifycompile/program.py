@@ -99,6 +99,7 @@ class ProgramOutput:
     output is sharded over such an axis, the loss is outside too, a mean over the ranks, and the gradient is a sum here.
     A gradient that is no sum over such an axis is that of what another graph returned: see ``scale``.
     ``requires_grad``: of a forward output, whether a gradient flows back from it; None where that is not known.
+    ``global_shape``, ``global_stride``: of a DTensor, what it says of the whole tensor.
     """
 
     node: torch.fx.Node
@@ -110,6 +111,8 @@ class ProgramOutput:
     open_axes: frozenset[int] = frozenset()
     outer_mean: frozenset[int] = frozenset()
     requires_grad: bool | None = None
+    global_shape: tuple[Size, ...] | None = None
+    global_stride: tuple[Size, ...] | None = None
 
     def required(self, forward: Iterable[tuple[Placement, ...]]) -> tuple[Placement, ...] | None:
         """``placements``, given those found for the forward outputs."""

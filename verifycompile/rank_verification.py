@@ -31,11 +31,12 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
 from verifycompile.question import Question
+from verifycompile.refinement.dtensor_results import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.source import location_of
-from verifycompile.verification import verify_programs
+from verifycompile.verification import finding_of_mismatch, verify_programs
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.evaluate import values_on_one_input
 from verifycompile.witness.layout import reduce
@@ -101,12 +102,15 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     other messages. Names of inputs and outputs are the spec's; a rank that lacks one does not hold it. An input without
     placements lies as its shapes say; an output without is any clean relation, gradients never partial.
     """
+    misread = misread_shards(spec, [entry.program for entry in ranks], mesh)
+    if misread is not None:
+        return _report_of(finding_of_mismatch(misread), spec, ranks, options)
     try:
         merged = merge_ranks(spec, ranks, mesh)
         layouts = find_layouts(spec, merged, mesh)
         whole_spec, whole = with_outputs(merged, spec, layouts, mesh)
     except OrderError as error:
-        return _order_report(error, spec, ranks)
+        return _order_report(error, spec, ranks, options)
     except UnmergeableError as error:
         blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
@@ -137,7 +141,7 @@ def order_finding(spec: Program, programs: Sequence[Program], mesh: Mesh) -> Rep
     try:
         schedule(graphs)
     except OrderError as error:
-        return _order_report(error, spec, [RankProgram(program, ranks_of) for program in programs])
+        return _order_report(error, spec, [RankProgram(program, ranks_of) for program in programs], Options())
     return None
 
 
@@ -235,7 +239,7 @@ def _near(value: torch.Tensor, expected: torch.Tensor, scale: float) -> bool:
     return bool(((value - expected).abs() <= _TOLERANCE * max(scale, 1e-12)).all())
 
 
-def _order_report(error: OrderError, spec: Program, ranks: Sequence[RankProgram]) -> Report:
+def _order_report(error: OrderError, spec: Program, ranks: Sequence[RankProgram], options: Options) -> Report:
     labels: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     if error.second is not None:
@@ -253,6 +257,13 @@ def _order_report(error: OrderError, spec: Program, ranks: Sequence[RankProgram]
         notes=notes,
         verdict=Verdict.REFUTED,
     )
+    return _report_of(finding, spec, ranks, options)
+
+
+def _report_of(finding: Finding, spec: Program, ranks: Sequence[RankProgram], options: Options) -> Report:
+    """The report on ranks of which nothing but ``finding`` was asked."""
+    if finding.verdict is Verdict.UNPROVED and options.on_unproved == "warn":
+        finding = dataclasses.replace(finding, severity=Severity.WARNING)
     nodes = sum(len(entry.program.graph.graph.nodes) for entry in ranks)
     stats = Stats(spec_nodes=len(spec.graph.graph.nodes), implementation_nodes=nodes)
-    return Report(verdict=Verdict.REFUTED, findings=(finding,), stats=stats)
+    return Report(verdict=finding.verdict, findings=(finding,), stats=stats)

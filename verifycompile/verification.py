@@ -41,7 +41,7 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
     result = RefinementResult(relations={}, mismatch=None) if fatal else check_refinement(spec, implementation)
     seconds = time.perf_counter() - started
 
-    findings = [_finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
+    findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
     reported = {(finding.code, finding.message) for finding in findings}
     findings += [
         _finding_of_blocker(blocker) for blocker in blockers if (blocker.code, blocker.message) not in reported
@@ -86,7 +86,8 @@ def _location(node: torch.fx.Node | None) -> SourceLocation | None:
     return nearest_location(node, location_of)
 
 
-def _finding_of_mismatch(mismatch: Mismatch) -> Finding:
+def finding_of_mismatch(mismatch: Mismatch) -> Finding:
+    """The mismatch at the user's lines: refuted where it is certain, else still to be tried on numbers."""
     labels: tuple[Label, ...] = ()
     origin = None if mismatch.origin_node is None else location_of(mismatch.origin_node)
     if origin is not None:
@@ -104,6 +105,7 @@ def _finding_of_mismatch(mismatch: Mismatch) -> Finding:
         notes=mismatch.notes,
         output=mismatch.output,
         followers=mismatch.followers,
+        verdict=Verdict.REFUTED if mismatch.certain else Verdict.UNPROVED,
     )
 
 
@@ -118,6 +120,8 @@ def _finding_of_blocker(blocker: Blocker) -> Finding:
 
 def _with_witness(finding: Finding, spec: Program, implementation: Program) -> Finding:
     """The finding as refuted with a counterexample where there is one, else with a note that there is none."""
+    if finding.verdict is Verdict.REFUTED:
+        return finding
     try:
         witness = find_witness(spec, implementation)
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing

@@ -29,6 +29,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC107": "no relation found",
         "VC108": "different operand",
         "VC109": "ranks wait for different collectives",
+        "VC110": "shards of a DTensor result that are not DTensor's chunks",
         "VC111": "gradients, outputs or writes of one program alone",
         "VC201": "operator without declaration",
         "VC202": "argument, dtype or attribute outside of a declaration",
@@ -118,7 +119,7 @@ def test_explain() -> None:
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("VC105X", "unknown diagnostic code 'VC105X'; did you mean VC105, VC109, VC108?"),
+        ("VC105X", "unknown diagnostic code 'VC105X'; did you mean VC105, VC310, VC305?"),
         ("shard", "unknown diagnostic code 'shard'; codes run from VC101 to VC310, see docs/errors.md"),
     ],
 )

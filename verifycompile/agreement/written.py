@@ -205,11 +205,13 @@ class _Writer:
             self._expressions[expression] = expression_to_data(expression)
         return self._expressions[expression]
 
+    def _sizes(self, sizes: tuple[Size, ...] | None) -> list[Any] | None:
+        return None if sizes is None else [self._expression(size) for size in sizes]
+
     def _input(self, item: ProgramInput) -> list[Any]:
-        shape = item.global_shape
         return [
             self._numbers[item.node], item.role.value, item.name, _placements(item.placements),
-            None if shape is None else [self._expression(size) for size in shape],
+            self._sizes(item.global_shape),
             item.requires_grad, item.assumed, sorted(item.open_axes),
         ]  # fmt: skip
 
@@ -217,6 +219,7 @@ class _Writer:
         return [
             self._numbers[item.node], item.kind.value, item.name, item.index, _placements(item.placements),
             item.declared, sorted(item.open_axes), sorted(item.outer_mean), item.requires_grad,
+            self._sizes(item.global_shape), self._sizes(item.global_stride),
         ]  # fmt: skip
 
 
@@ -370,17 +373,16 @@ class _Reader:
 
     def _input(self, item: list[Any]) -> ProgramInput:
         node, role, name, placements, shape, requires_grad, assumed, open_axes = item
-        whole = None if shape is None else tuple(_size(size) for size in shape)
         return ProgramInput(
-            self._nodes[node], Role(role), name, placements_from_data(placements), whole, requires_grad, assumed,
-            frozenset(open_axes),
+            self._nodes[node], Role(role), name, placements_from_data(placements), _sizes(shape), requires_grad,
+            assumed, frozenset(open_axes),
         )  # fmt: skip
 
     def _output(self, item: list[Any]) -> ProgramOutput:
-        node, kind, name, index, placements, declared, open_axes, outer_mean, requires_grad = item
+        node, kind, name, index, placements, declared, open_axes, outer_mean, requires_grad, shape, stride = item
         return ProgramOutput(
             self._nodes[node], OutputKind(kind), name, index, placements_from_data(placements), declared,
-            frozenset(open_axes), frozenset(outer_mean), requires_grad,
+            frozenset(open_axes), frozenset(outer_mean), requires_grad, _sizes(shape), _sizes(stride),
         )  # fmt: skip
 
 
@@ -393,6 +395,10 @@ def _mesh(data: Any) -> Mesh | None:
 
 def _expression(data: Any) -> sympy.Expr:
     return cast("sympy.Expr", expression_from_data(data))
+
+
+def _sizes(data: list[Any] | None) -> tuple[Size, ...] | None:
+    return None if data is None else tuple(_size(size) for size in data)
 
 
 def _size(data: Any) -> Size:

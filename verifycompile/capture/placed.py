@@ -104,11 +104,10 @@ class PlacedBoundary:
                 open_axes = self._open_axes(flat.layout) if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
                 mean = self._outer_mean(kind, name, placements)
-                outputs.append(
-                    ProgramOutput(
-                        flat.node, kind, name, position, placements, declared, open_axes, mean, flat.requires_grad
-                    )
+                output = ProgramOutput(
+                    flat.node, kind, name, position, placements, declared, open_axes, mean, flat.requires_grad
                 )
+                outputs.append(output if flat.layout is None else _as_dtensor(output, flat.layout))
         outputs.extend(passed_through_outputs(self._exported))
         known = {output.name for output in outputs if output.kind is OutputKind.VALUE}
         unknown = sorted(set(self._options.out_placements) - known)
@@ -368,6 +367,11 @@ class PlacedBoundary:
 def _means_of(layout: ReturnedLayout) -> frozenset[int]:
     """Where a rank's gradient of its part is that of its own loss. What is a mean already has the gradient of all."""
     return frozenset(axis for axis in layout.means if layout.placements[axis] != Partial("avg"))
+
+
+def _as_dtensor(output: ProgramOutput, layout: Layout) -> ProgramOutput:
+    shape, stride = (tuple(size_of(size) for size in sizes) for sizes in (layout.global_shape, layout.global_stride))
+    return dataclasses.replace(output, global_shape=shape, global_stride=stride)
 
 
 def _is_of_booleans(flat: Flat) -> bool:

@@ -14,7 +14,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.lowering.recorded import constant_content
-from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.torch_interface.expressions import (
     expression_from_data,
     expression_to_data,
@@ -161,12 +161,14 @@ def _input_to_data(item: ProgramInput) -> dict[str, Any]:
         "role": item.role.value,
         "name": item.name,
         "placements": placements_to_data(item.placements),
-        "global_shape": None
-        if item.global_shape is None
-        else [s if isinstance(s, int) else expression_to_data(s) for s in item.global_shape],
+        "global_shape": _sizes_to_data(item.global_shape),
         "assumed": item.assumed,
         "open_axes": sorted(item.open_axes),
     }
+
+
+def _sizes_to_data(sizes: tuple[Size, ...] | None) -> list[Any] | None:
+    return None if sizes is None else [s if isinstance(s, int) else expression_to_data(s) for s in sizes]
 
 
 def _output_to_data(item: ProgramOutput) -> dict[str, Any]:
@@ -179,6 +181,8 @@ def _output_to_data(item: ProgramOutput) -> dict[str, Any]:
         "open_axes": sorted(item.open_axes),
         "outer_mean": sorted(item.outer_mean),
         "requires_grad": item.requires_grad,
+        "global_shape": _sizes_to_data(item.global_shape),
+        "global_stride": _sizes_to_data(item.global_stride),
     }
 
 
@@ -337,15 +341,12 @@ def value_from_data(data: Any, nodes: Mapping[str, torch.fx.Node]) -> Any:
 
 
 def _input_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node]) -> ProgramInput:
-    shape = item["global_shape"]
     return ProgramInput(
         nodes[item["node"]],
         Role(item["role"]),
         item["name"],
         placements_from_data(item["placements"]),
-        None
-        if shape is None
-        else tuple(s if isinstance(s, int) else cast("sympy.Expr", expression_from_data(s)) for s in shape),
+        _sizes_from_data(item["global_shape"]),
         assumed=item["assumed"],
         open_axes=frozenset(item["open_axes"]),
     )
@@ -361,7 +362,15 @@ def _output_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node
         open_axes=frozenset(item["open_axes"]),
         outer_mean=frozenset(item["outer_mean"]),
         requires_grad=item["requires_grad"],
+        global_shape=_sizes_from_data(item["global_shape"]),
+        global_stride=_sizes_from_data(item["global_stride"]),
     )
+
+
+def _sizes_from_data(data: Any) -> tuple[Size, ...] | None:
+    if data is None:
+        return None
+    return tuple(s if isinstance(s, int) else cast("sympy.Expr", expression_from_data(s)) for s in data)
 
 
 def placements_from_data(data: Any) -> tuple[Placement, ...] | None:

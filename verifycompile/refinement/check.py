@@ -23,6 +23,7 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement import egraph
 from verifycompile.refinement.diagnose import diagnose
+from verifycompile.refinement.dtensor_results import misread_output
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
@@ -229,7 +230,11 @@ class Checker:
             )
         programs = self.spec.program, self.implementation.program
         mismatch = (
-            mismatched_dtype(*programs) or self._mutation() or self._cut_gradient(outputs) or self._relate_inputs()
+            mismatched_dtype(*programs)
+            or misread_output(self.spec, self.implementation)
+            or self._mutation()
+            or self._cut_gradient(outputs)
+            or self._relate_inputs()
         )
         if mismatch is not None:
             return mismatch

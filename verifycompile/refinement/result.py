@@ -18,8 +18,8 @@ class Mismatch:
     ``spec_node``/``impl_node``: the FX nodes to locate in the user's source (either may be None).
     ``origin_node``: an earlier implementation node worth a secondary label (where a value became partial,
     sharded or scaled) with its text ``origin_label``.
-    ``output``: name of the program output that fails because of it. ``proved_wrong`` is always False here:
-    only a numeric witness turns a mismatch into REFUTED.
+    ``output``: name of the program output that fails because of it.
+    ``certain``: torch's own record shows it, whatever the inputs; any other mismatch only a witness makes REFUTED.
     """
 
     code: str
@@ -33,6 +33,7 @@ class Mismatch:
     origin_node: torch.fx.Node | None = None
     origin_label: str = ""
     notes: tuple[str, ...] = ()
+    certain: bool = False
     followers: int = 0
     """Number of further outputs and spec nodes without a relation that follow from this one."""
 

@@ -50,11 +50,12 @@ class Part(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A DTensor's record: placements on ``mesh``, applied outermost axis first, and the shape of the whole tensor."""
+    """A DTensor's record: placements on ``mesh``, applied outermost axis first, shape and strides of the whole."""
 
     mesh: Any
     placements: tuple[Placement, ...]
     global_shape: tuple[Any, ...]
+    global_stride: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +200,7 @@ def _layouts(metas: Sequence[Any], offset: int) -> dict[int, Layout]:
             mesh=mesh,
             placements=in_digit_order(tuple(placements), orders, tuple(mesh.shape)),
             global_shape=tuple(meta.outer_size),
+            global_stride=tuple(meta.outer_stride),
         )
     return layouts
 
