@@ -13,11 +13,9 @@ from verifycompile.agreement.together import captured_in_job, verify_together
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.capture import (
     Results,
+    capture_both,
     capture_implementation,
     has_parallelism,
-    recover_spec,
-    results_of,
-    with_unwritten,
 )
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
@@ -106,14 +104,11 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         without_override(),
         compilation_left_as_it_is(),
     ):
-        implementation = capture_implementation(gm, example_inputs, options)
-        results = results_of(implementation)
-        spec = recover_spec(options, implementation)
-        implementation = with_unwritten(spec, implementation)
-    report = verify_together(spec, implementation, options, channel)
+        both = capture_both(lambda whole: capture_implementation(gm, example_inputs, options, whole), options)
+    report = verify_together(both.spec, both.implementation, options, channel)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
-    return CheckedGraph(report, _layouts(implementation, results, report) if report else {})
+    return CheckedGraph(report, _layouts(both.implementation, both.results, report) if report else {})
 
 
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"

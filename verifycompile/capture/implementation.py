@@ -21,7 +21,7 @@ from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_grou
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of
 from verifycompile.capture.outer import outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
-from verifycompile.capture.samples import Samples
+from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
 from verifycompile.errors import UsageError
@@ -49,13 +49,16 @@ def has_parallelism(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) 
     return has_rank_operators(graph)
 
 
-def capture_implementation(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> Program:
+def capture_implementation(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, whole: frozenset[str] = frozenset()
+) -> Program:
     """The parallel program behind a Dynamo graph. Call it inside a Dynamo backend; ``graph`` stays usable.
 
+    ``whole``: inputs of a data-parallel program that are the same on all ranks, though nobody said so.
     Raises ``UsageError``: VC301 without a device mesh, VC302 with several, VC303 for placements that do not fit,
     VC306 for names that do not exist.
     """
-    return capture_traced(traced_frame_under_compilation(graph, example_inputs), options)
+    return capture_traced(traced_frame_under_compilation(graph, example_inputs), options, whole=whole)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +80,15 @@ def results_of(implementation: Program) -> Results:
     return Results(tuple(names[0] for names in exported.results), meta[MESH], meta[SAMPLES])
 
 
-def capture_traced(traced: TracedFrame, options: Options, unwrapped: Outer | None = None) -> Program:
+def capture_traced(
+    traced: TracedFrame, options: Options, unwrapped: Outer | None = None, whole: frozenset[str] = frozenset()
+) -> Program:
     """``capture_implementation`` for a frame that was traced here.
 
     ``unwrapped``: data-parallel wrappers that were taken off before.
     """
     start = time.perf_counter()
-    outer = outer_of(traced.example_inputs).joined(unwrapped or Outer())
+    outer = dataclasses.replace(outer_of(traced.example_inputs).joined(unwrapped or Outer()), whole=whole)
     around = tuple({id(contract.mesh): contract.mesh for contract in outer.contracts}.values())
     hooked, is_general = _hooked_somehow(traced, options)
     graph = hooked.exported.joint.graph
@@ -163,11 +168,12 @@ def _program(
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
     gradients = outer_gradients(exported, root.mesh, outer)
-    samples = Samples(exported, sample_axes(root.mesh, outer), mesh)
-    graph.meta[SAMPLES] = samples.axes
+    samples = Samples(exported, sample_axes(root.mesh, outer), mesh, outer.whole)
     boundary = PlacedBoundary(exported, root, options, size_values, gradients, samples=samples, even=even)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)
+    graph.meta[SAMPLES] = samples.axes
+    graph.meta[SAMPLE_INPUTS] = samples.by_length()
     coordinates = resolve_coordinates(graph, mesh)
     groups = resolve_groups(graph, root.mesh)
     blockers: list[Blocker] = [

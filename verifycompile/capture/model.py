@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from verifycompile.capture.implementation import capture_traced
-from verifycompile.capture.spec import recover_spec, with_unwritten
+from verifycompile.capture.sample_readings import capture_both
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
@@ -36,9 +36,8 @@ def capture_model(
     """
 
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
-        implementation = capture_traced(traced, options, outer)
-        spec = recover_spec(options, implementation)
-        return spec, with_unwritten(spec, implementation)
+        both = capture_both(lambda whole: capture_traced(traced, options, outer, whole), options)
+        return both.spec, both.implementation
 
     function, outer = without_outer_wrappers(_uncompiled(model))
     step = step_of(function)

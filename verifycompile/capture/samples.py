@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.from_local import FedLayout
 from verifycompile.capture.layouts import Placements
-from verifycompile.program import Mesh, Size
+from verifycompile.program import Mesh, Program, Size
 from verifycompile.torch_interface.aot import Flat, Origin
 from verifycompile.torch_interface.outer import is_buffer_of_wrapped
 from verifycompile.torch_interface.returned import returned_layout
@@ -21,17 +21,20 @@ class Samples:
 
     A tensor without dimensions, and one that shares its memory with a buffer of the wrapped model, is the same on all
     ranks. Any other is a rank's part of the samples, by its first dimension. After a graph break the axes are those of
-    the graph before.
+    the graph before. ``whole``: inputs that were found not to be samples.
     """
 
-    def __init__(self, exported: Export, axes: Mapping[str, tuple[int, ...]], mesh: Mesh) -> None:
+    def __init__(
+        self, exported: Export, axes: Mapping[str, tuple[int, ...]], mesh: Mesh, whole: frozenset[str] = frozenset()
+    ) -> None:
         self._exported = exported
         self._mesh = mesh
         self._wrappers = tuple(f"`{wrapper}`" for wrapper in axes)
         self.axes = frozenset(axis for held in axes.values() for axis in held)
         if not self.axes:
             self.axes = self._axes_before()
-        self._sharded: list[str] = []
+        self._not_samples = whole
+        self._sharded: dict[str, Size] = {}
         self._whole: dict[str, str] = {}
 
     def _axes_before(self) -> frozenset[int]:
@@ -50,10 +53,12 @@ class Samples:
         whole = "it has no dimension" if not shape else ""
         if isinstance(value, torch.Tensor) and is_buffer_of_wrapped(value):
             whole = "it is a buffer of the model"
+        if name in self._not_samples:
+            whole = "the program does not run on one device with it as samples"
         if whole:
             self._whole[name] = whole
             return base
-        self._sharded.append(name)
+        self._sharded[name] = shape[0]
         own: Placement = Shard(0)
         return tuple(own if axis in axes else item for axis, item in enumerate(base))
 
@@ -67,3 +72,19 @@ class Samples:
             lines.append(f"under {under} inputs are the ranks' own samples, Shard(0) over {over}, by default: {names}")
         lines.extend(f"`{name}` is the same on all ranks, since {why}" for name, why in self._whole.items())
         return tuple(lines)
+
+    def by_length(self) -> tuple[tuple[str, ...], ...]:
+        """The inputs that were taken as samples, those together whose first dimensions are equal."""
+        groups: dict[Size, list[str]] = {}
+        for name, length in self._sharded.items():
+            groups.setdefault(length, []).append(name)
+        return tuple(map(tuple, groups.values()))
+
+
+SAMPLE_INPUTS = "verifycompile.sample_inputs"
+"""Key of ``GraphModule.meta`` under which a captured implementation keeps ``Samples.by_length``."""
+
+
+def sample_inputs(implementation: Program) -> tuple[tuple[str, ...], ...]:
+    """The inputs of a captured program that were taken as the ranks' own samples, by the length of the batch."""
+    return implementation.graph.meta[SAMPLE_INPUTS]

@@ -69,10 +69,12 @@ class Outer:
     """The wrappers of a program. ``reductions``: identity of a parameter -> what becomes of its gradient outside.
 
     ``around``: contracts of the wrappers in whose forward the program runs, whether or not it reads their parameters.
+    ``whole``: inputs that are the same on all ranks, found by what runs on one device.
     """
 
     reductions: dict[int, OuterReduction] = dataclasses.field(default_factory=dict[int, OuterReduction])
     around: tuple[OuterReduction, ...] = ()
+    whole: frozenset[str] = frozenset()
 
     def joined(self, other: Outer) -> Outer:
         """Both; ``other`` decides where they differ."""
