@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.scalar import as_scalar, multiply
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
@@ -61,7 +61,7 @@ def gelu_backward(b: Builder, grad_output: View, self: View, approximate: str) -
     if approximate != "tanh":
         return b.mul(grad_output, b.pointwise(GELU_DERIVATIVE, self, attributes=(approximate,)))
     tanh = _gelu_tanh(b, self)
-    slope = b.scale(b.add(1, b.scale(b.power(self, 2), 3 * as_scalar(_GELU_CUBE))), _GELU_FACTOR)
+    slope = b.scale(b.add(1, b.scale(b.power(self, 2), multiply(as_scalar(3), b.scalar(_GELU_CUBE)))), _GELU_FACTOR)
     half = b.scale(b.add(1, tanh), 0.5)
     return b.mul(grad_output, b.add(half, b.scale(b.mul(self, b.sub(1, b.power(tanh, 2)), slope), 0.5)))
 

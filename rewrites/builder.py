@@ -27,7 +27,7 @@ from verifycompile.ir.pieces import (
     pieces_of,
     whole_dim_of_fresh,
 )
-from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, is_rounded, multiply, read
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
@@ -43,6 +43,7 @@ SLICE = Operation("slice", linear=frozenset({0}))
 PAD = Operation("pad", linear=frozenset({0}))
 POWER = exponential.POWER
 _SHORT_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64})
+DOUBLE_DTYPES = frozenset({torch.float64, torch.complex128})
 UNKNOWN_NAME = "unknown"
 """Of terms that are equal to themselves alone."""
 
@@ -121,12 +122,28 @@ class Builder:
 
     # -- numbers
 
+    def scalar(self, value: Number | Scalar) -> Scalar:
+        """A number, a literal as it is held where the call computes. Raises NonFiniteScalarError."""
+        if not isinstance(value, float):
+            return as_scalar(value)
+        single = self._in_single_precision()
+        number = read(value, single)
+        self.pool.literals[value, number, single, is_rounded(value, number, single)] = None
+        return number
+
+    def _in_single_precision(self) -> bool:
+        """Whether torch computes the call with literals in single precision, as all dtypes up to that have it."""
+        calls = (self.call, *(self.call.elements or ()))
+        dtypes = {dtype for call in calls for dtype in (call.dtype, *call.dtypes.values()) if dtype is not None}
+        real = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+        return bool(real) and not any(dtype in DOUBLE_DTYPES for dtype in real)
+
     def number(self, value: Number) -> View:
         """A scalar tensor. Rank coordinates become counters over their mesh axis."""
         if isinstance(value, sympy.Expr) and value.free_symbols & set(self.coordinates):
             return self._affine(value)
         try:
-            scalar = as_scalar(int(value) if isinstance(value, bool) else value)
+            scalar = self.scalar(int(value) if isinstance(value, bool) else value)
         except NonFiniteScalarError:
             return self._infinity(float(value))
         return self.pool.constant(scalar, self.mesh)
@@ -240,13 +257,13 @@ class Builder:
         if isinstance(factor, sympy.Expr) and factor.free_symbols & set(self.coordinates):
             return self.mul(view, factor)
         try:
-            return view.scaled(as_scalar(factor))
+            return view.scaled(self.scalar(factor))
         except NonFiniteScalarError:
             return self.mul(view, factor)  # pyright: ignore[reportArgumentType]
 
     def power(self, view: View, exponent: Number | Scalar) -> View:
         """``view ** exponent``; small whole powers are products, whole powers take the coefficient along."""
-        e = as_scalar(exponent)
+        e = self.scalar(exponent)
         if e == 0:
             return self.pool.constant(ONE, view.shape)
         if e == 1:
@@ -323,7 +340,7 @@ class Builder:
         if not isinstance(right, View) and not (isinstance(right, sympy.Expr) and right.free_symbols):
             if right == 0:
                 raise UndefinedError(UNREPRESENTABLE, "division by zero")
-            return self.scale(self.view(left), divide(ONE, as_scalar(right)))
+            return self.scale(self.view(left), divide(ONE, self.scalar(right)))
         return self.mul(left, self.power(self.view(right), -1))
 
     # -- comparisons

@@ -146,7 +146,7 @@ def linspace(b: Builder, start: Number, end: Number, steps: int, dtype: torch.dt
         raise UnsupportedError(UNSUPPORTED, f"linspace in {b.call.dtype}")
     if steps == 1:
         return b.full(start, (1,))
-    first, last = as_scalar(start), as_scalar(end)
+    first, last = b.scalar(start), b.scalar(end)
     step = divide(add(last, -first), as_scalar(steps - 1))
     return b.combination((step, b.iota(steps)), (first, b.full(1, (steps,))))
 

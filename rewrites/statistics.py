@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
@@ -96,7 +96,7 @@ def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> V
         return extreme(b, absolute, dim, keepdim, "min")
     if ord == 0:
         return b.sum(b.negate(b.equal(value, 0)), dim, keepdim)
-    return b.power(b.sum(b.power(absolute, ord), dim, keepdim), 1 / as_scalar(ord))
+    return b.power(b.sum(b.power(absolute, ord), dim, keepdim), divide(ONE, b.scalar(ord)))
 
 
 @operator(aten.norm.ScalarOpt_dim)

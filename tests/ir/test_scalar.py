@@ -6,8 +6,20 @@ from fractions import Fraction
 
 import pytest
 import sympy
+import torch
 
-from verifycompile.ir.scalar import NonFiniteScalarError, add, as_scalar, divide, multiply, show, to_sympy
+from verifycompile.ir.scalar import (
+    NonFiniteScalarError,
+    add,
+    as_scalar,
+    difference,
+    divide,
+    is_rounded,
+    multiply,
+    read,
+    show,
+    to_sympy,
+)
 
 s = sympy.Symbol("s", positive=True, integer=True)
 
@@ -20,52 +32,112 @@ def test_a_literal_is_the_simple_number_that_it_stands_for(value: float, expecte
     assert as_scalar(value) == expected
 
 
-def test_reading_floats_loses_no_more_than_rounding() -> None:
-    draw = random.Random(0)
-    values = [draw.uniform(-10, 10) for _ in range(500)] + [n / d for n in range(1, 30) for d in range(1, 30)]
-    for value in values:
-        assert abs(float(as_scalar(value)) - value) <= 4 * math.ulp(value)  # type: ignore[arg-type]
+def _floats(seed: int) -> list[float]:
+    """Floats of all kinds: at random, with few digits, quotients, roots, products; and their neighbours."""
+    draw = random.Random(seed)
+    values = [draw.uniform(-10, 10) * 10.0 ** draw.randint(-12, 12) for _ in range(300)]
+    values += [float(f"{value:.{draw.randint(1, 9)}g}") for value in values]
+    values += [n / d for n in range(1, 20) for d in range(1, 20)] + [math.sqrt(n) for n in range(1, 40)]
+    values += [(1 / math.sqrt(n)) ** 0.5 for n in range(1, 20)] + [0.1 * n / (n - 1) for n in range(2, 200)]
+    return values + [math.nextafter(value, math.inf) for value in values]
 
 
-def test_floats_that_differ_by_more_than_rounding_are_different_numbers() -> None:
-    draw = random.Random(1)
-    for _ in range(500):
-        value = draw.choice([0.1, 1 / 3, 0.7, 1e-5, draw.random()])
-        assert as_scalar(value) != as_scalar(value + 16 * math.ulp(value))
+def test_every_float_is_read_as_a_number_of_its_own() -> None:
+    for value in _floats(0):
+        assert float(as_scalar(value)) == value  # type: ignore[arg-type]
+
+
+def test_a_literal_that_is_off_by_rounding_is_said_to_be() -> None:
+    for value in _floats(1):
+        number = read(value, single=False)
+        assert abs(number - Fraction(value)) <= 5 * Fraction(math.ulp(value))
+        assert is_rounded(value, number, single=False) == (float(number) != value)
+        assert difference(value, number, single=False) <= 5 * 2**-52
+
+
+def test_a_literal_in_single_precision_is_a_number_that_torch_holds_as_the_same_float() -> None:
+    for value in _floats(2):
+        number = read(value, single=True)
+        held = torch.tensor(value, dtype=torch.float32).item()
+        if not is_rounded(value, number, single=True):
+            assert torch.tensor(float(number), dtype=torch.float32).item() == held
+        else:
+            assert abs(number - Fraction(value)) <= 5 * Fraction(math.ulp(value))
+
+
+def test_literals_that_are_one_number_in_single_precision() -> None:
+    ours, theirs = 0.0499, 0.04989999905228615
+    assert read(ours, single=True) == read(theirs, single=True) == Fraction(499, 10_000)
+    assert not is_rounded(theirs, Fraction(499, 10_000), single=True)
+    assert read(ours, single=False) != read(theirs, single=False)
+    assert read(0.7978845608, single=True) == read(math.sqrt(2 / math.pi), single=True)
+    assert read(0.7978845608, single=False) != read(math.sqrt(2 / math.pi), single=False)
+
+
+def test_a_neighbour_of_a_literal_is_not_that_literal_unless_it_is_said() -> None:
+    above = math.nextafter(0.1, 1)
+    assert as_scalar(above) != as_scalar(0.1)
+    number = read(above, single=False)
+    assert number == Fraction(1, 10)
+    assert is_rounded(above, number, single=False)
+    assert not is_rounded(above, number, single=True)
+    assert read(0.1 + 16 * math.ulp(0.1), single=False) != Fraction(1, 10)
+
+
+def test_products_of_long_numbers_are_exact() -> None:
+    left, right = as_scalar(0.12345678912345678), as_scalar(0.98765432198765432)
+    assert isinstance(left, Fraction)
+    assert isinstance(right, Fraction)
+    assert multiply(left, right) == left * right
+    simple = as_scalar(1 / 0.12345678912345678)
+    assert multiply(left, simple) != 1
 
 
 def test_a_constant_in_single_precision_is_the_decimal_that_was_written() -> None:
-    assert as_scalar(9.999999747378752e-06) == Fraction(1, 100_000)
-    assert as_scalar(9.999999974752427e-07) == Fraction(1, 1_000_000)
-    assert as_scalar(9.99999e-06) != Fraction(1, 100_000)
+    assert read(9.999999747378752e-06, single=True) == Fraction(1, 100_000)
+    assert read(9.999999974752427e-07, single=True) == Fraction(1, 1_000_000)
+    assert read(9.99999e-06, single=True) != Fraction(1, 100_000)
+    assert read(9.999999747378752e-06, single=False) != Fraction(1, 100_000)
 
 
 @pytest.mark.parametrize("size", [8, 50_257, 128_256, 256_000])
 def test_rounding_of_a_computed_constant_is_taken_off(size: int) -> None:
     share = 0.1 * size / (size - 1)
-    assert as_scalar(share) == Fraction(size, 10 * (size - 1))
-    assert add(as_scalar(share), as_scalar(1 - share)) == 1
+    assert read(share, single=False) == Fraction(size, 10 * (size - 1))
+    assert read(share, single=False) + read(1 - share, single=False) == 1
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_infinities_are_no_real_numbers(value: float) -> None:
     with pytest.raises(NonFiniteScalarError):
         as_scalar(value)
+    with pytest.raises(NonFiniteScalarError):
+        read(value, single=False)
+
+
+def test_what_single_precision_cannot_hold_is_infinite_there() -> None:
+    with pytest.raises(NonFiniteScalarError):
+        read(1e39, single=True)
+    assert float(read(1e39, single=False)) == 1e39
+
+
+def _read(value: float) -> Fraction:
+    return read(value, single=False)
 
 
 @pytest.mark.parametrize("number", [2, 3, 8, 128, 0.3])
 def test_a_rounded_root_times_itself_is_the_number(number: float) -> None:
-    root = as_scalar(math.sqrt(number))
+    root = _read(math.sqrt(number))
     inverse = divide(Fraction(1), root)
     assert multiply(root, root) == as_scalar(number)
     assert multiply(inverse, inverse) == 1 / as_scalar(number)  # type: ignore[operator]
     assert multiply(multiply(root, Fraction(1, 65536)), root) == multiply(multiply(root, root), Fraction(1, 65536))
-    assert divide(root, as_scalar(math.nextafter(math.sqrt(number), 100))) == 1
-    assert inverse == as_scalar(1 / math.sqrt(number)) == as_scalar(number**-0.5)
+    assert divide(root, _read(math.nextafter(math.sqrt(number), 100))) == 1
+    assert inverse == _read(1 / math.sqrt(number)) == _read(number**-0.5)
     assert multiply(inverse, as_scalar(number)) == root
-    assert multiply(root, as_scalar(math.sqrt(5))) == as_scalar(math.sqrt(5 * number))
+    assert multiply(root, _read(math.sqrt(5))) == _read(math.sqrt(5 * number))
     assert float(root) == math.sqrt(number)  # type: ignore[arg-type]
-    assert multiply(root, as_scalar(math.sqrt(number) * (1 + 1e-12))) != as_scalar(number)
+    assert multiply(root, _read(math.sqrt(number) * (1 + 1e-12))) != as_scalar(number)
 
 
 def test_arithmetic_with_sizes() -> None:
@@ -91,9 +163,9 @@ def test_text() -> None:
 @pytest.mark.parametrize("number", [12, 24, 192])
 def test_the_root_of_a_root_times_itself_is_the_root(number: int) -> None:
     """As torch scales query and key each by the root of ``1 / sqrt(d)``."""
-    factor, root = as_scalar((1 / math.sqrt(number)) ** 0.5), as_scalar(1 / math.sqrt(number))
+    factor, root = _read((1 / math.sqrt(number)) ** 0.5), _read(1 / math.sqrt(number))
     for size in (Fraction(1, 2048), Fraction(1, 3 << 20), Fraction(1 << 30)):
         assert (
             multiply(multiply(factor, size), factor) == multiply(multiply(factor, factor), size) == multiply(root, size)
         )
-    assert multiply(factor, as_scalar((1 / math.sqrt(number)) ** 0.5 * (1 + 1e-12))) != root
+    assert multiply(factor, _read((1 / math.sqrt(number)) ** 0.5 * (1 + 1e-12))) != root

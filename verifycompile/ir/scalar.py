@@ -1,15 +1,18 @@
 """Scalar coefficients: exact rationals, or sympy expressions of symbolic sizes.
 
-A float literal stands for the simplest rational that rounds to it (0.1 is 1/10), because the proof is over
-the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real function. For the same
-reason the rounding of a computed constant is taken off.
+A float literal stands for a simple number that rounds to it (0.1 is 1/10, 0.7071067811865476 the root of 1/2), because
+the proof is over the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real
+function. Each number rounds to one float, so literals that differ stay different. Where a program computes
+a constant, its own rounding may lead to a neighbour of that float. Such a number is read too, and the report lists it.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import struct
+from collections.abc import Iterator
 from fractions import Fraction
 
 import sympy
@@ -24,15 +27,18 @@ _SIMPLE_DENOMINATOR = 10_000
 # Largest numerator and denominator of a number whose root is recognized.
 _LARGEST_ROOT = 1 << 24
 # What two roundings to double precision may change, relative to the number.
-_ROUNDING = Fraction(1, 2**50)
+_ROUNDING = Fraction(1, 2**51)
+# Roots are held with so many bits, and computing with them leaves at least so many.
+_ROOT_BITS = 200
+_ROOT_ROUNDING = Fraction(1, 2**190)
 
 # A constant that the program computed, such as `1 - 0.1 * V / (V - 1)`, is off by its own rounding. The rational
 # that it stands for has a larger denominator, and lies within some units in the last place.
 _COMPUTED_DENOMINATOR = 1_000_000
 _COMPUTED_UNITS = 4
 
-# Decimal digits that a constant in single precision may have. Few: its 24 bits do not stand for an arbitrary number.
-_SINGLE_DIGITS = 4
+# Decimal digits that tell all numbers in single precision apart.
+_SINGLE_DIGITS = 9
 
 
 class NonFiniteScalarError(ValueError):
@@ -40,47 +46,92 @@ class NonFiniteScalarError(ValueError):
 
 
 def as_scalar(value: float | Fraction | sympy.Expr) -> Scalar:
-    """Read a Python or sympy number exactly. Raises NonFiniteScalarError for infinities and NaN."""
+    """Read a Python or sympy number; floats that differ are different. Raises NonFiniteScalarError."""
     if isinstance(value, Fraction):
         return value
     if isinstance(value, int):
         return Fraction(value)
     if isinstance(value, float):
-        return _from_float(value)
+        return _as_written(value)
     return _simplify(value)
 
 
 @functools.lru_cache(maxsize=4096)
-def _from_float(value: float) -> Fraction:
+def read(value: float, single: bool) -> Fraction:
+    """The number that a literal stands for where torch computes in single, or else in double precision.
+
+    It may be off by the rounding of a constant that the program computed: see ``is_rounded``. Raises
+    NonFiniteScalarError for infinities, NaN, and what is infinite in single precision.
+    """
+    held = _held(value, single)
+    if not math.isfinite(held):
+        raise NonFiniteScalarError(f"{value} is not a real number")
+    candidates = list(_simple_numbers(value))
+    exact = next((number for number in candidates if float(number) == value), None)
+    if exact is not None:
+        return exact
+    if candidates:
+        return candidates[0]
+    return _shortest_decimal(held) if single else Fraction(repr(value))
+
+
+def is_rounded(value: float, number: Fraction, single: bool) -> bool:
+    """Whether torch would hold ``number`` as another float than the literal that was read as this number."""
+    return _held(float(number), single) != _held(value, single)
+
+
+def _held(value: float, single: bool) -> float:
+    """What torch computes with where a program writes ``value``."""
+    if not single or not math.isfinite(value):
+        return value
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def difference(value: float, number: Fraction, single: bool) -> float:
+    """By how much ``number`` is off what torch computes with, relative to it."""
+    held = Fraction(_held(value, single))
+    return float(abs((number - held) / held)) if held else float(abs(number))
+
+
+@functools.lru_cache(maxsize=4096)
+def _as_written(value: float) -> Fraction:
     if not math.isfinite(value):
         raise NonFiniteScalarError(f"{value} is not a real number")
+    exact = (number for number in _simple_numbers(value) if float(number) == value)
+    return next(exact, Fraction(repr(value)))
+
+
+def _simple_numbers(value: float) -> Iterator[Fraction]:
+    """Simple numbers that ``value`` is, but for the rounding of the computation that gave it."""
     exact = Fraction(value)
     simple = exact.limit_denominator(_SIMPLE_DENOMINATOR)
     if float(simple) == value:
-        return simple
-    single = _from_single(value)
-    if single is not None:
-        return single
+        yield simple
     computed = exact.limit_denominator(_COMPUTED_DENOMINATOR)
-    return computed if abs(computed - exact) <= _COMPUTED_UNITS * Fraction(math.ulp(value)) else _as_root(exact)
+    if abs(computed - exact) <= _COMPUTED_UNITS * Fraction(math.ulp(value)):
+        yield computed
+    root = _root_near(exact, _ROUNDING)
+    if root is not None:
+        yield root
 
 
-def _from_single(value: float) -> Fraction | None:
-    """The short decimal that ``value`` is in single precision: torch passes an epsilon of a norm on in that form."""
-    try:
-        (single,) = struct.unpack("f", struct.pack("f", value))
-    except OverflowError:
-        return None
-    decimal = Fraction(f"{value:.{_SINGLE_DIGITS}g}")
-    (rounded,) = struct.unpack("f", struct.pack("f", float(decimal)))
-    return decimal if single == value == rounded else None
+def _shortest_decimal(single: float) -> Fraction:
+    """The shortest decimal that is ``single`` in single precision: torch passes an epsilon of a norm on in that form.
+
+    Two numbers in single precision have two decimals.
+    """
+    decimals = (f"{single:.{digits}g}" for digits in range(1, _SINGLE_DIGITS + 1))
+    return next(Fraction(text) for text in decimals if _held(float(text), True) == single)
 
 
 def _simplify(expression: sympy.Expr) -> Scalar:
     if expression.is_Rational:
         return Fraction(int(expression.p), int(expression.q))  # pyright: ignore[reportAttributeAccessIssue]
     if expression.is_Float:
-        return _from_float(float(expression))
+        return _as_written(float(expression))
     return sympy.cancel(expression)
 
 
@@ -94,7 +145,7 @@ def _is_short(value: Fraction) -> bool:
     return value.denominator <= _SIMPLE_DENOMINATOR
 
 
-def _simple_neighbour(value: Fraction) -> Fraction | None:
+def _simple_neighbour(value: Fraction, tolerance: Fraction) -> Fraction | None:
     """The simple number, times a power of two, that rounding may have turned into ``value``."""
     if value == 0:
         return None
@@ -102,40 +153,71 @@ def _simple_neighbour(value: Fraction) -> Fraction | None:
     shift = value.numerator.bit_length() - value.denominator.bit_length()
     mantissa = value / Fraction(2) ** shift
     simple = mantissa.limit_denominator(_SIMPLE_DENOMINATOR)
-    return simple * Fraction(2) ** shift if abs(simple - mantissa) <= _ROUNDING else None
+    return simple * Fraction(2) ** shift if abs(simple - mantissa) <= tolerance else None
 
 
 @functools.lru_cache(maxsize=4096)
-def _as_root(value: Fraction) -> Fraction:
-    """One number for all that are written for the root of a simple number: ``sqrt(6)``, ``6 / sqrt(6)``, their floats.
+def _root_near(value: Fraction, tolerance: Fraction) -> Fraction | None:
+    """One number for all that are written for a root of a simple number: ``sqrt(6)``, ``6 / sqrt(6)``, their floats.
 
-    A program can only write roots rounded. They stand for a rational multiple of the root of a square-free number,
-    of which all have the same, very precise fraction.
+    A program can only write roots rounded. They stand for a rational multiple of the second or fourth root of a whole
+    number without such powers, of which all have the same, very precise fraction.
     """
+    if value == 0:
+        return None
     # As a number between 1/2 and 2, so that sizes, which are often powers of two, do not count.
     scale = Fraction(2) ** (value.numerator.bit_length() - value.denominator.bit_length())
-    square = _simple_neighbour((value / scale) ** 2)
-    if square is None or max(square.numerator, square.denominator) > _LARGEST_ROOT:
-        return value
-    outside, inside = 1, square.numerator * square.denominator
-    factor = 2
-    while factor * factor <= inside:
-        while inside % (factor * factor) == 0:
-            outside, inside = outside * factor, inside // (factor * factor)
-        factor += 1
+    for order in (2, 4):
+        power = _simple_neighbour((value / scale) ** order, order * tolerance)
+        if power is not None and max(power.numerator, power.denominator) <= _LARGEST_ROOT:
+            root = _precise_root(power, order)
+            return None if root is None else root * scale * (1 if value > 0 else -1)
+    return None
+
+
+def _precise_root(power: Fraction, order: int) -> Fraction | None:
+    """A root of a number, as a rational times the root of a whole number; None where that is 1."""
+    outside, inside = ONE, 1
+    for base, exponent in itertools.chain(_factors(power.numerator, 1), _factors(power.denominator, -1)):
+        outside *= Fraction(base) ** (exponent // order)
+        inside *= base ** (exponent % order)
     if inside == 1:
-        return value
-    root = Fraction(math.isqrt(inside << 400), 1 << 200)
-    return (1 if value > 0 else -1) * scale * root * Fraction(outside, square.denominator)
+        return None
+    root = inside << (order * _ROOT_BITS)
+    for _ in range(order // 2):
+        root = math.isqrt(root)
+    return outside * Fraction(root, 1 << _ROOT_BITS)
+
+
+def _factors(number: int, sign: int) -> Iterator[tuple[int, int]]:
+    """The prime factors, with their exponents times ``sign``."""
+    factor = 2
+    while factor * factor <= number:
+        count = 0
+        while number % factor == 0:
+            number, count = number // factor, count + 1
+        if count:
+            yield factor, sign * count
+        factor += 1
+    if number > 1:
+        yield number, sign
+
+
+def _as_root(value: Fraction) -> Fraction:
+    root = _root_near(value, _ROOT_ROUNDING)
+    return value if root is None else root
 
 
 def _rounded(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
-    """A product or quotient of two numbers of which roots may be part: ``sqrt(2) * sqrt(2)`` is 2 in every order."""
+    """A product or quotient of two numbers of which roots may be part: ``sqrt(2) * sqrt(2)`` is 2 in every order.
+
+    Roots alone are rounded, in bits that no float has: what is computed of other numbers is exact.
+    """
     if _is_short(result) or _is_short(right):
         return result
     if _is_short(left):
         return _as_root(result)
-    simple = _simple_neighbour(result)
+    simple = _simple_neighbour(result, _ROOT_ROUNDING)
     return _as_root(result) if simple is None else simple
 
 

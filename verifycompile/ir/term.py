@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
+from fractions import Fraction
 from typing import Protocol
 
 from verifycompile.ir.budget import Budget
@@ -187,6 +188,8 @@ class TermPool:
     ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``sources``: all terms without operands, in order of creation.
+    ``literals``: float literals with the numbers that they were read as; whether in single precision, and whether that
+    is another number than the one that torch computes with.
     """
 
     def __init__(self) -> None:
@@ -203,6 +206,7 @@ class TermPool:
         self.facts: dict[Term, list[IndexFact]] = {}
         self.nonnegative: set[Term] = set()
         self.assumptions: dict[str, None] = {}
+        self.literals: dict[tuple[float, Fraction, bool, bool], None] = {}
         self.piecewise: Piecewise | None = None
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []

@@ -425,6 +425,7 @@ class Lowering:
         if content is None:
             return self._unknown(node, UNREPRESENTABLE, f"the constant `{node.target}` has no readable content")
         if value.dim() == 0:
+            self.builder.call = Call(dtype=value.dtype)
             return self.builder.number(content[0])
         return stored(self.builder, value.dtype, tuple(value.shape), content)
 

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.rewrites.builder import Memory
+from verifycompile.rewrites.builder import DOUBLE_DTYPES, Memory
 from verifycompile.rewrites.creation import LARGEST_CONSTANT
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.prims import READ_NUMBER
@@ -50,6 +50,12 @@ def dtypes_of(node: torch.fx.Node) -> Mapping[str, torch.dtype]:
 def dtype_of(node: Any) -> torch.dtype | None:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def computes_in_double(program: Program) -> bool:
+    """Whether any tensor of a program is held in double precision."""
+    recorded = (tensor for node in program.graph.graph.nodes for tensor in tensors_of(node.meta.get("val")))
+    return any(tensor.dtype in DOUBLE_DTYPES for tensor in recorded)
 
 
 def tensors_of(recorded: Any) -> list[torch.Tensor]:

@@ -11,15 +11,17 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.scalar import difference
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
+from verifycompile.lowering.recorded import computes_in_double
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement import egraph
 from verifycompile.refinement.diagnose import diagnose
@@ -461,6 +463,19 @@ class Checker:
 
     # -- assumptions
 
+    def _rounded_literals(self) -> Iterator[str]:
+        """Literals that were read as other numbers than those that torch computes with.
+
+        One in single precision is held as another number than the one written, as all results in single precision are.
+        That tells where a program goes on with it in double precision.
+        """
+        doubles = any(computes_in_double(lowering.program) for lowering in (self.spec, self.implementation))
+        for value, number, single, rounded in self.pool.literals:
+            change = difference(value, number, single)
+            if rounded or (doubles and single and change):
+                where = " in single precision" if single else ""
+                yield f"the constant {value!r}{where} is read as {float(number)!r} (relative difference {change:.1e})"
+
     def output_names(self) -> list[str]:
         """In the order in which outputs are related: forward ones first."""
         outputs = self.spec.program.outputs
@@ -483,6 +498,7 @@ class Checker:
                 )
         listed.extend(self.pool.assumptions)
         listed.extend(differing_precisions(self.spec.program, program))
+        listed.extend(self._rounded_literals())
         casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
         listed.extend(f"cast treated as identity: {cast}" for cast in casts)
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))

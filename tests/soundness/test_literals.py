@@ -1,0 +1,99 @@
+"""Literals: those that differ are different numbers, and what is read as another number is listed with its size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import verifycompile
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _verify(spec: Function, implementation: Function, dtype: torch.dtype) -> tuple[verifycompile.Verdict, list[str]]:
+    x = torch.randn(4, dtype=dtype)
+    report = verifycompile.verify_graphs(make_fx(spec)(x), make_fx(implementation)(x), mesh=(2,))
+    return report.verdict, [text for text in report.assumptions if "the constant" in text]
+
+
+_DIFFERENT = {
+    "a decimal in single precision": (0.0499, 0.04989999905228615),
+    "the last digit": (0.123456789012345, 0.123456789012346),
+    "a root": (math.sqrt(2), math.sqrt(2) * (1 + 1e-14)),
+    "a small number": (1e-12, 1.0000000000001e-12),
+    "a large number": (123456789.125, 123456789.1251),
+    "a product": (0.12345678912345678 * 0.9876543219876543, 0.12193263126352207),
+}
+
+
+@pytest.mark.parametrize(("left", "right"), _DIFFERENT.values(), ids=_DIFFERENT.keys())
+def test_literals_in_double_precision_that_differ_are_different(left: float, right: float) -> None:
+    assert left != right
+    for spec, implementation in (
+        (lambda x: x * left, lambda x: x * right),
+        (lambda x: x + left, lambda x: x + right),
+        (lambda x: x / left, lambda x: x / right),
+        (lambda x: x * torch.full((), left, dtype=x.dtype), lambda x: x * torch.full((), right, dtype=x.dtype)),
+        (lambda x: torch.pow(x.exp(), left), lambda x: torch.pow(x.exp(), right)),
+    ):
+        verdict, _ = _verify(spec, implementation, torch.float64)
+        assert verdict is not verifycompile.Verdict.VERIFIED
+
+
+def test_a_product_of_literals_is_exact() -> None:
+    left, right = 0.12345678912345678, 1 / 0.12345678912345678
+    verdict, _ = _verify(lambda x: x * left * right, lambda x: x * 1.0, torch.float64)
+    assert verdict is not verifycompile.Verdict.VERIFIED
+
+
+_WAYS = {
+    "root": (1 / math.sqrt(41), 41**-0.5 * (1 + 2.5e-16)),
+    "fourth root": ((1 / math.sqrt(12)) ** 0.5, math.sqrt(1 / math.sqrt(12)) * (1 + 2.5e-16)),
+    "sum": (0.1 + 0.2, 0.3),
+}
+
+
+@pytest.mark.parametrize(("left", "right"), _WAYS.values(), ids=_WAYS.keys())
+def test_a_number_that_is_computed_in_two_ways_is_listed_in_double_precision(left: float, right: float) -> None:
+    assert left != right
+    verdict, listed = _verify(lambda x: x * left, lambda x: x * right, torch.float64)
+    assert verdict is verifycompile.Verdict.VERIFIED
+    assert listed
+    for dtype in (torch.float32, torch.bfloat16):
+        assert _verify(lambda x: x * left, lambda x: x * right, dtype) == (verifycompile.Verdict.VERIFIED, [])
+
+
+def test_the_text_of_a_rounded_literal() -> None:
+    _, listed = _verify(lambda x: x * (0.1 + 0.2), lambda x: x * 0.3, torch.float64)
+    assert listed == ["the constant 0.30000000000000004 is read as 0.3 (relative difference 1.5e-16)"]
+
+
+def test_literals_that_are_one_float_in_single_precision_are_equal() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found = _verify(lambda x: x * 0.0499, lambda x: x * 0.04989999905228615, dtype)
+        assert found == (verifycompile.Verdict.VERIFIED, [])
+    verdict, _ = _verify(lambda x: x * 0.0499, lambda x: x * 0.0499001, torch.float32)
+    assert verdict is not verifycompile.Verdict.VERIFIED
+
+
+def test_a_constant_in_single_precision_that_meets_double_precision_is_listed() -> None:
+    verdict, listed = _verify(
+        lambda x: x * 0.1, lambda x: x * torch.full((), 0.1, dtype=torch.float32), torch.float64
+    )
+    assert verdict is verifycompile.Verdict.VERIFIED
+    text = "the constant 0.1 in single precision is read as 0.1 (relative difference 1.5e-08)"
+    assert listed == [text]
+
+
+def test_roots_cancel_exactly() -> None:
+    def spec(x: torch.Tensor) -> torch.Tensor:
+        return x * 2.0 / 3.0
+
+    def implementation(x: torch.Tensor) -> torch.Tensor:
+        return x * math.sqrt(2) * math.sqrt(6) / math.sqrt(3) / 3.0
+
+    assert _verify(spec, implementation, torch.float32) == (verifycompile.Verdict.VERIFIED, [])
