@@ -11,7 +11,7 @@ from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real, require_same_on_ranks
-from verifycompile.rewrites.log_weights import odds, one_minus
+from verifycompile.rewrites.log_weights import odds
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -93,8 +93,7 @@ def sigmoid(b: Builder, self: View) -> View:
 @operator(aten.sigmoid_backward.default)
 def sigmoid_backward(b: Builder, grad_output: View, output: View) -> View:
     require_real(b, "grad_output", "output")
-    rest = one_minus(b.pool, output)
-    return b.mul(grad_output, output, b.sub(1, output) if rest is None else rest)
+    return b.mul(grad_output, output, b.sub(1, output))
 
 
 @operator(aten.tanh_backward.default)

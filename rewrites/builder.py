@@ -308,7 +308,7 @@ class Builder:
         (base,) = algebra.open_view(view).operands
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
             return None
-        if exponent != -1 and not is_nonnegative(base) and not self._is_noted_nonnegative(base):
+        if exponent != -1 and not is_nonnegative(base):
             return None
         factor = ONE
         for _ in range(abs(int(exponent))):
@@ -389,22 +389,14 @@ class Builder:
         """Note that every element of ``index`` is within a table of ``size`` rows, or ``exception`` if there is one.
 
         For operators that raise an error otherwise; the spec's are meant, for a rank may err where the spec does not.
-        Nothing is noted of an index that is a part of its term.
+        Nothing that is built meanwhile depends on it: see ``TermPool.learn``. Nothing is noted of an index that is
+        a part of its term.
         """
         if not self.mesh and isinstance(size, int) and index.coefficient == 1 and _covers_term(index):
             fact = IndexFact(exception, size, source)
-            known = self.pool.facts.setdefault(index.term, [])
+            known = self.pool.noted.get(index.term, ())
             if fact not in known:
-                known.append(fact)
-
-    def note_nonnegative(self, view: View) -> None:
-        """Note that no element is negative, where that cannot be seen any more: a sum of squares is multiplied out."""
-        positive = isinstance(view.coefficient, Fraction) and view.coefficient > 0
-        if positive and _covers_term(view) and not is_nonnegative(view):
-            self.pool.nonnegative.add(view.term)
-
-    def _is_noted_nonnegative(self, view: View) -> bool:
-        return view.term in self.pool.nonnegative and isinstance(view.coefficient, Fraction) and view.coefficient >= 0
+                self.pool.noted[index.term] = (*known, fact)
 
     # -- contraction and sums
 

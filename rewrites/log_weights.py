@@ -7,11 +7,10 @@ together, and ``a - logsigmoid(a - b)`` its logarithm.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, elementwise, multiply_views, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, multiply_views, open_view
 from verifycompile.ir.exponential import LOGARITHM, POWER, is_positive
-from verifycompile.ir.relabel import UnalignedError, compose, inverse_digits, substitute
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
@@ -42,31 +41,29 @@ def odds(b: Builder, view: View) -> Odds | None:
     )
     total = b.add(above, below)
     inverse = b.power(total, -1)
-    found = Odds(b.mul(above, inverse), b.mul(below, inverse), b.sub(b.log(above), b.log(total)))
-    b.pool.memo["one minus", found.weight] = found.rest
-    _remember(b.pool, total, above, below)
-    return found
+    return Odds(b.mul(above, inverse), b.mul(below, inverse), b.sub(b.log(above), b.log(total)))
 
 
 def _is_sum(view: View) -> bool:
     return view.term.operation is COMBINE
 
 
-def one_minus(pool: TermPool, weight: View) -> View | None:
-    """The other weight, for the result of a sigmoid that ``odds`` knew."""
-    return pool.memo.get(("one minus", weight))
+def _parts(pool: TermPool, total: View, factors: Sequence[View]) -> Iterator[tuple[View, View]]:
+    """Two positive values of which ``total`` is the sum, one of them a part of ``total`` or among ``factors``.
 
-
-def _remember(pool: TermPool, total: View, above: View, below: View) -> None:
-    """Note what the sum was made of, over the axes of its term: its normal form may not show it."""
-    digits = inverse_digits(total)
-    if digits is None or total.coefficient != 1:
-        return
-    try:
-        parts = [substitute(part, digits, total.term.shape) for part in (above, below)]
-    except (KeyError, UnalignedError):
-        return
-    pool.memo["above", total.term], pool.memo["below", total.term] = parts
+    The other one is what is left of a written sum. Where the sum has another form, as that of all pieces has, it is
+    what another of the factors is divided by.
+    """
+    summands = open_view(total).operands if _is_sum(total) else ()
+    for part in (*summands, *factors):
+        if not is_positive(part):
+            continue
+        if summands and is_positive(rest := combine(pool, [total, part.scaled(-ONE)])):
+            yield part, rest
+        for other in factors:
+            divided = other.term.operation is POWER and other.term.attributes[0] == -1
+            if divided and is_positive(base := open_view(other).operands[0]) and combine(pool, [part, base]) == total:
+                yield part, base
 
 
 @matching_lemma("VL88", "rest-of-weight")
@@ -78,14 +75,11 @@ def rest_of_weight(pool: TermPool, operands: Sequence[View], shape: tuple[Size, 
         for factor in open_view(taken).operands:
             if factor.term.operation is not POWER or factor.term.attributes[0] != -1:
                 continue
-            (total,) = open_view(factor).operands
-            if total.coefficient != 1 or ("below", total.term) not in pool.memo:
-                continue
-            for name, other in (("above", "below"), ("below", "above")):
-                part, rest = (compose(pool.memo[n, total.term], total.axes, shape) for n in (name, other))
-                whole = dataclasses.replace(total, shape=shape)
+            (total,) = (dataclasses.replace(v, shape=shape) for v in open_view(factor).operands)
+            factors = [dataclasses.replace(v, shape=shape) for v in open_view(taken).operands if v is not factor]
+            for part, rest in _parts(pool, total, factors):
                 inverse = elementwise(pool, POWER, (-ONE,), (part,))
-                wanted = multiply_views(pool, taken.scaled(-ONE), whole, inverse)
+                wanted = multiply_views(pool, taken.scaled(-ONE), total, inverse)
                 if any(
                     (v.term, v.axes, v.coefficient) == (wanted.term, wanted.axes, wanted.coefficient) for v in operands
                 ):

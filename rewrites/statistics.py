@@ -85,7 +85,6 @@ def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> V
     """``(sum |x| ** ord) ** (1 / ord)``; for infinities the largest or smallest ``|x|``, for 0 how many are not 0."""
     if ord == 2:
         squares = b.sum(b.power(value, 2), dim, keepdim)
-        b.note_nonnegative(squares)
         return _root(b, squares)
     absolute = value if is_nonnegative(value) else b.pointwise(FUNCTIONS["abs"], value)
     if ord == 1:

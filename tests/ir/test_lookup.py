@@ -179,6 +179,7 @@ def test_a_row_of_a_gather_sums_to_one_and_any_other_does_not() -> None:
     row = b.sum(one_hot(b, labels(b)), [1])
     assert b.mul(row, largest(b)) != largest(b)
     b.assume_index(labels(b), WORDS, None, "the indices of a gather are within [0, 4)")
+    pool.learn()
     assert b.mul(row, largest(b)) == largest(b)
     assert list(pool.assumptions) == ["the indices of a gather are within [0, 4)"]
     smaller = b.sum(one_hot(b, labels(b), WORDS - 1), [1])

@@ -65,6 +65,7 @@ def test_a_mask_that_an_index_meets() -> None:
     unused = [b.mul(mask, x) for mask in [b.negate(b.equal(column, 7)), b.less(column, 4), b.less_equal(-100, column)]]
     assert x not in unused
     b.assume_index(index, 4, -100, "the loss")
+    b.pool.learn()
     assert b.mul(b.negate(b.equal(column, 7)), x) == x
     assert b.mul(b.less(column, 4), x) == x
     assert b.mul(b.less_equal(-100, column), x) == x
@@ -78,6 +79,7 @@ def test_an_index_that_is_masked_is_within_its_table() -> None:
     kept = b.mul(index, b.negate(b.equal(index, -100)))
     assert not within(b.pool, kept, 4)
     b.assume_index(index, 4, -100, "the loss")
+    b.pool.learn()
     assert within(b.pool, kept, 4)
     assert not within(b.pool, kept, 3)
     assert not within(b.pool, index, 4)

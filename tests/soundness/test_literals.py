@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import verifycompile
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.graph_verification import verify_graphs
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 
-def _verify(spec: Function, implementation: Function, dtype: torch.dtype) -> tuple[verifycompile.Verdict, list[str]]:
+def _verify(spec: Function, implementation: Function, dtype: torch.dtype) -> tuple[Verdict, list[str]]:
     x = torch.randn(4, dtype=dtype)
-    report = verifycompile.verify_graphs(make_fx(spec)(x), make_fx(implementation)(x), mesh=(2,))
+    report = verify_graphs(make_fx(spec)(x), make_fx(implementation)(x), mesh=(2,))
     return report.verdict, [text for text in report.assumptions if "the constant" in text]
 
 
@@ -41,13 +42,13 @@ def test_literals_in_double_precision_that_differ_are_different(left: float, rig
         (lambda x: torch.pow(x.exp(), left), lambda x: torch.pow(x.exp(), right)),
     ):
         verdict, _ = _verify(spec, implementation, torch.float64)
-        assert verdict is not verifycompile.Verdict.VERIFIED
+        assert verdict is not Verdict.VERIFIED
 
 
 def test_a_product_of_literals_is_exact() -> None:
     left, right = 0.12345678912345678, 1 / 0.12345678912345678
     verdict, _ = _verify(lambda x: x * left * right, lambda x: x * 1.0, torch.float64)
-    assert verdict is not verifycompile.Verdict.VERIFIED
+    assert verdict is not Verdict.VERIFIED
 
 
 _WAYS = {
@@ -61,10 +62,10 @@ _WAYS = {
 def test_a_number_that_is_computed_in_two_ways_is_listed_in_double_precision(left: float, right: float) -> None:
     assert left != right
     verdict, listed = _verify(lambda x: x * left, lambda x: x * right, torch.float64)
-    assert verdict is verifycompile.Verdict.VERIFIED
+    assert verdict is Verdict.VERIFIED
     assert listed
     for dtype in (torch.float32, torch.bfloat16):
-        assert _verify(lambda x: x * left, lambda x: x * right, dtype) == (verifycompile.Verdict.VERIFIED, [])
+        assert _verify(lambda x: x * left, lambda x: x * right, dtype) == (Verdict.VERIFIED, [])
 
 
 def test_the_text_of_a_rounded_literal() -> None:
@@ -75,16 +76,16 @@ def test_the_text_of_a_rounded_literal() -> None:
 def test_literals_that_are_one_float_in_single_precision_are_equal() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         found = _verify(lambda x: x * 0.0499, lambda x: x * 0.04989999905228615, dtype)
-        assert found == (verifycompile.Verdict.VERIFIED, [])
+        assert found == (Verdict.VERIFIED, [])
     verdict, _ = _verify(lambda x: x * 0.0499, lambda x: x * 0.0499001, torch.float32)
-    assert verdict is not verifycompile.Verdict.VERIFIED
+    assert verdict is not Verdict.VERIFIED
 
 
 def test_a_constant_in_single_precision_that_meets_double_precision_is_listed() -> None:
     verdict, listed = _verify(
         lambda x: x * 0.1, lambda x: x * torch.full((), 0.1, dtype=torch.float32), torch.float64
     )
-    assert verdict is verifycompile.Verdict.VERIFIED
+    assert verdict is Verdict.VERIFIED
     text = "the constant 0.1 in single precision is read as 0.1 (relative difference 1.5e-08)"
     assert listed == [text]
 
@@ -96,4 +97,4 @@ def test_roots_cancel_exactly() -> None:
     def implementation(x: torch.Tensor) -> torch.Tensor:
         return x * math.sqrt(2) * math.sqrt(6) / math.sqrt(3) / 3.0
 
-    assert _verify(spec, implementation, torch.float32) == (verifycompile.Verdict.VERIFIED, [])
+    assert _verify(spec, implementation, torch.float32) == (Verdict.VERIFIED, [])

@@ -80,17 +80,7 @@ def replay(
             raise ClaimError(f"`{equality.impl_node}` is not shown to be `{equality.spec_node}`")
         pool.aliases[found.term] = alias
         pool.memo.clear()
-    checker = Checker(spec, implementation, pool, placements)
-    try:
-        mismatch = checker.run()
-    except ClaimError:
-        if not pool.facts:
-            raise
-        pool.memo.clear()  # what was lowered before a fact was found is lowered again with it
-        checker = Checker(spec, implementation, pool, placements)
-        mismatch = checker.run()
-    if mismatch is not None:
-        raise ClaimError(mismatch.message)
+    checker = _proved(spec, implementation, pool, placements)
     digests: dict[Term, str] = {}
     return Replay(
         checker.relations,
@@ -101,9 +91,26 @@ def replay(
 
 def _learn_facts(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> None:
     """Lower both programs once, so that every fact about an index is known; what that proves is left to others."""
-    with contextlib.suppress(ClaimError):
-        Checker(spec, implementation, pool, placements).run()
-    pool.memo.clear()
+    while True:
+        with contextlib.suppress(ClaimError):
+            Checker(spec, implementation, pool, placements).run()
+        if not pool.learn():
+            return
+
+
+def _proved(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> Checker:
+    """All outputs related as claimed, with no more facts about indices than that takes. Raises ClaimError."""
+    while True:
+        checker = Checker(spec, implementation, pool, placements)
+        try:
+            mismatch = checker.run()
+        except ClaimError:
+            if not pool.learn():
+                raise
+            continue
+        if mismatch is not None:
+            raise ClaimError(mismatch.message)
+        return checker
 
 
 def _named(program: Program, name: str) -> torch.fx.Node:

@@ -187,6 +187,8 @@ class TermPool:
     ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.
     ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
+    ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
+    ``learn``.
     ``sources``: all terms without operands, in order of creation.
     ``literals``: float literals with the numbers that they were read as; whether in single precision, and whether that
     is another number than the one that torch computes with.
@@ -203,8 +205,8 @@ class TermPool:
         self.budget = Budget()
         self.pieces_read: dict[Term, tuple[int, ...]] = {}
         self.ranges_held: dict[tuple[Term, int], bool] = {}
-        self.facts: dict[Term, list[IndexFact]] = {}
-        self.nonnegative: set[Term] = set()
+        self.facts: dict[Term, tuple[IndexFact, ...]] = {}
+        self.noted: dict[Term, tuple[IndexFact, ...]] = {}
         self.assumptions: dict[str, None] = {}
         self.literals: dict[tuple[float, Fraction, bool, bool], None] = {}
         self.piecewise: Piecewise | None = None
@@ -258,6 +260,14 @@ class TermPool:
         operation = INDICATOR_LEAF if indicator else INTEGER_LEAF if whole else LEAF
         term = self.intern(operation, (name, *attributes), (), shape, len(shape), 0, (), ())
         return identity_view(term)
+
+    def learn(self) -> bool:
+        """Take what was noted of indices for known from now on; whether that is more than was known."""
+        if self.noted == self.facts:
+            return False
+        self.facts = dict(self.noted)
+        self.memo.clear()  # what was built before is built again with it
+        return True
 
     def constant(self, value: Scalar, shape: tuple[Size, ...]) -> View:
         """A tensor whose elements all equal ``value``."""

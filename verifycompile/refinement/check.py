@@ -96,16 +96,13 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         return by_parts
     pool, stopwatch = new_pool(implementation), Stopwatch()
     proved: list[ProvedEquality] = []
-    facts = 0
     while True:
         checker = Checker(spec, implementation, pool)
         mismatch = checker.run()
         checker.note_seconds(stopwatch)
         open_question = mismatch is not None and mismatch.code in _OPEN_QUESTIONS
         products = mismatch is not None and mismatch.code in _PRODUCTS
-        if mismatch is not None and sum(map(len, pool.facts.values())) > facts:
-            facts = sum(map(len, pool.facts.values()))
-            pool.memo.clear()  # what was lowered before a fact was found is lowered again with it
+        if mismatch is not None and pool.learn():
             continue
         tried = (open_question or products) and len(proved) < _MAX_EQUALITIES
         equality = checker.prove_one_more(search=open_question) if tried else None
@@ -131,13 +128,18 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
 
 def _check_by_parts(spec: Program, implementation: Program, started: float) -> RefinementResult | None:
     """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
-    checker = Checker(spec, implementation, new_pool(implementation))
-    try:
-        return _result_of_parts(checker, started) if checker.run(by_parts=True) is None else None
-    except NotRepeatedError:
-        return None
-    finally:
-        checker.parts = None  # it refers to the checker: thousands of objects would wait for the garbage collector
+    pool = new_pool(implementation)
+    while True:
+        checker = Checker(spec, implementation, pool)
+        try:
+            if checker.run(by_parts=True) is None:
+                return _result_of_parts(checker, started)
+        except NotRepeatedError:
+            pass
+        finally:
+            checker.parts = None  # it refers to the checker: thousands of objects would wait for the garbage collector
+        if not pool.learn():
+            return None
 
 
 def _result_of_parts(checker: Checker, started: float) -> RefinementResult | None:
