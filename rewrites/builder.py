@@ -35,6 +35,7 @@ from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
 from verifycompile.rewrites.slices import narrow_operands
+from verifycompile.rewrites.squares import is_sum_of_squares
 
 Number = int | float | bool | sympy.Expr
 
@@ -308,7 +309,7 @@ class Builder:
         (base,) = algebra.open_view(view).operands
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
             return None
-        if exponent != -1 and not is_nonnegative(base):
+        if exponent != -1 and not is_nonnegative(base) and not is_sum_of_squares(self.pool, base):
             return None
         factor = ONE
         for _ in range(abs(int(exponent))):

@@ -17,6 +17,7 @@ from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import MAXIMUM, choose
 from verifycompile.rewrites.log_weights import rest_of_weight
 from verifycompile.rewrites.reduction import extreme
+from verifycompile.rewrites.squares import is_sum_of_squares
 
 ROWS, KEYS, WIDTH = 3, 4, 2
 
@@ -129,6 +130,35 @@ def test_parts_of_a_softmax_are_merged_by_a_sigmoid() -> None:
     check(evaluator, b.sub(before, log_sigmoid_forward(b, b.sub(before, here))[0]), (sums[0] + sums[1]).log())
     turned = sigmoid(b, b.sub(before, here))
     assert b.sub(outputs[0], b.mul(turned, b.sub(*outputs))) != merged
+
+
+def test_gradient_of_a_weight_whatever_was_lowered_before() -> None:
+    b, v, evaluator = leaves()
+    b.pool.combination_rules.append(rest_of_weight)
+    p, q = b.sum(b.exp(v["s"]), [1]), b.sum(b.exp(b.mul(v["s"], b.unsqueeze(v["y"], 1))), [1])
+    weight = b.mul(p, b.power(b.add(p, q), -1))
+    before = sigmoid_backward(b, v["x"], weight)
+    assert sigmoid(b, b.sub(b.log(p), b.log(q))) == weight
+    assert sigmoid_backward(b, v["x"], weight) == before
+    assert before == b.mul(v["x"], p, q, b.power(b.add(p, q), -2))
+    s, y = evaluator.leaves["s"], evaluator.leaves["y"]
+    first, second = s.exp().sum(1), (s * y[:, None]).exp().sum(1)
+    check(evaluator, before, evaluator.leaves["x"] * first * second / (first + second) ** 2)
+
+
+def test_sums_of_squares_that_are_multiplied_out() -> None:
+    b, v, _ = leaves()
+    shifted = b.sum(b.power(b.add(b.sub(v["s"], b.unsqueeze(v["c"], 1)), 0.5), 2), [1])
+    plain = b.sum(b.power(b.sub(v["s"], b.unsqueeze(v["c"], 1)), 2), [1])
+    for view, expected in [
+        (b.add(b.sum(b.power(b.add(v["s"], 0.5), 2), [1]), 0), True),
+        (b.scale(b.sum(b.power(b.add(v["s"], 0.5), 2), [1]), 3), True),
+        (b.add(b.sum(b.power(b.add(v["s"], 0.5), 2), [1]), -0.01), False),
+        (b.scale(b.sum(b.power(b.add(v["s"], 0.5), 2), [1]), -3), False),
+        (b.sub(b.sum(b.power(v["s"], 2), [1]), 1), False),
+        (b.add(shifted, b.scale(plain, -1)), False),
+    ]:
+        assert is_sum_of_squares(b.pool, view) is expected
 
 
 def test_sigmoid_of_what_may_be_zero_stays_a_sigmoid() -> None:

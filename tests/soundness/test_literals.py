@@ -82,9 +82,7 @@ def test_literals_that_are_one_float_in_single_precision_are_equal() -> None:
 
 
 def test_a_constant_in_single_precision_that_meets_double_precision_is_listed() -> None:
-    verdict, listed = _verify(
-        lambda x: x * 0.1, lambda x: x * torch.full((), 0.1, dtype=torch.float32), torch.float64
-    )
+    verdict, listed = _verify(lambda x: x * 0.1, lambda x: x * torch.full((), 0.1, dtype=torch.float32), torch.float64)
     assert verdict is Verdict.VERIFIED
     text = "the constant 0.1 in single precision is read as 0.1 (relative difference 1.5e-08)"
     assert listed == [text]
