@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from tests.support import fake_mesh_world
@@ -339,3 +340,65 @@ def test_the_spec_runs_where_there_is_no_job(
 
     function: Any = run
     assert verify(function, (torch.randn(2, 8),)).verdict is verdict
+
+
+class Perceptron(nn.Module):
+    """A rank's part of a perceptron, or all of it: nothing in it says which."""
+
+    def __init__(self, mesh: DeviceMesh | None, hidden: int = 8) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, hidden, bias=False), nn.Linear(hidden, 8, bias=False)
+        self.mesh = mesh
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        return all_reduce(y, "sum", self.mesh) if self.mesh is not None and dist.is_initialized() else y
+
+
+class Normalized(Perceptron):
+    """Whole parameters, and a forward that communicates all the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mesh is not None and dist.is_initialized():
+            x = all_reduce(x / self.mesh.size(), "sum", self.mesh)
+        return self.down(torch.relu(self.up(x)))
+
+
+def test_local_parameters_are_given_no_spec_of_local_sizes(mesh: DeviceMesh) -> None:
+    x = (torch.randn(4, 8),)
+    parts = {"up.weight": (Shard(0),), "down.weight": (Shard(1),)}
+    with torch.no_grad():
+        given = verify(Perceptron(mesh), x, mesh=mesh, spec=Perceptron(None, 16), param_placements=parts)
+    assert given.verdict is Verdict.VERIFIED
+    with pytest.raises(UsageError) as placed:
+        verify(Perceptron(mesh), x, mesh=mesh, param_placements=parts)
+    assert str(placed.value) == (
+        "error[VC309]: `up.weight` (and 1 more) is a rank's part of a parameter, so the model was built with the sizes "
+        "of one rank, and no single-device program can be recovered from it. Pass the single-device program as the "
+        "option `spec`."
+    )
+    with pytest.raises(UsageError) as unsaid:
+        verify(Perceptron(mesh), x, mesh=mesh)
+    text = str(unsaid.value)
+    place = text[text.index("(`all_reduce` at ") : text.index("), so no single-device")]
+    assert text == (
+        "error[VC309]: nothing says whether every rank holds the plain parameter `up.weight` (and 1 more) whole or a "
+        f"part of it, and the forward communicates {place}), so no single-device program can be recovered. Pass the "
+        "single-device program as the option `spec`; or say with `param_placements` that every rank holds it whole: "
+        "`param_placements={'*': (Replicate(),)}`."
+    )
+
+
+def test_whole_parameters_by_option(mesh: DeviceMesh) -> None:
+    x = (torch.randn(4, 8),)
+    whole = {"*": (Replicate(),)}
+    assert verify(Normalized(mesh), x, mesh=mesh, param_placements=whole).verdict is Verdict.VERIFIED
+    # With whole parameters the sum over the ranks is one time too many.
+    assert verify(Perceptron(mesh), x, mesh=mesh, param_placements=whole).verdict is Verdict.REFUTED
+
+
+def test_the_spec_takes_no_memory(mesh: DeviceMesh) -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1 << 20, 1 << 20, bias=False), nn.Linear(1 << 20, 1 << 20, bias=False))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    assert verify(model, (torch.zeros(4, 1 << 20, device="meta"),)).verdict is Verdict.VERIFIED

@@ -47,6 +47,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC306": "unknown option or name in options",
         "VC307": "spec cannot be recovered automatically",
         "VC308": "plain parameter of local shape without placement",
+        "VC309": "no spec can be recovered from local parameters",
         "VC310": "option or wrapper that does not apply",
     }
 

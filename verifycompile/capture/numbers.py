@@ -136,8 +136,9 @@ def _plain_read(
 
 def _is_no_model(value: object) -> bool:
     """Whether a number that it holds is no number of the model: ``math.pi``, ``weight.requires_grad``."""
-    if isinstance(value, types.ModuleType):
-        return value.__name__.partition(".")[0] in ("torch", *sys.stdlib_module_names)
+    if isinstance(value, types.ModuleType | types.FunctionType):
+        name = value.__name__ if isinstance(value, types.ModuleType) else str(value.__module__)
+        return name.partition(".")[0] in ("torch", *sys.stdlib_module_names)
     return isinstance(value, torch.Tensor | DeviceMesh) or is_process_group(value)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from verifycompile.capture.boundary import Export, export
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.implementation import has_parallelism
+from verifycompile.capture.local_parameters import check_whole_parameters
 from verifycompile.capture.names import call_arguments
 from verifycompile.capture.numbers import (
     PlainRead,
@@ -112,6 +113,7 @@ class _Recovery:
             preferred = self._attempt({**given, **chosen.assignment})
         if preferred is None:
             raise UsageError(blockers[0].code, blockers[0].message) if blockers else self._failure()
+        check_whole_parameters(self.exported, self.implementation, self.options)
         return dataclasses.replace(
             preferred.captured,
             blockers=blockers,

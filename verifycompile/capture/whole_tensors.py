@@ -14,11 +14,11 @@ from verifycompile.options import Options
 from verifycompile.program import Program, ProgramInput
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.shapes import mark_dynamic
-from verifycompile.torch_interface.tensors import without_pending_collective
+from verifycompile.torch_interface.tensors import fake_tensors, without_pending_collective
 
 
 class WholeTensors:
-    """Callable from a tensor of the parallel program to its whole counterpart, uninitialised.
+    """Callable from a tensor of the parallel program to its whole counterpart, which has no memory.
 
     ``names``: identity of a tensor made here -> the name of the implementation's input that it stands for.
     An argument that the implementation does not use is whole by the placements that the options declare for it.
@@ -27,6 +27,7 @@ class WholeTensors:
     def __init__(self, exported: Export, implementation: Program, options: Options) -> None:
         self.names: dict[int, InputName] = {}
         self._made: list[torch.Tensor] = []
+        self._without_memory = fake_tensors()
         self._exported = exported
         self._implementation = implementation
         self._positions = {
@@ -73,7 +74,8 @@ class WholeTensors:
         is_whole = type(tensor) in (torch.Tensor, nn.Parameter) and shape == tuple(tensor.shape)
         if is_whole and tensor.is_leaf and device == tensor.device and not copy:
             return tensor
-        whole = torch.empty(shape, dtype=tensor.dtype, device=device)
+        with self._without_memory:
+            whole = torch.empty(shape, dtype=tensor.dtype, device=device)
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(whole, requires_grad=tensor.requires_grad)
         return whole.requires_grad_(tensor.requires_grad)

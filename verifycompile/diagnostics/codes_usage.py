@@ -139,4 +139,34 @@ CODES = (
         fix="Take the option away, or correct what the message names.",
         fixed_example="torch.compile(model, backend='verify')",
     ),
+    Code(
+        code="VC309",
+        title="no spec can be recovered from local parameters",
+        severity=Severity.ERROR,
+        meaning=(
+            "The model's parameters are plain tensors that are parts of the single-device program's, or nothing says "
+            "whether they are; no single-device program was given."
+        ),
+        reason=(
+            "What is recovered from a model that was built with the sizes of one rank has those sizes: a right program "
+            "would be refuted against it."
+        ),
+        example=(
+            "self.up = nn.Linear(width, hidden // degree)\n"
+            "self.down = nn.Linear(hidden // degree, width)      # and an all_reduce after it"
+        ),
+        fix=(
+            "Give the single-device program with the option `spec`, and the layout of the parts in `param_placements`. "
+            "Where every rank holds all parameters whole, say that in `param_placements`."
+        ),
+        fixed_example=(
+            "verifycompile.verify(\n"
+            "    model,\n"
+            "    (x,),\n"
+            "    mesh=mesh,\n"
+            "    spec=single_device_model,\n"
+            "    param_placements={'up.weight': (Shard(0),), 'down.weight': (Shard(1),)},\n"
+            ")"
+        ),
+    ),
 )

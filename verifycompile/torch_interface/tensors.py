@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -13,6 +16,11 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor behind the pending result of a collective; other tensors as they are."""
     return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
+def fake_tensors() -> AbstractContextManager[object]:
+    """While entered, tensors that are made have a shape, a dtype and a device, and no memory. Dynamo traces them."""
+    return FakeTensorMode()
 
 
 def forget_layouts() -> None:
