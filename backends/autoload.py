@@ -37,5 +37,7 @@ def autoload() -> None:
         raise RuntimeError(
             f"{FLAG_VARIABLE} needs {OVERRIDE_VARIABLE}, which is set to {os.environ[OVERRIDE_VARIABLE]!r}"
         )
+    if os.environ.get("TORCHDYNAMO_DISABLE", "") == "1":
+        raise RuntimeError(f"{FLAG_VARIABLE} needs torch.compile, which TORCHDYNAMO_DISABLE=1 turns off")
     os.environ[OVERRIDE_VARIABLE] = OVERRIDE
     package.observe()

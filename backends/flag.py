@@ -10,6 +10,7 @@ import torch.fx
 
 from verifycompile.backends.autoload import FLAG_VARIABLE
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
+from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
@@ -31,9 +32,18 @@ def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
     return check(gm, example_inputs).compiled_by(chosen, gm, example_inputs)
 
 
+def _is_set(_: Any) -> bool:
+    return os.environ.get(FLAG_VARIABLE) in ("1", "warn")
+
+
+def _only_warns(_: Any) -> bool:
+    return os.environ.get(FLAG_VARIABLE) == "warn"
+
+
 # Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
-trace_collectives_where(lambda _: os.environ.get(FLAG_VARIABLE) in ("1", "warn"))
-trace_root_hooks_where(lambda _: os.environ.get(FLAG_VARIABLE) in ("1", "warn"))
+trace_collectives_where(_is_set)
+trace_root_hooks_where(_is_set)
+refuse_unverified_runs(_is_set, _only_warns, checks_every_backend=True)
 
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:

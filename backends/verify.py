@@ -11,6 +11,7 @@ import torch.fx
 
 from verifycompile.agreement.together import captured_in_job, verify_together
 from verifycompile.backends.reports import keep_report, warn_with_report
+from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.capture import (
     Results,
     capture_both,
@@ -28,10 +29,13 @@ from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import (
     Backend,
     backend_of,
+    chosen_backend,
     compilation_left_as_it_is,
+    options_of,
     unwrapped,
     without_override,
 )
+from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.messages import send_copies
@@ -108,6 +112,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     report = verify_together(both.spec, both.implementation, options, channel)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     keep_report(report)
+    if report:
+        accept(frame_under_compilation(), chosen_backend())
     return CheckedGraph(report, _layouts(both.implementation, both.results, report) if report else {})
 
 
@@ -140,8 +146,17 @@ def _follows_on(example_inputs: Sequence[Any]) -> bool:
     return any(layout is not None and not layout.is_whole for layout in layouts)
 
 
-trace_collectives_where(lambda compiler: unwrapped(compiler) is verify)
-trace_root_hooks_where(lambda compiler: unwrapped(compiler) is verify)
+def _is_verify(compiler: Any) -> bool:
+    return unwrapped(compiler) is verify
+
+
+def _only_warns(compiler: Any) -> bool:
+    return (options_of(compiler) or {}).get("on_unproved") == "warn"
+
+
+trace_collectives_where(_is_verify)
+trace_root_hooks_where(_is_verify)
+refuse_unverified_runs(_is_verify, _only_warns)
 give_whole_graphs_to(verify)
 
 

@@ -39,6 +39,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC206": "value or layout that cannot be represented",
         "VC208": "the ranks were not found to run one program",
         "VC209": "number with two readings",
+        "VC210": "a run that was not verified",
         "VC301": "no device mesh",
         "VC302": "several device meshes",
         "VC303": "shapes do not fit the spec",

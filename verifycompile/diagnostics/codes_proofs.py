@@ -148,4 +148,27 @@ CODES = (
             "verifycompile.verify(model, (x,), per_rank_numbers=['layers.*.attention.n_heads'])"
         ),
     ),
+    Code(
+        code="VC210",
+        title="a run that was not verified",
+        severity=Severity.ERROR,
+        meaning=(
+            "A function was compiled and verified, and now runs in another way: `torch.compile` has reached its "
+            "recompile limit, gave the function up for these inputs, hides an error (`suppress_errors`), or is told by "
+            "a stance or a setting to run eagerly, to leave guards out, to take another backend or stored code."
+        ),
+        reason="What was proved is about the graphs that were compiled. No proof speaks of this run.",
+        example=(
+            "model = torch.compile(model, backend='verify')\n"
+            "model(x)                                             # verified\n"
+            "torch.compiler.set_stance('eager_on_recompile')\n"
+            "model(x[:1])                                         # another size: not compiled, not verified"
+        ),
+        fix=(
+            "Let `torch.compile` compile: raise `torch._dynamo.config.recompile_limit` or mark sizes as dynamic, take "
+            "the stance or setting back, mend what cannot be traced. To run the program unverified on purpose, call "
+            "the model that was given to `torch.compile`, or set `on_unproved='warn'` (`VERIFYCOMPILE=warn`)."
+        ),
+        fixed_example="torch.compiler.set_stance('default')\nmodel(x[:1])             # compiled and verified",
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +50,12 @@ def unwrapped(backend: object) -> object:
     if isinstance(cutting, DDPOptimizer):
         return unwrapped(cutting.backend_compile_fn)
     return getattr(backend, "compiler_fn", backend)
+
+
+def options_of(backend: object) -> Mapping[str, Any]:
+    """The ``options`` that were given to ``torch.compile`` along with ``backend``."""
+    given: Any = getattr(backend, "kwargs", {})
+    return given.get("options", {})
 
 
 def without_override() -> contextlib.AbstractContextManager[None]:

@@ -1,0 +1,63 @@
+"""Runs that no proof speaks of: an error where the gate has accepted the frame before, else a warning, once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from verifycompile.backends.reports import VerificationWarning, text_for_this_rank, warn_with_report
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, watch_eager_frames
+from verifycompile.torch_interface.errors import RefinementError
+
+
+def refuse_unverified_runs(
+    applies: Callable[[Any], bool], only_warns: Callable[[Any], bool], *, checks_every_backend: bool = False
+) -> None:
+    """From now on, compilers to which ``applies`` run frames that were verified, or raise ``RefinementError`` VC210.
+
+    ``only_warns``: compilers for which the user asked to go on. ``checks_every_backend``: whichever backend compiles is
+    checked, so that another one may be forced, and not all frames are expected to be parallel.
+    """
+
+    def seen(compiler: Any, frame: EagerFrame) -> None:
+        if not frame.was_accepted:
+            _warn_once(frame)
+            return
+        message = f"`{frame.function}` was verified for other inputs and would run as it is now: {frame.reason}"
+        _refuse(message, only_warns(compiler), SourceLocation(frame.file, frame.line, function=frame.function))
+
+    def switched_off(compiler: Any, reason: str) -> None:
+        _refuse(f"nothing that runs now would be what was verified: {reason}", only_warns(compiler), None)
+
+    watch_eager_frames(Watch(applies, only_warns, seen, switched_off, checks_every_backend, checks_every_backend))
+
+
+def _refuse(message: str, only_warns: bool, location: SourceLocation | None) -> None:
+    severity = Severity.WARNING if only_warns else Severity.ERROR
+    finding = Finding(code="VC210", severity=severity, message=message, impl_location=location)
+    report = Report(verdict=Verdict.UNPROVED, findings=(finding,))
+    if only_warns:
+        warn_with_report(report)
+        return
+    refused = RefinementError(report)
+    refused.text = text_for_this_rank(report)
+    raise refused
+
+
+_warned: set[tuple[str, int]] = set()
+
+
+def _warn_once(frame: EagerFrame) -> None:
+    if not dist.is_available() or not dist.is_initialized() or (frame.file, frame.line) in _warned:
+        return
+    _warned.add((frame.file, frame.line))
+    text = f"`{frame.function}` runs without having been checked: {frame.reason}"
+    warnings.warn_explicit(text, VerificationWarning, frame.file, frame.line)

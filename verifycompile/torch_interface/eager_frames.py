@@ -1,0 +1,228 @@
+"""Frames that Dynamo leaves to Python although they belong to a compilation that is watched.
+
+Dynamo gives a frame up in one place, behind all the reasons it has: a recompile limit, an error that is suppressed, a
+construct that it cannot trace, tracing that is switched off. What was compiled before for other inputs says nothing
+about this run. A stance of ``torch.compiler.set_stance`` and a setting of the compilation decide for all its frames.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import functools
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch._dynamo.eval_frame
+from torch._dynamo import trace_rules
+from torch._dynamo.backends.distributed import DDPOptimizer
+from torch._dynamo.code_context import code_context
+from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, has_tensor_in_frame
+from torch._dynamo.types import ConvertFrameReturn
+
+from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.source import is_user_file
+
+
+@dataclasses.dataclass(frozen=True)
+class EagerFrame:
+    """A frame that is about to run as Python code. ``was_accepted``: it was verified before, for other inputs."""
+
+    function: str
+    file: str
+    line: int
+    reason: str
+    was_accepted: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """``applies``: to which compilers. ``only_warns``: for which of them nothing is to be raised.
+
+    ``seen``: called with a compiler and a frame that it would compile, before the frame runs.
+    ``switched_off``: called with a compiler and the reason for which none of its frames runs as it was verified.
+    """
+
+    applies: Callable[[Any], bool]
+    only_warns: Callable[[Any], bool]
+    seen: Callable[[Any, EagerFrame], None]
+    switched_off: Callable[[Any, str], None]
+    takes_forced_backends: bool = False
+    """Whether backends that ``torch.compiler.set_stance`` forces are checked like those that the user chose."""
+    only_after_acceptance: bool = False
+    """Whether ``switched_off`` concerns only compilers that had a frame accepted."""
+
+
+_watches: list[Watch] = []
+_failure: contextvars.ContextVar[Exception | None] = contextvars.ContextVar("failure", default=None)
+_compilers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""Compilers that had a frame accepted, by identity."""
+_ACCEPTED = "verifycompile.accepted"
+
+
+def watch_eager_frames(watch: Watch) -> None:
+    """From now on, tell ``watch`` of frames that run eagerly."""
+    _install()
+    _watches.append(watch)
+
+
+def accept(frame: Frame, compiler: Any) -> None:
+    """``frame``, compiled by ``compiler``, was verified: from now on it is not to run in another way."""
+    owners: weakref.WeakSet[Any] = code_context.get_context(frame.code).setdefault(_ACCEPTED, weakref.WeakSet())
+    owners.add(_owner(frame.code, frame.locals))
+    held = _before_buckets(compiler)
+    _compilers[id(held)] = held
+
+
+def _owner(code: types.CodeType, values: Mapping[str, Any]) -> Any:
+    """Whose frame it is: torch's own code (``Module._call_impl``) is shared by all modules."""
+    return code if is_user_file(code.co_filename) else values.get("self", code)
+
+
+def _is_accepted(frame: Any) -> bool:
+    if not code_context.has_context(frame.f_code):
+        return False
+    owners: Any = code_context.get_context(frame.f_code).get(_ACCEPTED, ())
+    return _owner(frame.f_code, frame.f_locals) in owners
+
+
+def _before_buckets(compiler: Any) -> Any:
+    """The compiler that Dynamo would call without ``DistributedDataParallel``."""
+    cutting = getattr(compiler, "__self__", None)
+    return cutting.backend_compile_fn if isinstance(cutting, DDPOptimizer) else compiler
+
+
+def _watch_over(compiler: Any) -> Watch | None:
+    return next((watch for watch in _watches if watch.applies(compiler)), None)
+
+
+def _compiler_of(callback: Any) -> Any:
+    """The compiler function behind Dynamo's callback for frames; None for what is no such callback."""
+    converter = getattr(callback, "_torchdynamo_orig_backend", None)
+    return getattr(converter, "_torchdynamo_orig_backend", None)
+
+
+@functools.cache
+def _install() -> None:
+    convert = ConvertFrameAssert.__call__
+    handle_skip = CatchErrorsWrapper._handle_skip
+    from_stance = torch._dynamo.eval_frame._callback_from_stance
+
+    def convert_and_remember(self: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
+        _failure.set(None)
+        try:
+            return convert(self, *args, **kwargs)
+        except Exception as error:
+            _failure.set(error)
+            raise
+
+    def handle_skip_and_tell(self: Any, result: ConvertFrameReturn, frame: Any) -> ConvertFrameReturn:
+        failure = _failure.get()
+        _failure.set(None)
+        result = handle_skip(self, result, frame)
+        if result.guarded_code is not None:
+            return result
+        compiler = _compiler_of(self)
+        watch = _watch_over(compiler)
+        if watch is not None:
+            _tell(watch, compiler, frame, result.skip_reason or "", failure)
+        if _is_accepted(frame) or (watch is not None and is_user_file(frame.f_code.co_filename)):
+            # A mark on the code, by this compilation or another one, would let later frames run without being asked.
+            result.apply_to_code = False
+        return result
+
+    def from_stance_of_watched(callback: Any) -> Any:
+        compiler = _compiler_of(callback)
+        watch = None if compiler is None else _watch_over(compiler)
+        if watch is None:
+            return from_stance(callback)
+        return _callback_under_watch(watch, callback, compiler, from_stance(callback))
+
+    ConvertFrameAssert.__call__ = convert_and_remember  # type: ignore[method-assign]
+    CatchErrorsWrapper._handle_skip = handle_skip_and_tell  # type: ignore[method-assign]
+    torch._dynamo.eval_frame._callback_from_stance = from_stance_of_watched
+
+
+def _callback_under_watch(watch: Watch, callback: Any, compiler: Any, in_stance: Any) -> Any:
+    concerned = not watch.only_after_acceptance or id(_before_buckets(compiler)) in _compilers
+    reason = _reason_to_switch_off(watch, callback) if concerned else ""
+    if reason and watch.only_warns(compiler):
+        watch.switched_off(compiler, reason)
+        return in_stance
+    if not reason and torch._dynamo.eval_frame._stance.stance != "eager_on_recompile":
+        return in_stance
+
+    def leave_to_python(frame: Any, *_: Any) -> ConvertFrameReturn:
+        if reason:
+            watch.switched_off(compiler, reason)
+        elif not trace_rules.check(frame.f_code):
+            _tell(watch, compiler, frame, _ON_RECOMPILE, None)
+        return ConvertFrameReturn(apply_to_code=False)
+
+    # A callback with another backend than that of the compiled code is called in its place; guards are not at stake.
+    torch._dynamo.eval_frame.set_skip_guard_eval_unsafe(False)
+    if not reason:
+        leave_to_python._torchdynamo_orig_backend = callback  # type: ignore[attr-defined]  # what is compiled may run
+    return leave_to_python
+
+
+_ON_RECOMPILE = "the stance of torch.compile is `eager_on_recompile`, and nothing is compiled for these inputs"
+_EAGER_STANCES = ("force_eager", "eager_then_compile")
+
+
+def _reason_to_switch_off(watch: Watch, callback: Any) -> str:
+    """Why what runs now would not be what was verified, whatever the frame; empty where it is."""
+    stance = torch._dynamo.eval_frame._stance
+    not_ours = not watch.takes_forced_backends
+    if stance.stance in _EAGER_STANCES or (stance.stance == "aot_eager_then_compile" and not_ours):
+        return f"the stance of torch.compile is `{stance.stance}`"
+    if stance.backend is not None and not_ours:
+        return "the stance of torch.compile forces another backend"
+    if stance.skip_guard_eval_unsafe:
+        return "the stance of torch.compile leaves guards out (`skip_guard_eval_unsafe`)"
+    if callback.hooks.guard_filter_fn is not None:
+        return "the option `guard_filter_fn` leaves guards out"
+    if torch._dynamo.config.caching_precompile:
+        return "`torch._dynamo.config.caching_precompile` takes compiled code from files"
+    return ""
+
+
+def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: Exception | None) -> None:
+    accepted = _is_accepted(frame)
+    if any(text in reason for text in _HARMLESS):
+        return
+    code: types.CodeType = frame.f_code
+    is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")  # as dataclasses do
+    if not accepted and (is_generated or not is_user_file(code.co_filename) or not has_tensor_in_frame(frame)):
+        return
+    watch.seen(
+        compiler, EagerFrame(code.co_name, code.co_filename, code.co_firstlineno, _text(reason, failure), accepted)
+    )
+
+
+_HARMLESS = (
+    "frame is already Dynamo-generated code",
+    "frame has already started executing",
+    "frame is in the Dynamo skipfiles list",
+    "no tensor-related objects found in frame",
+    "frame is a namedtuple",
+    "frame was generated by exec()",
+    "__setattr__ frames are not compiled",
+    "No ops traced for the FX graph",
+)
+"""Reasons for which Dynamo leaves frames alone that hold no tensor operation of the program's own."""
+
+
+def _text(reason: str, failure: Exception | None) -> str:
+    """What Dynamo says is in the way, in a line."""
+    lines = [line.strip() for line in (reason if failure is None else str(failure)).splitlines() if line.strip()]
+    said = lines[0] if lines else type(failure).__name__
+    marked = next((line for line in lines if line.startswith("Explanation:")), "")
+    explanation = marked.removeprefix("Explanation:").partition(". ")[0].strip()
+    if said.endswith(":") and len(lines) > 1:
+        said, explanation = said.rstrip(":"), lines[1]
+    return f"{said}: {explanation}".rstrip(".") if explanation else said.rstrip(".")
