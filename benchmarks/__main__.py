@@ -1,6 +1,6 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage`` and ``operators`` are commands of their own, see ``benchmarks.coverage`` and ``benchmarks.operators``.
+``coverage``, ``operators`` and ``attacks`` are commands of their own, see the modules of these names.
 """
 
 from __future__ import annotations
@@ -142,6 +142,10 @@ def main() -> int:
         return coverage.main(sys.argv[2:])
     if sys.argv[1:2] == ["operators"]:
         return operators.main(sys.argv[2:])
+    if sys.argv[1:2] == ["attacks"]:
+        from benchmarks import attacks  # hypothesis comes with the tests' dependencies
+
+        return attacks.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--program", action="append", choices=sorted({point.program for point in POINTS}))
     parser.add_argument("--layers", action="append", type=int, metavar="N")
