@@ -31,7 +31,8 @@ class Job:
     """``build``: makes what one rank runs. ``args``: whole tensors, cut as ``in_placements`` says by the spec's names.
 
     ``given``: whether the spec is passed; numbers are compared with it in any case. ``in_placements`` cut the arguments;
-    they are passed where ``placed``. ``options``: further options. ``backward``: gradients count, too.
+    they are passed where ``placed``. ``options``: further options. ``backward``: gradients count, too. ``given_args``:
+    what the rank passes, where that is not what is cut of ``args``.
     """
 
     build: Callable[[], Callable[..., Any]]
@@ -44,6 +45,7 @@ class Job:
     given: bool = True
     placed: bool = True
     mesh: bool = True
+    given_args: tuple[Any, ...] | None = None
 
 
 MakeJob = Callable[[DeviceMesh], Job]

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import verifycompile
 from tests.attacks.jobs import Job, Outcome, Program, Programs, cut
@@ -28,6 +28,8 @@ from verifycompile import RefinementError, Report
 from verifycompile.capture.names import clean_module_name
 
 TOLERANCE = 1e-5
+INNER = ("eager", "aot_eager", "inductor")
+"""Ways of asking that also run what was verified."""
 
 
 def programs_of(file: str) -> Programs:
@@ -62,6 +64,8 @@ def rank_main(rank: int, world: int, store: str, file: str, names: tuple[str, ..
 
 def _asked(program: Program, way: str, root: dist.Store, rank: int, world: int) -> tuple[str, str, bool | None]:
     """Verdict and text on this rank; and, the first time that a program is asked about, what its numbers say."""
+    if way in INNER:
+        return in_job(f"{program.name} {way}", root, rank, world, functools.partial(run, program, way))
     if way in ("factory", "object"):
         verdict, text = on_one_process(program, way, rank, world)
     else:
@@ -113,14 +117,24 @@ def _answer(report_of: Any) -> tuple[str, str]:
     return (report.verdict.value, str(report)) if report is not None else ("verified", "")
 
 
+def run(program: Program, inner: str) -> tuple[str, str, bool | None]:
+    """The verdict where ``inner`` compiles what was verified, and whether the compiled program has the spec's numbers."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    job = program.job(mesh)
+    numbers: list[Any] = []
+
+    def ask() -> None:
+        compiled = torch.compile(job.build(), backend="verify", options={**_options(job, mesh), "inner": inner})
+        numbers.append(_numbers(job, mesh, compiled))
+
+    verdict, text = _answer(ask)
+    values: list[Any] = [None] * mesh.size()
+    dist.all_gather_object(values, numbers[0] if numbers else None)
+    return verdict, text, None if any(value is None for value in values) else _are_the_spec_s(job, values, mesh)
+
+
 def _report(job: Job, mesh: DeviceMesh, way: str) -> Report | None:
-    options: dict[str, Any] = dict(job.options)
-    if job.mesh:
-        options["mesh"] = mesh
-    if job.placed:
-        options["in_placements"] = job.in_placements
-    if job.given:
-        options["spec"] = job.spec
+    options = _options(job, mesh)
     model = job.build()
     args = local_args(job, mesh)
     if way == "factory":
@@ -134,7 +148,20 @@ def _report(job: Job, mesh: DeviceMesh, way: str) -> Report | None:
     return None
 
 
+def _options(job: Job, mesh: DeviceMesh) -> dict[str, Any]:
+    options: dict[str, Any] = dict(job.options)
+    if job.mesh:
+        options["mesh"] = mesh
+    if job.placed:
+        options["in_placements"] = job.in_placements
+    if job.given:
+        options["spec"] = job.spec
+    return options
+
+
 def local_args(job: Job, mesh: DeviceMesh) -> tuple[Any, ...]:
+    if job.given_args is not None:
+        return job.given_args
     assert job.spec is not None
     function = job.spec.forward if isinstance(job.spec, torch.nn.Module) else job.spec
     names = list(inspect.signature(function).parameters)
@@ -149,9 +176,16 @@ def agrees(program: Program) -> bool:
     job = program.job(mesh)
     assert job.spec is not None
     values: list[Any] = [None] * mesh.size()
-    dist.all_gather_object(values, _numbers(job, mesh))
-    if any(value is None for value in values):
-        return False
+    try:
+        mine = _numbers(job, mesh, job.build())
+    except Exception:  # noqa: BLE001 - a program that fails computes nothing right
+        mine = None
+    dist.all_gather_object(values, mine)
+    return all(value is not None for value in values) and _are_the_spec_s(job, values, mesh)
+
+
+def _are_the_spec_s(job: Job, values: list[Any], mesh: DeviceMesh) -> bool:
+    assert job.spec is not None
     expected = _first(job.spec(*job.args, **job.kwargs))
     required = job.options.get("out_placements", {}).get("output.0")
     layouts = [required] if required else _clean_layouts(expected.dim(), (mesh.size(),))
@@ -167,27 +201,32 @@ def agrees(program: Program) -> bool:
     for whole, *parts in zip(wholes, *(value[1] for value in values), strict=True):
         if any((part is None) != (whole is None) for part in parts):
             return False
-        if whole is not None and relation(parts, whole, (mesh.size(),), TOLERANCE) is None:
+        if whole is not None and relation(parts, whole, (mesh.size(),), TOLERANCE) not in ((Replicate(),), (Shard(0),), (Shard(1),)):
             return False
     return True
 
 
-def _numbers(job: Job, mesh: DeviceMesh) -> tuple[torch.Tensor, list[torch.Tensor | None]] | None:
-    """What one rank computes: its result and its gradients, whole where they are DTensors; None where it fails."""
-    model, args = job.build(), local_args(job, mesh)
-    try:
-        result = _first(model(*args, **job.kwargs))
-        if isinstance(result, DTensor):
-            result = result.full_tensor()
-        if job.backward and result.requires_grad:
-            result.sum().backward()
-    except Exception:  # noqa: BLE001 - a program that fails computes nothing right
-        return None
+def _numbers(job: Job, mesh: DeviceMesh, model: Any) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
+    """What one rank computes: its result and its gradients, whole where they are DTensors."""
+    args = local_args(job, mesh)
+    result = _first(model(*args, **job.kwargs))
+    if isinstance(result, DTensor):
+        result = result.full_tensor()
+    if job.backward and result.requires_grad:
+        result.sum().backward()
     mine = [value.grad for value in args if isinstance(value, torch.Tensor) and value.requires_grad]
     if isinstance(job.spec, torch.nn.Module) and isinstance(model, torch.nn.Module):
-        own = {clean_module_name(name.split(".")): parameter for name, parameter in model.named_parameters()}
+        parameters = model.named_parameters()
+        own = {clean_module_name(name.split(".")).removeprefix("module."): p for name, p in parameters}
         mine += [own[name].grad for name, _ in job.spec.named_parameters()]
-    return result.detach(), [g.full_tensor() if isinstance(g, DTensor) else g for g in mine]
+    return result.detach(), [_plain(g) for g in mine]
+
+
+def _plain(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    """A gradient as a tensor of this rank: whole where it is a DTensor, and there where a collective makes it."""
+    if gradient is None:
+        return None
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient * 1
 
 
 def _first(value: Any) -> Any:
