@@ -252,3 +252,58 @@ def test_inputs_that_the_model_cannot_take(mesh: DeviceMesh) -> None:
     assert messages(compared(mesh, softmax, softmax)) == [
         "VC202 torch stops at `aten._softmax.default` of torch.int64: it takes real numbers"
     ]
+
+
+# -------------------------------------------------------------------------------------------------- memory
+
+
+class Twins(nn.Module):
+    """Two parameters of equal values, in one memory or not."""
+
+    def __init__(self, shared: bool) -> None:
+        super().__init__()
+        value = torch.ones(4, 4)
+        self.first = nn.Parameter(value)
+        self.second = nn.Parameter(value if shared else value.clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.first + torch.relu(x @ self.second)
+
+
+@pytest.mark.parametrize(("of_spec", "of_model"), [(False, True), (True, False)])
+def test_parameters_that_share_memory_on_one_side(of_spec: bool, of_model: bool, mesh: DeviceMesh) -> None:
+    report = verifycompile.verify(Twins(of_model), (X,), mesh=mesh, spec=Twins(of_spec))
+    has, lacks = ("spec", "model") if of_spec else ("model", "spec")
+    assert not report
+    assert messages(report) == [
+        f"VC304 `first` and `second` share memory in the {has}, and not in the {lacks}: what updates one updates the other."
+    ]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_parameters_that_share_memory_on_both_sides(shared: bool, mesh: DeviceMesh) -> None:
+    assert verifycompile.verify(Twins(shared), (X,), mesh=mesh, spec=Twins(shared))
+
+
+# ------------------------------------------------------------------------------------------------- buffers
+
+
+def shifted(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return value(model, x) + model.count
+
+
+def test_buffers_that_hold_other_values(mesh: DeviceMesh) -> None:
+    spec = Perceptron(shifted)
+    spec.count.fill_(1.0)  # pyright: ignore[reportCallIssue]
+    report = verifycompile.verify(parallel(shifted, mesh), (X,), mesh=mesh, spec=spec)
+    assert messages(report) == ["VC304 buffer `count` holds other values in the spec than in the model."]
+
+
+def test_buffers_whose_values_are_not_known_are_listed(mesh: DeviceMesh) -> None:
+    text = "buffer `count` holds the same in the spec and in the model: its values are not known"
+    with torch.device("meta"):
+        spec = Perceptron(shifted)
+    report = verifycompile.verify(parallel(shifted, mesh), (X,), mesh=mesh, spec=spec)
+    assert report, str(report)
+    assert text in report.assumptions
+    assert text not in compared(mesh, shifted, shifted).assumptions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,26 +18,31 @@ from verifycompile.torch_interface.placements import outer_blocks, sharded_dimen
 
 
 def differing_buffers(
-    spec: Program, exported_spec: Export, implementation: Program, exported: Export
-) -> tuple[Blocker, ...]:
-    """A blocker for each buffer whose values differ between a given spec and this rank's model.
+    spec: Program, exported_spec: Export, implementation: Program, exported: Export, empty: Sequence[torch.Tensor]
+) -> tuple[tuple[Blocker, ...], tuple[str, ...]]:
+    """A blocker for each buffer whose values differ between a given spec and this rank's model; and assumptions.
 
     Parameters are not compared: that they are equal is the input relation. Nor is a buffer that the spec writes to,
-    which is state like a parameter, or one whose values are not known while compiling.
+    which is state like a parameter. One whose values are not known while compiling is an assumption.
+    ``empty``: tensors of the spec that stand for others and hold nobody's values.
     """
     written = {output.name for output in spec.outputs if output.kind is OutputKind.MUTATION}
     mesh = implementation.mesh
     expected, held = _values(exported_spec), _values(exported)
     blockers: list[Blocker] = []
+    assumptions: list[str] = []
     for item in implementation.inputs:
         name = item.name
         if item.role is not Role.BUFFER or name not in expected or f"mutation.{name}" in written or mesh is None:
             continue
-        if _same(expected[name], held.get(name), item, mesh) is False:
-            blockers.append(
-                Blocker(None, "VC304", f"buffer `{name}` holds other values in the spec than in the model.")
-            )
-    return tuple(blockers)
+        is_empty = any(expected[name] is tensor for tensor in empty)
+        same = None if is_empty else _same(expected[name], held.get(name), item, mesh)
+        if same is None:
+            assumptions.append(f"buffer `{name}` holds the same in the spec and in the model: its values are not known")
+        elif not same:
+            text = f"buffer `{name}` holds other values in the spec than in the model."
+            blockers.append(Blocker(None, "VC304", text))
+    return tuple(blockers), tuple(assumptions)
 
 
 def _values(exported: Export) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import sympy
+import torch
 from torch import nn
 
 from verifycompile.capture.boundary import Export, export
@@ -58,7 +59,10 @@ STILL_PARALLEL = (
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
-    """``doubt``: asks whether another reading of the model's numbers gives another program."""
+    """``doubt``: asks whether another reading of the model's numbers gives another program.
+
+    ``empty``: tensors that stand for others and hold nobody's values.
+    """
 
     exported: Export
     guards: tuple[sympy.Basic, ...]
@@ -66,6 +70,7 @@ class Captured:
     blockers: tuple[Blocker, ...] = ()
     provenance: Provenance = Provenance.GIVEN
     doubt: Callable[[], Blocker | None] | None = None
+    empty: tuple[torch.Tensor, ...] = ()
 
 
 def recovered(exported: Export, implementation: Program, options: Options) -> Captured:

@@ -28,6 +28,7 @@ from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_ho
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.names import call_arguments, called_through, tensors_of_modules, wrapper_arguments
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
+from verifycompile.capture.shared_memory import differing_memory
 from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError
@@ -95,11 +96,13 @@ def recover_spec(options: Options, implementation: Program) -> Program:
     check_against(program, implementation, captured.exported.passed_through, exported.passed_through, unread)
     program = unify_symbols(program, implementation)
     if options.spec is not None:
-        differing = (
-            *differing_flags(program, implementation),
-            *differing_buffers(program, captured.exported, implementation, exported),
+        buffers, unknown = differing_buffers(program, captured.exported, implementation, exported, captured.empty)
+        flags, memory = differing_flags(program, implementation), differing_memory(captured.exported, exported)
+        program = dataclasses.replace(
+            program,
+            blockers=(*program.blockers, *flags, *memory, *buffers),
+            assumptions=(*program.assumptions, *unknown),
         )
-        program = dataclasses.replace(program, blockers=(*program.blockers, *differing))
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
 
@@ -121,7 +124,10 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
                 "VC307", "the option `spec` is no single-device program: it holds DTensors or collectives."
             )
         return Captured(
-            export(traced, tensors.names), trace_guards(traced.context), tuple(dict.fromkeys(globalizer.assumptions))
+            export(traced, tensors.names),
+            trace_guards(traced.context),
+            tuple(dict.fromkeys(globalizer.assumptions)),
+            empty=tuple(tensors.empty),
         )
 
     try:

@@ -21,11 +21,13 @@ class WholeTensors:
     """Callable from a tensor of the parallel program to its whole counterpart, which has no memory.
 
     ``names``: identity of a tensor made here -> the name of the implementation's input that it stands for.
+    ``empty``: what was made here, and holds nobody's values.
     An argument that the implementation does not use is whole by the placements that the options declare for it.
     """
 
     def __init__(self, exported: Export, implementation: Program, options: Options) -> None:
         self.names: dict[int, InputName] = {}
+        self.empty: list[torch.Tensor] = []
         self._made: list[torch.Tensor] = []
         self._without_memory = fake_tensors()
         self._exported = exported
@@ -60,6 +62,8 @@ class WholeTensors:
         if position is not None:
             self.names[id(whole)] = self._exported.names[position]
         self._made.append(whole)
+        if whole is not tensor:
+            self.empty.append(whole)
         return whole
 
     def _whole(
