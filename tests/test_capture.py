@@ -415,7 +415,7 @@ def test_explicit_collectives(mesh: DeviceMesh) -> None:
     assert list(implementation.groups.values()) == [(1,)]
     (tangent,) = [item for item in implementation.inputs if item.role is Role.TANGENT]
     assert tangent.placements == (Shard(0), R)
-    assert implementation.assumptions == ("every rank runs the graph that rank 5 captured",)
+    assert implementation.assumptions == ("the model object is the one that rank 5 built, and stands for all 8 ranks",)
 
 
 def test_a_given_callable_and_other_names(mesh: DeviceMesh) -> None:

@@ -161,7 +161,7 @@ def test_graph_breaks(mesh: DeviceMesh) -> None:
 def test_unknown_options() -> None:
     assert error(Plain(), specs=Plain()) == (
         "error[VC306]: unknown option `specs`; the options are `spec`, `mesh`, `in_placements`, `param_placements`, "
-        "`param_names`, `out_placements`, `grad_placements`, `per_rank_numbers`, `inner`, `on_unproved`."
+        "`param_names`, `out_placements`, `grad_placements`, `build`, `per_rank_numbers`, `inner`, `on_unproved`."
     )
 
 
@@ -331,7 +331,7 @@ def test_groups_that_the_mesh_did_not_make_are_assumed(mesh: DeviceMesh) -> None
         )
         return implementation.assumptions
 
-    general = "every rank runs the graph that rank 5 captured"
+    general = "the model object is the one that rank 5 built, and stands for all 8 ranks"
     assert assumptions(mesh, mesh["tp"].get_group()) == (general,)
     three = fake_mesh((2, 2, 2), ("pp", "dp", "tp"))
     assert assumptions(three, dist.new_group([4, 5, 6, 7])) == (

@@ -100,8 +100,9 @@ def verified(kind: type[Experts], bug: str = "", ranks: int = 2) -> Report:
     own, added = (Shard(0),), (Partial(),)
     with fake_mesh_world((ranks,), ("ep",)) as mesh:
         return verifycompile.verify(
-            kind(mesh, bug),
+            None,
             (torch.randn(TOKENS, HIDDEN, requires_grad=True),),
+            build=lambda: kind(mesh, bug),
             mesh=mesh,
             spec=kind(),
             param_placements={"gate": (Replicate(),), "up": own, "bias": own, "down": own},

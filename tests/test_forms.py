@@ -33,7 +33,8 @@ MISTAKES = [
 def judged(form: Form, mistake: str) -> tuple[Report, bool]:
     """The report, and whether the programs differ in numbers."""
     with fake_mesh_world(tuple(form.mesh.values()), tuple(form.mesh), rank=form.world_size - 1) as mesh:
-        options = Options.from_mapping({**form.options, "mesh": mesh, "spec": form.spec()})
+        build = lambda: form.program(mesh, mistake)  # noqa: E731 - as users write it
+        options = Options.from_mapping({**form.options, "mesh": mesh, "spec": form.spec(), "build": build})
         spec, implementation = capture_model(form.program(mesh, mistake), form.args(), {}, options)
         report = verify_captured(spec, implementation, options)
         if report.verdict is not Verdict.UNPROVED or implementation.ranks:

@@ -23,7 +23,7 @@ from verifycompile.torch_interface.errors import RefinementError
 def report_on(calls: Calls, program: Callable[[torch.Tensor], Any]) -> Report:
     with fake_world(WORLD):
         x = torch.randn(4, 4, requires_grad=calls.grad)
-        return verify(Of(program), (x,), spec=Of(calls.spec), **calls.options)
+        return verify(None, (x,), build=lambda: Of(program), spec=Of(calls.spec), **calls.options)
 
 
 @pytest.mark.parametrize("calls", PROGRAMS, ids=lambda calls: calls.name)

@@ -29,7 +29,7 @@ MUTANTS = [
 def judged(program: HandWritten, build: Callable[[], nn.Module], changed: Mapping[str, Any]) -> tuple[Report, bool]:
     """The report, and whether numbers refute the program."""
     with fake_world(program.world, program.rank):
-        options = Options.from_mapping({**program.options, **changed, "spec": program.spec()})
+        options = Options.from_mapping({**program.options, **changed, "spec": program.spec(), "build": build})
         spec, implementation = capture_model(build(), program.args(), {}, options)
         report = verify_captured(spec, implementation, options)
         gradients = {output.name for output in spec.outputs if output.kind is OutputKind.GRADIENT}

@@ -46,8 +46,9 @@ def report_on(
         rank = _rank_of_group if ranks > 2 else mesh.get_local_rank
         gather = lambda x: attention._Gather.apply(x, mesh, True)  # noqa: E731
         return verifycompile.verify(
-            by_rank(mask, form, gather, rank, mistake),
+            None,
             tuple(torch.randn(1, 2, 4, 6, requires_grad=True) for _ in range(3)),
+            build=lambda: by_rank(mask, form, gather, rank, mistake),
             spec=spec,
             mesh=mesh,
             in_placements={"query": SEQUENCE, "key": SEQUENCE, "value": SEQUENCE},

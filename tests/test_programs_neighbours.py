@@ -30,8 +30,9 @@ def labels_report(
     with fake_mesh_world((ranks,), ("x",), rank=1) as mesh:
         hidden, weight = torch.randn(2, each, 2, requires_grad=True), torch.randn(2, 3, requires_grad=True)
         return verifycompile.verify(
-            FORMS[form](mesh, mistake),
+            None,
             (hidden, weight, torch.randint(3, (2, each))),
+            build=lambda: FORMS[form](mesh, mistake),
             spec=spec,
             mesh=mesh,
             in_placements={"hidden": SEQUENCE, "labels": SEQUENCE},
@@ -88,8 +89,9 @@ def halo_report(name: str, mistake: str = "", ranks: int = 2) -> Report:
         inputs = tuple(torch.randn(shape, requires_grad=True) for shape in shapes)
         weights = {key: (Partial(),) for key in ("weight", "mixed", "bias")}
         return verifycompile.verify(
-            program(mesh, mistake),
+            None,
             inputs,
+            build=lambda: program(mesh, mistake),
             spec=spec,
             mesh=mesh,
             in_placements={"x": (Shard(dim),)},

@@ -26,8 +26,9 @@ def report_on(
 ) -> Report:
     with fake_mesh_world((ranks,), ("x",), rank=1) as mesh:
         return verifycompile.verify(
-            program(mesh, mistake),
+            None,
             tuple(torch.randn(1, 1, 2, 2, requires_grad=grad) for _ in range(3)),
+            build=lambda: program(mesh, mistake),
             spec=spec,
             mesh=mesh,
             in_placements={"query": SEQUENCE, "key": SEQUENCE, "value": SEQUENCE},

@@ -89,8 +89,9 @@ def test_flat_buffer(rows: int, columns: int, mistake: str) -> None:
     with fake_world(RANKS), torch._dynamo.config.patch(trace_autograd_ops=True):
         own = -(-rows * (columns + 1) // RANKS)
         report = verifycompile.verify(
-            Flat(rows, columns, mistake),
+            None,
             (torch.randn(2, columns), torch.rand(own)),
+            build=lambda: Flat(rows, columns, mistake),
             spec=Whole(rows, columns),
             in_placements={"x": ROWS, "square": ROWS},
             out_placements={"output.0": WHOLE, "output.1": WHOLE},
@@ -131,8 +132,9 @@ class ShardedFocal(nn.Module):
 def test_focal_loss_over_sharded_classes(mistake: str) -> None:
     with fake_world(RANKS):
         report = verifycompile.verify(
-            ShardedFocal(mistake),
+            None,
             (torch.randn(3, 4), torch.randint(0, 8, (3,))),
+            build=lambda: ShardedFocal(mistake),
             spec=Focal(),
             param_placements={"weight": ROWS},
         )
@@ -176,8 +178,9 @@ def test_contrastive_loss_over_all_ranks(mistake: str) -> None:
     mean = (Partial("avg"),)
     with fake_world(RANKS):
         report = verifycompile.verify(
-            GatheredPairs(mistake),
+            None,
             (torch.randn(3, 4), torch.randn(3, 3)),
+            build=lambda: GatheredPairs(mistake),
             spec=Pairs(),
             in_placements={"x": ROWS, "y": ROWS},
             out_placements={"output.0": mean},

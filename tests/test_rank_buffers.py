@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -45,7 +47,7 @@ class Ranks(Counting):
 @pytest.mark.parametrize("mistake", ["", "nothing", "reads", "gradient"])
 def test_what_one_rank_leaves_out(mistake: str) -> None:
     with fake_mesh_world((2,), ("ranks",)) as mesh:
-        report = verify(Ranks(mistake), (torch.randn(2, 3),), spec=Counting(), mesh=mesh)
+        report = verify(None, (torch.randn(2, 3),), build=lambda: Ranks(mistake), spec=Counting(), mesh=mesh)
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
 
 
@@ -69,8 +71,9 @@ class Filled(nn.Module):
 def test_parts_written_into_zeros(mistake: str) -> None:
     with fake_mesh_world((2,), ("ranks",)) as mesh:
         report = verify(
-            Filled(mistake),
+            None,
             (torch.randn(2, 3),),
+            build=lambda: Filled(mistake),
             spec=torch.exp,
             mesh=mesh,
             in_placements={"x": (Shard(0),)},
@@ -112,6 +115,6 @@ class StageOfRank(Stages):
 @pytest.mark.parametrize("mistake", ["", "no activation", "source", "scale"])
 def test_stages_of_one_module(mistake: str) -> None:
     with fake_mesh_world((2,), ("stages",)) as mesh:
-        layout = {"output.0": (Replicate(),)}
-        report = verify(StageOfRank(mistake), (torch.randn(2, 3),), spec=Stages(), mesh=mesh, out_placements=layout)
+        options: Any = {"spec": Stages(), "mesh": mesh, "out_placements": {"output.0": (Replicate(),)}}
+        report = verify(None, (torch.randn(2, 3),), build=lambda: StageOfRank(mistake), **options)
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)

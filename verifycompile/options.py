@@ -25,6 +25,7 @@ class Options:
     ``param_placements``: fully qualified name or ``fnmatch`` pattern of a plain parameter or buffer -> placements.
     ``param_names``: implementation name -> spec name. ``out_placements``: ``output.N`` -> placements.
     ``grad_placements``: name or pattern of a plain parameter -> placements of its gradient.
+    ``build``: a callable without arguments that makes the parallel model of the rank that calls it.
     ``per_rank_numbers``: ``fnmatch`` patterns of dotted attribute paths, as ``"layers.*.attention.n_heads"``, that hold
     a number per rank; an empty sequence says that none does, None says nothing.
     ``inner``: backend that compiles what was verified. ``on_unproved``: ``"error"`` or ``"warn"``.
@@ -37,6 +38,7 @@ class Options:
     param_names: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     out_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
     grad_placements: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    build: Callable[[], Callable[..., Any]] | None = None
     per_rank_numbers: tuple[str, ...] | None = None
     inner: str | Callable[..., Any] = "inductor"
     on_unproved: str = "error"
@@ -56,6 +58,8 @@ class Options:
             raise UsageError("VC306", "option `param_names` must map implementation names to spec names.")
         if values.get("spec") is not None and not callable(values["spec"]):
             raise UsageError("VC306", "option `spec` must be an nn.Module or a callable.")
+        if values.get("build") is not None and not callable(values["build"]):
+            raise UsageError("VC306", "option `build` must be a callable without arguments that makes the model.")
         if values.get("mesh") is not None and not isinstance(values["mesh"], DeviceMesh):
             raise UsageError("VC306", "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh.")
         if values.get("per_rank_numbers") is not None:

@@ -31,6 +31,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
 from verifycompile.question import Question
+from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.refinement.dtensor_results import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
@@ -56,6 +57,7 @@ def verify_captured(spec: Program, implementation: Program, options: Options) ->
     if doubt is not None:
         # What differs may be the program or the spec that was recovered from it.
         report = verify_programs(dataclasses.replace(spec, blockers=(*spec.blockers, doubt)), implementation, options)
+    report = with_rank_evidence(report, implementation, options)
     return dataclasses.replace(report, question=question)
 
 

@@ -28,7 +28,7 @@ CAUSE_UNCERTAIN = (
     "that the programs differ is certain; that this line is the cause is not, because the proof stopped here"
 )
 
-_INCOMPARABLE = frozenset({"VC203", "VC204", "VC208", "VC209"})
+_INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
 one of several."""
 

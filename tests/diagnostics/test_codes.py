@@ -37,6 +37,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC204": "uneven shards",
         "VC205": "budget exhausted",
         "VC206": "value or layout that cannot be represented",
+        "VC207": "ranks that one process cannot speak for",
         "VC208": "the ranks were not found to run one program",
         "VC209": "number with two readings",
         "VC210": "a run that was not verified",

@@ -1,118 +1,181 @@
-"""Programs that read their rank: captured as other ranks too, and brought to one graph for all of them."""
+"""Programs that may differ by rank: captured as other ranks too, and brought to one graph for all of them."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping
 
 import torch.fx
 
+from verifycompile.capture.as_ranks import AsRanks, Built, relocated
+from verifycompile.capture.boundaries import Boundary, boundary_of, require_one_boundary
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import Differences, DifferentGraphsError, compare, generalize, needed_cuts
-from verifycompile.capture.copied_frame import copied_frame
-from verifycompile.capture.meshes import Root
+from verifycompile.capture.held_tensors import Contents, contents_of
+from verifycompile.capture.meshes import Root, resolve_groups
 from verifycompile.capture.rank_constants import rank_constant_blockers
-from verifycompile.capture.rank_numbers import RankNumber, acting_numbers, rank_numbers, ranks_to_capture
-from verifycompile.capture.rank_sources import RankAttribute, rank_attributes, stored_reads
 from verifycompile.capture.tidy import without_copies
-from verifycompile.program import Blocker, Program
-from verifycompile.torch_interface.acting_rank import acted_variables, acting_as
+from verifycompile.errors import UsageError
+from verifycompile.program import Blocker, Mesh, Program
+from verifycompile.torch_interface.acting_rank import acted_variables
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
-from verifycompile.torch_interface.globalize import Relocator
-from verifycompile.torch_interface.mesh import own_rank
-from verifycompile.torch_interface.rank_reads import CodeRead, reads_in_traced_code
+from verifycompile.torch_interface.mesh import mixed_radix, own_rank
+from verifycompile.torch_interface.observation import Read
 from verifycompile.torch_interface.ranks import has_messages
-from verifycompile.torch_interface.tensors import forget_layouts, of_acting_rank
+from verifycompile.torch_interface.tensors import forget_layouts
 
 EACH_UP_TO = 16
 """Up to so many ranks may run different programs: the proof then grows with their number."""
+ALL_UP_TO = 32
+"""Meshes of so many ranks are captured as every rank; on larger ones the rest is an assumption of the report."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ForAllRanks:
-    """What came of it: ``root`` may have finer axes, ``assumptions`` say which ranks were not captured."""
+    """What came of it: ``root`` may have finer axes, ``assumptions`` say which ranks were not captured.
+
+    ``contents``: of the tensors that the ranks' models hold, where each has a model of its own.
+    """
 
     root: Root
     blockers: tuple[Blocker, ...] = ()
     assumptions: tuple[str, ...] = ()
+    contents: Mapping[int, Contents] = dataclasses.field(default_factory=dict[int, Contents])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Captured:
+    """A rank's graph. ``groups``: the mesh axes of the process groups in it."""
+
+    graph: torch.fx.GraphModule
+    boundary: Boundary
+    groups: Mapping[str, tuple[int, ...]]
+    contents: Contents
 
 
 def for_all_ranks(
-    traced: TracedFrame, exported: Export, root: Root, capture: Callable[[TracedFrame], Export]
+    exported: Export,
+    root: Root,
+    reads: tuple[Read, ...],
+    others: AsRanks,
+    capture: Callable[[TracedFrame], Export],
 ) -> ForAllRanks:
     """Make ``exported``'s graph that of every rank, in place, where it holds numbers of the rank that captured it.
 
-    ``capture``: how ``exported`` was made of ``traced``.
-
+    ``reads``: what was asked about the rank while it was captured. ``capture``: how ``exported`` was made of a frame.
     Where the ranks run different programs the result has blockers and the graph stays as it is.
     """
     mesh = root.refined.mesh
-    attributes, unknown = _numbers(traced, root)
-    named = reads_in_traced_code(traced.context)
-    by_name = {read.name for read in named}
-    reads = (*named, *(read for read in stored_reads(traced) if read.name.rpartition(".")[2] not in by_name))
     export_reads = exported.joint.rank_reads
-    if not reads and not export_reads and not attributes and not unknown:
+    if not reads and not export_reads and not isinstance(others, Built):
         return ForAllRanks(root)
     graph = exported.joint.graph
-    if own_rank() not in mesh.ranks:
-        return ForAllRanks(root, rank_constant_blockers(graph, reads, export_reads))
-    unknown = (*unknown, *_unknown_variables(reads))
-    if unknown:
-        return ForAllRanks(root, rank_constant_blockers(graph, unknown, ()))
-    taken = tuple(item.assumption for item in attributes)
-    ranks = ranks_to_capture(mesh)
+    unknown = () if isinstance(others, Built) else _unknown_variables(reads)
+    if own_rank() not in mesh.ranks or unknown:
+        return ForAllRanks(root, rank_constant_blockers(graph, unknown or reads, export_reads))
+
+    def captured(frame: TracedFrame) -> _Captured:
+        return _captured(capture(frame), root, exported)
+
+    ranks = tuple(rank for rank in ranks_to_capture(mesh) if rank != own_rank())
+    contents: dict[int, Contents] = {}
     try:
-        graphs = {
-            own_rank(): graph,
-            **{rank: _graph_of(rank, traced, root, capture, attributes) for rank in ranks if rank != own_rank()},
-        }
-        for captured in graphs.values():
-            without_copies(captured)
-        differences = _differences(graphs)
-        cuts = needed_cuts(differences, mesh)
-        finer = root.cut(cuts) if cuts else root
-        generalize(graph, differences, finer.refined.mesh)
+        found = {own_rank(): _captured(exported, root, exported)}
+        for rank in ranks:
+            found[rank] = _of_rank(rank, root, others, captured)
+        if isinstance(others, Built):
+            contents = {rank: found[rank].contents for rank in ranks}
+            contents[own_rank()] = _built_alike(found[own_rank()], root, others, captured)
+        finer = _generalized(found, root)
     except DifferentGraphsError as different:
-        listed = (*reads, *(_read_of(traced, item) for item in attributes))
-        blockers = rank_constant_blockers(graph, listed, export_reads, f": {different.message}", different.node)
-        return ForAllRanks(root, blockers)
-    if len(graphs) == len(mesh.ranks):
-        return ForAllRanks(finer, assumptions=taken)
-    text = (
-        f"the program reads its rank; it was captured as {len(graphs)} of {len(mesh.ranks)} ranks, and on the others "
-        "its numbers are taken to go on linearly"
+        blockers = rank_constant_blockers(graph, reads, export_reads, f": {different.message}", different.node)
+        if not blockers:
+            text = f"the models that `build` makes run other graphs on other ranks: {different.message}."
+            blockers = (Blocker(different.node, "VC203", text),)
+        return ForAllRanks(root, blockers, contents=contents)
+    if len(found) == len(mesh.ranks):
+        return ForAllRanks(finer, contents=contents)
+    what = "`build` was called for" if isinstance(others, Built) else "the program reads its rank; it was captured as"
+    text = f"{what} {len(found)} of {len(mesh.ranks)} ranks, and on the others its numbers are taken to go on linearly"
+    return ForAllRanks(finer, assumptions=(text,), contents=contents)
+
+
+def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
+    """All ranks of a small mesh; of a large one those with a first, second or last coordinate on every axis."""
+    if len(mesh.ranks) <= ALL_UP_TO:
+        return mesh.ranks
+    chosen = [sorted({0, min(1, axis.size - 1), axis.size - 1}) for axis in mesh.axes]
+    return tuple(
+        mesh.ranks[mixed_radix(list(zip(place, mesh.shape, strict=True)))] for place in itertools.product(*chosen)
     )
-    return ForAllRanks(finer, assumptions=(*taken, text))
 
 
-def _numbers(traced: TracedFrame, root: Root) -> tuple[tuple[RankAttribute | RankNumber, ...], tuple[CodeRead, ...]]:
-    """What the program read that holds the rank or what was computed of it, and what of that is not known."""
-    named = rank_attributes(traced, root.refined.mesh)
-    known, unknown = rank_numbers(traced, root, named)
-    return (*named, *known), unknown
+def _captured(exported: Export, root: Root, shared: Export) -> _Captured:
+    graph = exported.joint.graph
+    return _Captured(
+        graph, boundary_of(exported, root), resolve_groups(graph, root.mesh).axes, contents_of(exported, shared)
+    )
 
 
-def _read_of(traced: TracedFrame, attribute: RankAttribute | RankNumber) -> CodeRead:
-    if isinstance(attribute, RankNumber):
-        return attribute.source
-    code = traced.frame.code
-    return CodeRead(code.co_filename, code.co_firstlineno, code.co_name, attribute.path)
+def _of_rank(rank: int, root: Root, others: AsRanks, captured: Callable[[TracedFrame], _Captured]) -> _Captured:
+    forget_layouts()
+    try:
+        with others.frame(rank, root) as frame:
+            return trace_frame(frame, captured)
+    except GraphBreakError as broken:
+        raise DifferentGraphsError(f"rank {rank} does not trace to one graph ({broken})", None) from broken
+    finally:
+        forget_layouts()
 
 
-def _unknown_variables(reads: tuple[CodeRead, ...]) -> tuple[CodeRead, ...]:
-    """Reads of environment variables whose values on other ranks are not known."""
-    known = [f"os.environ['{name}']" for name in acted_variables(own_rank())]
-    return tuple(read for read in reads if read.name.startswith("os.environ[") and read.name not in known)
+def _built_alike(own: _Captured, root: Root, others: AsRanks, captured: Callable[[TracedFrame], _Captured]) -> Contents:
+    """Build this rank's model once more, last, so that what ``build`` sets outside of it is this rank's in the end.
+
+    Returns the contents of its tensors. Raises ``UsageError`` VC306 where its program is another.
+    """
+    again = _of_rank(own_rank(), root, others, captured)
+    try:
+        require_one_boundary({own_rank(): own.boundary, -1: again.boundary})
+        differences = _compared({own_rank(): own, -1: again})
+        reason = "" if not differences.numbers else f"numbers of `{next(iter(differences.numbers)).name}` differ"
+    except DifferentGraphsError as different:
+        reason = different.message.replace("rank -1", "the second model")
+    if reason:
+        raise UsageError("VC306", f"option `build` does not make the same model for this rank each time: {reason}.")
+    return again.contents
 
 
-def _differences(graphs: Mapping[int, torch.fx.GraphModule]) -> Differences:
+def _compared(found: Mapping[int, _Captured]) -> Differences:
+    """Process groups of the same mesh axes are the same, whatever they are called on a rank."""
+    graphs = {rank: item.graph for rank, item in found.items()}
+    return compare(graphs, lambda rank, text: found[rank].groups.get(text, text))
+
+
+def _generalized(found: Mapping[int, _Captured], root: Root) -> Root:
+    """Brings the first graph to a form for all ranks, in place; the mesh with the axes that this takes."""
+    graphs = {rank: item.graph for rank, item in found.items()}
+    for graph in graphs.values():
+        without_copies(graph)
     if any(has_messages(graph) for graph in graphs.values()):
         raise DifferentGraphsError("the ranks send messages to one another", None)
-    return compare(graphs)
+    require_one_boundary({rank: item.boundary for rank, item in found.items()})
+    differences = _compared(found)
+    cuts = needed_cuts(differences, root.refined.mesh)
+    finer = root.cut(cuts) if cuts else root
+    generalize(next(iter(graphs.values())), differences, finer.refined.mesh)
+    return finer
 
 
-def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame], Program]) -> tuple[Program, ...]:
+def _unknown_variables(reads: tuple[Read, ...]) -> tuple[Read, ...]:
+    """Reads of environment variables whose values on other ranks are not known."""
+    known = [f"os.environ['{name}']" for name in acted_variables(own_rank())]
+    return tuple(read for read in reads if read.reader.startswith("os.environ[") and read.reader not in known)
+
+
+def as_each_rank(
+    root: Root, reads: tuple[Read, ...], others: AsRanks, capture: Callable[[TracedFrame], Program]
+) -> tuple[Program, ...]:
     """What each rank of the mesh runs, where the ranks run different programs; empty where that is not found out.
 
     Each rank has its own shards of the DTensors, which may have other sizes.
@@ -121,37 +184,26 @@ def as_each_rank(traced: TracedFrame, root: Root, capture: Callable[[TracedFrame
     mesh = root.refined.mesh
     if len(mesh.ranks) > EACH_UP_TO or own_rank() not in mesh.ranks:
         return ()
-    assumption = f"the program was captured as each of its {len(mesh.ranks)} ranks, with the objects of this one"
-    attributes, unknown = _numbers(traced, root)
-    if unknown:
-        return ()
-    programs: list[Program] = []
-    for rank in mesh.ranks:
+    assumptions: tuple[str, ...] = ()
+    if not isinstance(others, Built):
+        if _unknown_variables(reads):
+            return ()
+        count = len(mesh.ranks)
+        assumptions = (f"the program was captured as each of its {count} ranks, with the objects of this one",)
+    programs: dict[int, Program] = {}
+    # This rank last: what `build` sets outside of the models stays as it is for this rank.
+    for rank in sorted(mesh.ranks, key=lambda rank: rank == own_rank()):
         forget_layouts()
         try:
-            with acting_as(rank, root.mesh), acting_numbers(attributes, rank, mesh):
-                program = trace_frame(copied_frame(traced.frame, Relocator(of_acting_rank)), capture)
+            with others.frame(rank, root) as frame:
+                program = trace_frame(relocated(frame), capture)
         except GraphBreakError:
             return ()
         finally:
             forget_layouts()
         # Nodes of a rank's graph are not those of the merged program.
         blockers = tuple(dataclasses.replace(blocker, node=None) for blocker in program.blockers)
-        taken = (item.assumption for item in attributes)
-        assumptions = (assumption, *taken, *program.assumptions)
-        programs.append(dataclasses.replace(program, blockers=blockers, assumptions=assumptions))
-    return tuple(programs)
-
-
-def _graph_of(
-    rank: int,
-    traced: TracedFrame,
-    root: Root,
-    capture: Callable[[TracedFrame], Export],
-    attributes: tuple[RankAttribute | RankNumber, ...],
-) -> torch.fx.GraphModule:
-    try:
-        with acting_as(rank, root.mesh), acting_numbers(attributes, rank, root.refined.mesh):
-            return trace_frame(traced.frame, lambda frame: capture(frame).joint.graph)
-    except GraphBreakError as broken:
-        raise DifferentGraphsError(f"rank {rank} does not trace to one graph ({broken})", None) from broken
+        programs[rank] = dataclasses.replace(
+            program, blockers=blockers, assumptions=(*assumptions, *program.assumptions)
+        )
+    return tuple(programs[rank] for rank in mesh.ranks)

@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
@@ -96,7 +97,7 @@ class _Comparison:
         for rank, graph, node, twins in zip(self._ranks, self._graphs, nodes, self._twins, strict=True):
             if node.op != first.op or (node.op == "call_function" and node.target != first.target):
                 raise self._different(first, rank, f"calls `{node.target}` where", f"calls `{first.target}`")
-            if node.op == "get_attr" and not _same_constant(self._graphs[0], first, graph, node):
+            if node.op == "get_attr" and not self._same_attribute(first, rank, graph, node):
                 raise self._different(first, rank, f"holds another constant `{node.target}` than", "")
             if _description(node.meta.get("val")) != _description(first.meta.get("val")):
                 raise self._different(first, rank, f"makes a value of {_shown(node)} where", f"makes {_shown(first)}")
@@ -136,6 +137,15 @@ class _Comparison:
             raise self._different(first, self._ranks[other], f"passes {values[other]!r} where", f"passes {ours!r}")
         self.numbers.setdefault(first, {})[path] = tuple(values)
 
+    def _same_attribute(
+        self, first: torch.fx.Node, rank: int, graph: torch.fx.GraphModule, node: torch.fx.Node
+    ) -> bool:
+        """A constant with the same values, or an object that means the same, as a process group of the same axes."""
+        meaning = self._meaning(rank, node.name)
+        if meaning != node.name and meaning == self._meaning(self._ranks[0], first.name):
+            return True
+        return _same_constant(self._graphs[0], first, graph, node)
+
     def _different(self, first: torch.fx.Node, rank: int, theirs: str, ours: str) -> DifferentGraphsError:
         text = f"rank {rank} {theirs} rank {self._ranks[0]}{' ' + ours if ours else ''}"
         return DifferentGraphsError(f"{text}{_line(first)}", first)
@@ -169,6 +179,8 @@ def _same_constant(
     ours, theirs = _attribute(first_graph, str(first.target)), _attribute(graph, str(node.target))
     if ours is theirs or real_object(ours) is real_object(theirs):
         return True
+    if isinstance(real_object(ours), DeviceMesh):
+        return real_object(ours) == real_object(theirs)
     if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
         return False
     with real_tensors():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
+from typing import Any
 
 from verifycompile.torch_interface.dynamo import Frame
-from verifycompile.torch_interface.globalize import Globalizer
 
 
-def copied_frame(frame: Frame, globalizer: Globalizer) -> Frame:
+def copied_frame(frame: Frame, globalizer: Callable[[Any], Any]) -> Frame:
     """The frame with what ``globalizer`` makes of its locals, of its closure and of the globals that its code names."""
     used = set(frame.code.co_names)
     changed = {name: new for name, old in frame.globals.items() if name in used and (new := globalizer(old)) is not old}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch.fx
@@ -13,10 +13,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
+from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
 from verifycompile.capture.asynchronous import resolve_marks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
+from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of
 from verifycompile.capture.outer import outer_assumptions, outer_gradients, sample_axes
@@ -26,9 +28,12 @@ from verifycompile.capture.sizes import remaining_guards, solve_divisibility
 from verifycompile.capture.uneven import uneven_blockers
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Blocker, OutputKind, OwnCapture, Program, ProgramOutput
-from verifycompile.torch_interface.dynamo import TracedFrame, trace_frame, traced_frame_under_compilation
+from verifycompile.program import Blocker, Mesh, OutputKind, OwnCapture, Program, ProgramOutput
+from verifycompile.question import Provenance
+from verifycompile.torch_interface.acting_rank import is_pretended
+from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
+from verifycompile.torch_interface.observation import Read, ReadKind, is_of_torch, listed_reads, reads, reads_of_trace
 from verifycompile.torch_interface.outer import Outer, outer_of
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
@@ -81,20 +86,31 @@ def results_of(implementation: Program) -> Results:
 
 
 def capture_traced(
-    traced: TracedFrame, options: Options, unwrapped: Outer | None = None, whole: frozenset[str] = frozenset()
+    traced: TracedFrame,
+    options: Options,
+    unwrapped: Outer | None = None,
+    whole: frozenset[str] = frozenset(),
+    *,
+    remake: Callable[[Callable[..., Any]], Frame] | None = None,
 ) -> Program:
     """``capture_implementation`` for a frame that was traced here.
 
     ``unwrapped``: data-parallel wrappers that were taken off before.
+    ``remake``: the same call of a model that option ``build`` made.
     """
     start = time.perf_counter()
     outer = dataclasses.replace(outer_of(traced.example_inputs).joined(unwrapped or Outer()), whole=whole)
     around = tuple({id(contract.mesh): contract.mesh for contract in outer.contracts}.values())
-    hooked, is_general = _hooked_somehow(traced, options)
+    with listed_reads() as asked:
+        hooked, is_general = _hooked_somehow(traced, options)
+    traced_reads = _of_the_rank((*reads_of_trace(traced.context, ReadKind.RANK), *asked))
     graph = hooked.exported.joint.graph
     root = root_mesh(traced, graph, options, around)
+    others = _as_ranks(traced, options, remake)
     if is_general:
-        everywhere = for_all_ranks(traced, hooked.exported, root, lambda other: _hooked(other, options).exported)
+        everywhere = for_all_ranks(
+            hooked.exported, root, traced_reads, others, lambda other: _hooked(other, options).exported
+        )
     else:
         everywhere = ForAllRanks(root, (Blocker(None, "VC204", _OWN_SIZES),))
     found = everywhere.root
@@ -106,7 +122,16 @@ def capture_traced(
         return _program(other, _hooked(other, options, for_all_ranks=False), found, options, outer, even=False)
 
     def each_rank() -> tuple[Program, ...]:
-        return as_each_rank(traced, found, of_rank)
+        contents: list[Contents] = []
+
+        def with_contents(other: TracedFrame) -> Program:
+            own = _hooked(other, options, for_all_ranks=False)
+            if isinstance(others, Built):
+                contents.append(contents_of(own.exported, hooked.exported))
+            return _program(other, own, found, options, outer, even=False)
+
+        programs = as_each_rank(found, traced_reads, others, with_contents)
+        return _with_contents_compared(programs, contents, found.mesh.description)
 
     def alone() -> Program:
         forget_layouts()
@@ -115,24 +140,55 @@ def capture_traced(
         finally:
             forget_layouts()
 
-    general = _of_one_rank()
+    general = () if isinstance(others, Built) else _of_one_object(len(found.mesh.description.ranks))
 
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
+    ranks = each_rank() if differ else ()
+    differing = () if ranks else differing_contents(everywhere.contents, program.inputs, found.mesh.description)
     return dataclasses.replace(
         program,
-        blockers=(*program.blockers, *everywhere.blockers),
-        assumptions=(general, *_rearranged(hooked.exported), *everywhere.assumptions, *program.assumptions),
+        blockers=(*program.blockers, *everywhere.blockers, *differing),
+        assumptions=(*general, *_rearranged(hooked.exported), *everywhere.assumptions, *program.assumptions),
         own=OwnCapture(
             frame=identity_of(traced.frame),
             axes=axes_spoken_of(traced, program, found, around),
             held=held_tensors(hooked.exported, outer),
-            unless_compared=(general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
+            unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             alone=alone,
         ),
         seconds=time.perf_counter() - start,
-        ranks=each_rank() if differ else (),
+        ranks=ranks,
         each_rank=each_rank if program.coordinates and not differ else None,
+        provenance=Provenance.OBSERVED if isinstance(others, Built) else Provenance.ASSUMED,
+        asked=tuple(str(read) for read in traced_reads if not is_of_torch(read.file)),
     )
+
+
+def _of_the_rank(reads: Iterable[Read]) -> tuple[Read, ...]:
+    """The questions about the rank that the traced code asked, each place once."""
+    asked = (read for read in reads if read.kind is ReadKind.RANK and read.traced)
+    return tuple({(read.reader, read.file, read.line): read for read in asked}.values())
+
+
+def _as_ranks(
+    traced: TracedFrame, options: Options, remake: Callable[[Callable[..., Any]], Frame] | None
+) -> WithSameObjects | Built:
+    if options.build is None or not is_pretended():
+        return WithSameObjects(traced.frame)
+    return Built(options.build, remake or (lambda model: frame_with_model(traced.frame, model)))
+
+
+def _with_contents_compared(
+    programs: tuple[Program, ...], contents: Sequence[Contents], mesh: Mesh
+) -> tuple[Program, ...]:
+    """What each rank runs, with a blocker where the ranks hold other values of what is replicated."""
+    if not programs or len(contents) != len(programs):
+        return programs
+    order = sorted(mesh.ranks, key=lambda rank: rank == own_rank())
+    inputs = {item.name: item for program in programs for item in program.inputs}
+    differing = differing_contents(dict(zip(order, contents, strict=True)), tuple(inputs.values()), mesh)
+    first = dataclasses.replace(programs[0], blockers=(*programs[0].blockers, *differing))
+    return (first, *programs[1:])
 
 
 _OWN_SIZES = "torch traces the program for one rank alone: the sizes of its tensors differ by rank."
@@ -231,8 +287,12 @@ def _reduced_outside(names: Iterable[str], options: Options) -> frozenset[str]:
     )
 
 
-def _of_one_rank() -> str:
-    return f"every rank runs the graph that rank {own_rank()} captured"
+def _of_one_object(ranks: int) -> tuple[str, ...]:
+    if ranks == 1:
+        return ()
+    text = f"the model object is the one that rank {own_rank()} built, and stands for all {ranks} ranks"
+    installed = dict.fromkeys(str(read) for read in reads(ReadKind.RANK) if read.installed and not read.traced)
+    return (f"{text}; installed packages asked for the rank: {', '.join(installed)}" if installed else text,)
 
 
 def _rearranged(exported: Export) -> tuple[str, ...]:

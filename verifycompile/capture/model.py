@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
+from verifycompile.capture.as_ranks import called, uncompiled
 from verifycompile.capture.implementation import capture_traced
 from verifycompile.capture.sample_readings import capture_both
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
+from verifycompile.torch_interface.acting_rank import groups_of_its_own, is_pretended
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
@@ -27,6 +28,21 @@ from verifycompile.torch_interface.optimizers import step_of
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
 
+@contextlib.contextmanager
+def model_or_built(model: Callable[..., Any] | None, options: Options) -> Generator[Callable[..., Any]]:
+    """``model``, or without one what option ``build`` makes, whose process groups are forgotten in the end.
+
+    Raises ``UsageError`` VC306 where there is neither.
+    """
+    if model is not None:
+        yield model
+        return
+    if options.build is None:
+        raise UsageError("VC306", "there is nothing to verify: pass a model, or the option `build` that makes it.")
+    with groups_of_its_own() if is_pretended() else contextlib.nullcontext():
+        yield called(options.build, "for this rank")
+
+
 def capture_model(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
 ) -> tuple[Program, Program]:
@@ -35,11 +51,15 @@ def capture_model(
     Raises ``UsageError`` as ``capture_implementation`` and ``recover_spec`` do, VC305 for a graph break.
     """
 
+    def remake(built: Callable[..., Any]) -> Frame:
+        unwrapped, _ = without_outer_wrappers(uncompiled(built))
+        return frame_of_call(step_of(unwrapped) or unwrapped, args, kwargs)
+
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
-        both = capture_both(lambda whole: capture_traced(traced, options, outer, whole), options)
+        both = capture_both(lambda whole: capture_traced(traced, options, outer, whole, remake=remake), options)
         return both.spec, both.implementation
 
-    function, outer = without_outer_wrappers(_uncompiled(model))
+    function, outer = without_outer_wrappers(uncompiled(model))
     step = step_of(function)
     frame = frame_of_call(step or function, args, kwargs)
     with torch.no_grad() if step is not None else contextlib.nullcontext():
@@ -58,7 +78,7 @@ def capture_model(
 
 def frame_of_model(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
     """The frame of the call ``model(*args, **kwargs)``, by which the ranks of a job know it."""
-    function, _ = without_outer_wrappers(_uncompiled(model))
+    function, _ = without_outer_wrappers(uncompiled(model))
     return frame_of_call(step_of(function) or function, args, kwargs)
 
 
@@ -71,9 +91,3 @@ _UNREPEATED = (
 def _holds_checkpoint(broken: GraphBreakError) -> bool:
     """Whether Dynamo stopped at a side effect in a region of its own, as activation checkpointing makes one."""
     return "skip_fwd_side_effects_in_bwd_under_checkpoint" in str(broken)
-
-
-def _uncompiled(model: Callable[..., Any]) -> Callable[..., Any]:
-    """The module or function that was given to ``torch.compile``."""
-    original = getattr(model, "_orig_mod", None) if isinstance(model, nn.Module) else None
-    return original if isinstance(original, nn.Module) else getattr(model, "_torchdynamo_orig_callable", model)

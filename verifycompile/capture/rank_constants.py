@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch.fx
 
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.rank_reads import CodeRead, ExportRead
+from verifycompile.torch_interface.observation import Read
+from verifycompile.torch_interface.rank_reads import ExportRead
 
 
 def rank_constant_blockers(
     graph: torch.fx.GraphModule,
-    code_reads: tuple[CodeRead, ...],
+    reads: tuple[Read, ...],
     export_reads: tuple[ExportRead, ...],
     reason: str = "",
     node: torch.fx.Node | None = None,
@@ -25,10 +24,10 @@ def rank_constant_blockers(
         Blocker(
             node,
             "VC203",
-            f"`{read.name}` in `{read.function}` ({Path(read.file).name}:{read.line}) is a constant of the "
-            f"graph that was captured on this rank; other ranks run other graphs{reason}.",
+            f"`{read.reader}` in `{read.function}` ({read.place}) is a constant of the graph that was captured on this "
+            f"rank; other ranks run other graphs{reason}.",
         )
-        for read in code_reads
+        for read in reads
     ]
     for stack_trace in dict.fromkeys(read.stack_trace for read in export_reads):
         readers = dict.fromkeys(f"`{read.reader}`" for read in export_reads if read.stack_trace == stack_trace)

@@ -42,10 +42,9 @@ CODES = (
         title="rank constant baked into the graph",
         severity=Severity.ERROR,
         meaning=(
-            "Python code asked for this process's rank or coordinate, while torch.compile traced it or before "
-            "(`self.start = rank * n` in a constructor), so the graph holds a number that is right on this rank only. "
-            "The program was traced as the other ranks too, and that did not give one graph for all of them, or what "
-            "the number is on another rank cannot be told from the source."
+            "Python code asked for this process's rank or coordinate while torch.compile traced it, so the graph holds "
+            "a number that is right on this rank only. The program was traced as the other ranks too, and that did not "
+            "give one graph for all of them."
         ),
         reason=(
             "The captured graph says nothing about what the other ranks run, so it cannot stand for the whole program, "
@@ -53,9 +52,8 @@ CODES = (
         ),
         example=("rank = torch.distributed.get_rank()\nrows = x[rank * 4 : (rank + 1) * 4]"),
         fix=(
-            "Express the step through DTensor, whose graphs do not depend on the rank, or through a collective. A "
-            "number that is computed before the call should have one assignment, of the rank and of what the object "
-            "keeps, or be computed in `forward`."
+            "Express the step through DTensor, whose graphs do not depend on the rank, or through a collective, or let "
+            "the ranks run one graph whose numbers are linear in the rank's coordinates."
         ),
         fixed_example=(
             "x = DTensor.from_local(x, mesh, [Replicate()])\nrows = x.redistribute(placements=[Shard(0)]).to_local()"
@@ -101,6 +99,33 @@ CODES = (
         example="y = x.as_strided((4, 4), (1, 1))      # overlapping windows",
         fix="Write it with indexing, `reshape`, `transpose` or `unfold`: they mean the same in any memory layout.",
         fixed_example="y = x.unfold(0, 4, 1)",
+    ),
+    Code(
+        code="VC207",
+        title="ranks that one process cannot speak for",
+        severity=Severity.ERROR,
+        meaning=(
+            "One process stands for all ranks, with the model object that one of them built, and the program asked for "
+            "its rank: while it was traced, or before, as in a constructor. Or the models that the option `build` made "
+            "for two ranks hold different values of a tensor that is taken to be replicated."
+        ),
+        reason=(
+            "An object that was made with the number of one rank (`self.start = rank * n`, a module global, an "
+            "activation chosen by rank) says nothing about the objects of the others, so neither a proof nor a "
+            "difference that was found with it holds for the job."
+        ),
+        example=(
+            "model = parallelize(Transformer(config), mesh)      # asks for its rank\n"
+            "report = verifycompile.verify(model, (tokens,))"
+        ),
+        fix=(
+            "Pass the option `build`, a callable without arguments that makes the parallel model. It is called once "
+            "for each rank, while every way to ask for the rank answers as on that rank. In a job with one process a "
+            "rank, the ranks are compared and it is not needed. For a tensor, say how it lies with `param_placements`."
+        ),
+        fixed_example=(
+            "report = verifycompile.verify(None, (tokens,), build=lambda: parallelize(Transformer(config), mesh))"
+        ),
     ),
     Code(
         code="VC208",

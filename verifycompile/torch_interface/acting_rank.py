@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -18,6 +19,10 @@ from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, coordinate_of, line_through, mixed_radix
 from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
+
+_ROOTED = ("scatter", "gather")
+"""Collectives in which a backend checks that the root alone gives a list; it knows this process's rank, not the acted
+one. Nothing is communicated here anyway."""
 
 
 def acted_variables(own: int) -> tuple[str, ...]:
@@ -50,30 +55,66 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
 
     def coordinate(submesh: DeviceMesh) -> tuple[int, ...] | None:
         held = vars(submesh).get("_coordinate_on_dim")
-        if held is None:
-            return None
+        if held is None or vars(submesh).get("_rank") == rank:
+            return held
         with _disable_current_modes():
             return _coordinate(rank, submesh, root)
 
     def write_coordinate(submesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
         vars(submesh)["_coordinate_on_dim"] = value
 
+    rooted = {name: vars(dist.ProcessGroup)[name] for name in _ROOTED}
     for group, members in before.items():
         if rank not in members and own in members:
             groups[group] = _counterpart(members, rank, mesh)
     dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]
+    for name in rooted:
+        setattr(dist.ProcessGroup, name, lambda *_, **__: FakeWork())
     DeviceMesh._coordinate_on_dim = property(coordinate, write_coordinate)  # type: ignore[attr-defined]
     os.environ.update(dict.fromkeys(variables, str(rank)))
     try:
         yield
     finally:
         dist.ProcessGroup.rank = read_rank  # type: ignore[method-assign]
+        for name, method in rooted.items():
+            setattr(dist.ProcessGroup, name, method)
         if previous is None:
             del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
         else:
             DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]
         groups.update(before)
         os.environ.update(variables)
+
+
+@contextlib.contextmanager
+def groups_of_its_own() -> Generator[None]:
+    """While entered, process groups that are made are forgotten in the end, with the names that they took.
+
+    Only where process groups do not communicate: see ``is_pretended``.
+    """
+    world: Any = distributed_c10d._world
+    tables: tuple[dict[Any, Any], ...] = (
+        world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag,
+        world.pg_coalesce_state,
+    )  # fmt: skip
+    before = [dict(table) for table in tables]
+    tags = {tag: list(groups) for tag, groups in world.tags_to_pg.items()}
+    count = world.group_count
+    try:
+        yield
+    finally:
+        for group, name in list(world.pg_names.items()):
+            if group not in before[1]:
+                distributed_c10d._unregister_process_group(name)
+        for table, held in (*zip(tables, before, strict=True), (world.tags_to_pg, tags)):
+            table.clear()
+            table.update(held)
+        world.group_count = count
+
+
+def is_pretended() -> bool:
+    """Whether this process is alone and stands for the ranks of its job: nothing is sent to the others."""
+    return dist.is_available() and dist.is_initialized() and "fake" in dist.get_backend()
 
 
 @contextlib.contextmanager

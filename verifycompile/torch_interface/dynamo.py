@@ -171,6 +171,24 @@ def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     )
 
 
+def with_callable(frame: Frame, function: Callable[..., Any]) -> Frame | None:
+    """``frame`` as a call of ``function``: with its object and its variables. None where it is of other code."""
+    decorated, self_object = torch._dynamo.convert_frame.get_traced_fn(function)
+    code_owner, contexts = undecorated(decorated)
+    if code_owner.__code__ is not frame.code:
+        return None
+    local_values = dict(frame.locals)
+    if self_object is not None:
+        name = frame.code.co_varnames[0]
+        # All modules with hooks have one code, that of `nn.Module.__call__`. A wrapper makes a subclass.
+        if not isinstance(local_values.get(name), type(self_object)):
+            return None
+        local_values[name] = self_object
+    closure = code_owner.__closure__ or ()
+    local_values.update(zip(frame.code.co_freevars, (cell.cell_contents for cell in closure), strict=True))
+    return Frame(frame.code, code_owner.__globals__, local_values, closure, contexts)
+
+
 def undecorated(function: Any) -> tuple[Any, tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...]]:
     """What torch's decorators (``@torch.no_grad()``) wrap, and the contexts that they enter, outermost first."""
     contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []

@@ -7,6 +7,7 @@ or this package, nobody asked. While Dynamo traces it folds such calls, and the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -15,7 +16,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,6 +54,9 @@ class Read:
     def place(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
+    def __str__(self) -> str:
+        return f"`{self.reader}` in `{self.function}` ({self.place})"
+
 
 def activate() -> None:
     """Observe from now on. Calling it again changes nothing."""
@@ -77,6 +81,27 @@ def reads_of_trace(context: TracingContext, kind: ReadKind) -> tuple[Read, ...]:
     return tuple({(read.reader, read.file, read.line): read for read in found}.values())
 
 
+@contextlib.contextmanager
+def listed_reads() -> Generator[list[Read]]:
+    """While entered, everything that is asked is in the list as well, by code of torch that Dynamo traces too."""
+    found: list[Read] = []
+    _LOG.listeners.append(found)
+    try:
+        yield found
+    finally:
+        _LOG.listeners.remove(found)
+
+
+@contextlib.contextmanager
+def rank_reads_ignored() -> Generator[None]:
+    """While entered, no question about the rank is recorded: what is asked is of no other object than those made."""
+    before, _LOG.ignores_rank = _LOG.ignores_rank, True
+    try:
+        yield
+    finally:
+        _LOG.ignores_rank = before
+
+
 class _Where(enum.Enum):
     """Whose code a file is."""
 
@@ -94,6 +119,8 @@ _KEPT = 4096
 class _Log:
     def __init__(self) -> None:
         self.active = False
+        self.ignores_rank = False
+        self.listeners: list[list[Read]] = []
         self.moments = itertools.count(1)
         self.by_place: dict[tuple[str, str, int, bool], list[Read]] = {}
         self.by_trace: weakref.WeakKeyDictionary[TracingContext, list[Read]] = weakref.WeakKeyDictionary()
@@ -101,7 +128,13 @@ class _Log:
     def reads(self) -> list[Read]:
         return sorted((read for kept in self.by_place.values() for read in kept), key=lambda read: read.moment)
 
-    def add(self, read: Read) -> None:
+    def add(self, read: Read, context: TracingContext | None, *, by_torch: bool = False) -> None:
+        for listener in self.listeners:
+            listener.append(read)
+        if context is not None:
+            self.by_trace.setdefault(context, []).append(read)
+        if by_torch or (self.ignores_rank and read.kind is ReadKind.RANK):
+            return
         kept = self.by_place.setdefault((read.reader, read.file, read.line, read.traced), [])
         if len(kept) == _KEPT:
             kept.pop()
@@ -153,9 +186,10 @@ _OF_THE_RANK = frozenset(
 )
 """Readers of the rank, which ask for the degree as well in order to answer."""
 _THROUGH = frozenset(
-    {os.__file__, sys.modules["_collections_abc"].__file__, "<frozen os>", "<frozen _collections_abc>", __file__}
+    {os.__file__, sys.modules["_collections_abc"].__file__, "<frozen os>", "<frozen _collections_abc>"}
+    | {__file__, str(Path(__file__).with_name("rank_reads.py"))}
 )
-"""Files of the functions through which the environment is read."""
+"""Files of the functions through which the environment is read, and of those that watch."""
 
 
 def is_rank_variable(name: str) -> bool:
@@ -227,9 +261,7 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
             installed=where is _Where.INSTALLED,
             traced=context is not None,
         )
-        _LOG.add(read)
-        if context is not None:
-            _LOG.by_trace.setdefault(context, []).append(read)
+        _LOG.add(read, context)
 
 
 def _note_traced(kind: ReadKind, reader: str) -> None:
@@ -254,9 +286,8 @@ def _note_traced(kind: ReadKind, reader: str) -> None:
         installed=is_installed(code.co_filename),
         traced=True,
     )
-    _LOG.by_trace.setdefault(context, []).append(read)
-    if not is_of_torch(code.co_filename) and translator.f_globals.get("__name__", "").partition(".")[0] != _OWN:
-        _LOG.add(read)
+    is_own = str(translator.f_globals.get("__name__", "")).partition(".")[0] == _OWN
+    _LOG.add(read, context, by_torch=is_own or is_of_torch(code.co_filename))
 
 
 def _wrap_readers() -> None:
@@ -298,8 +329,10 @@ def _wrap_coordinate() -> None:
     """A mesh keeps its coordinate in an attribute, which all of its methods read."""
 
     def observed(mesh: DeviceMesh) -> Any:
-        caller = sys._getframe(1)
-        if not _is_asked_by_dispatch(caller):
+        caller: types.FrameType | None = sys._getframe(1)
+        while caller is not None and caller.f_code.co_filename in _THROUGH:
+            caller = caller.f_back
+        if caller is not None and not _is_asked_by_dispatch(caller):
             _note(ReadKind.RANK, "_coordinate_on_dim", caller)
         try:
             return vars(mesh)["_coordinate_on_dim"]

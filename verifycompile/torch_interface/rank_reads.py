@@ -1,34 +1,27 @@
-"""Reads of this process's rank that end as plain numbers in a captured graph.
+"""Torch's own reads of this process's rank that end as plain numbers in a captured graph.
 
-torch makes a graph rank-agnostic by turning DTensor's own coordinate reads into a graph operator. Two kinds of reads
-escape: calls in the user's code, which Dynamo folds into constants, and a few places in DTensor that ask for the rank
-itself. The first kind is found in the code that Dynamo traced, the second by watching while AOTAutograd traces.
-Not found: numbers that the user's program computed from its rank before the traced call (``self.start = rank * n``).
+torch makes a graph rank-agnostic by turning DTensor's own coordinate reads into a graph operator. A few places in
+DTensor ask for the rank itself; they are found by watching while AOTAutograd traces. See ``observation`` for what the
+user's code asks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import dis
-import re
 import sys
 import types
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.fx.traceback
-from torch._guards import TracingContext
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _tp_conv
 
 _TORCH = Path(torch.__file__).parent
-_READERS = frozenset({"get_rank", "get_local_rank", "get_group_rank", "get_node_local_rank", "get_coordinate"})
-_VARIABLE = re.compile(r"\w*(?:RANK|PROCID)")
-"""Environment variables in which launchers tell a process its number."""
 _BENIGN_CALLERS = frozenset(
     {"DeviceMesh._get_mesh_tensor_from_full_mesh", "DeviceMesh.__init__", "_shard_dim_alltoall_meta"}
 )
@@ -40,69 +33,11 @@ _CONVOLUTIONS = {"tp_convolution": 4, "tp_convolution_backward": 5}
 
 
 @dataclasses.dataclass(frozen=True)
-class CodeRead:
-    """A call of ``name`` in traced Python code, somewhere in ``function`` of ``file`` at ``line``."""
-
-    file: str
-    line: int
-    function: str
-    name: str
-
-
-@dataclasses.dataclass(frozen=True)
 class ExportRead:
     """A rank read by torch's own code while it traced ``stack_trace`` (None in a backward pass)."""
 
     reader: str
     stack_trace: str | None
-
-
-def reads_in_traced_code(context: TracingContext) -> tuple[CodeRead, ...]:
-    """Rank reads in the functions that Dynamo traced, the inlined ones included."""
-    return reads_in_code(dict.fromkeys(context.traced_code))
-
-
-def guarded_sources(context: TracingContext) -> tuple[str, ...]:
-    """Dynamo's expressions for what it read from outside of the traced code, as ``L['self'].rank``."""
-    names = (guard.originating_source.name for guard in context.guards_context.dynamo_guards)
-    return tuple(sorted({name for name in names if "__import_torch" not in name}))
-
-
-def is_rank_reader(value: object) -> bool:
-    """Whether ``value`` is one of torch's functions that return a rank."""
-    name = getattr(value, "__name__", "")
-    module = str(getattr(value, "__module__", None) or "")
-    return callable(value) and name in _READERS and module.startswith("torch.distributed")
-
-
-def reads_in_code(codes: Iterable[types.CodeType]) -> tuple[CodeRead, ...]:
-    """Calls of functions that return a rank, by name."""
-    found: dict[CodeRead, None] = {}
-    for code in codes:
-        names = set(code.co_names)
-        if names & {"environ", "getenv"} and not _is_compiler_code(code):
-            for constant in code.co_consts:
-                if isinstance(constant, str) and _VARIABLE.fullmatch(constant):
-                    name = f"os.environ['{constant}']"
-                    found[CodeRead(code.co_filename, code.co_firstlineno, code.co_name, name)] = None
-        if not names & _READERS and "rank" not in names:
-            continue
-        line = code.co_firstlineno
-        for instruction in dis.get_instructions(code):
-            line = instruction.positions.lineno or line if instruction.positions is not None else line
-            if _is_read(instruction):
-                found[CodeRead(code.co_filename, line, code.co_name, str(instruction.argval))] = None
-    return tuple(found)
-
-
-def _is_read(instruction: dis.Instruction) -> bool:
-    if instruction.opname not in ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-        return False
-    if instruction.argval in _READERS:
-        return True
-    # `group.rank()` is a read, an attribute that is called `rank` need not be one.
-    is_method = instruction.opname == "LOAD_METHOD" or "NULL|self" in instruction.argrepr
-    return instruction.argval == "rank" and is_method
 
 
 def _is_compiler_code(code: types.CodeType) -> bool:

@@ -1,0 +1,129 @@
+"""The traced frame as other ranks have it: with the objects of this rank, or with a model that was built for each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from verifycompile.capture.copied_frame import copied_frame
+from verifycompile.capture.meshes import Root
+from verifycompile.errors import UsageError
+from verifycompile.torch_interface.acting_rank import acting_as, groups_of_its_own
+from verifycompile.torch_interface.dynamo import Frame, with_callable
+from verifycompile.torch_interface.globalize import Relocator
+from verifycompile.torch_interface.observation import rank_reads_ignored
+from verifycompile.torch_interface.tensors import of_acting_rank
+from verifycompile.torch_interface.unwrapped import without_outer_wrappers
+
+Build = Callable[[], Callable[..., Any]]
+
+
+class AsRanks(Protocol):
+    """How a frame is had as another rank."""
+
+    def frame(self, rank: int, root: Root) -> AbstractContextManager[Frame]:
+        """The frame of ``rank``, to be traced while the context is entered, in which this process acts as ``rank``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class WithSameObjects:
+    """Every rank is taken to have the objects of this one."""
+
+    own: Frame
+
+    @contextlib.contextmanager
+    def frame(self, rank: int, root: Root) -> Generator[Frame]:
+        with acting_as(rank, root.mesh):
+            yield self.own
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """Every rank has the model that ``build`` makes while this process acts as it. ``remake``: its call of a model."""
+
+    build: Build
+    remake: Callable[[Callable[..., Any]], Frame]
+
+    @contextlib.contextmanager
+    def frame(self, rank: int, root: Root) -> Generator[Frame]:
+        with groups_of_its_own(), acting_as(rank, root.mesh):
+            yield self.remake(called(self.build, f"for rank {rank}"))
+
+
+def relocated(frame: Frame) -> Frame:
+    """The frame with the shards of DTensors that the acted rank has, which may have other sizes."""
+    return copied_frame(frame, Relocator(of_acting_rank))
+
+
+def called(build: Build, when: str) -> Callable[..., Any]:
+    """What ``build`` makes, from the same state of the random number generators on every call.
+
+    Raises ``UsageError`` VC306 for what it raises, and where it makes nothing that can be called.
+    """
+    numbers = random.getstate()
+    try:
+        with rank_reads_ignored(), torch.random.fork_rng(devices=()):
+            made: object = build()
+    except UsageError:
+        raise
+    except Exception as error:
+        text = f"option `build` failed when it was called {when}: {type(error).__name__}: {error}"
+        raise UsageError("VC306", text) from error
+    finally:
+        random.setstate(numbers)
+    if not callable(made):
+        text = f"option `build` must make the parallel model; it made a value of type `{type(made).__name__}` {when}."
+        raise UsageError("VC306", text)
+    return made
+
+
+def frame_with_model(frame: Frame, model: Callable[..., Any]) -> Frame:
+    """The compiled ``frame`` with ``model`` in the place of the model that it is of, or that it calls.
+
+    Raises ``UsageError`` VC306 where the frame holds no model of this kind, or several.
+    """
+    function, _ = without_outer_wrappers(uncompiled(model))
+    own = with_callable(frame, function)
+    if own is not None:
+        return own
+    found = {id(held): held for value in _values(frame) if _is_like(held := uncompiled(value), function)}
+    if len(found) != 1:
+        what = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "function")
+        count = "none" if not found else f"{len(found)}"
+        raise UsageError(
+            "VC306",
+            f"option `build` makes `{what}`, of which the compiled function `{frame.code.co_name}` "
+            f"({frame.code.co_filename.rpartition('/')[2]}:{frame.code.co_firstlineno}) holds {count}: it must be the "
+            "compiled model itself, or the one model of its class among the function's arguments and variables.",
+        )
+
+    def swapped(value: Any) -> Any:
+        return function if id(uncompiled(value)) in found else value
+
+    return copied_frame(frame, swapped)
+
+
+def _is_like(held: Any, function: Any) -> bool:
+    return isinstance(function, nn.Module) and isinstance(held, type(function))
+
+
+def _values(frame: Frame) -> Iterator[Any]:
+    yield from frame.locals.values()
+    for cell in frame.closure:
+        with contextlib.suppress(ValueError):
+            yield cell.cell_contents
+    yield from (frame.globals[name] for name in frame.code.co_names if name in frame.globals)
+
+
+def uncompiled(model: Any) -> Any:
+    """The module or function that was given to ``torch.compile``."""
+    original = getattr(model, "_orig_mod", None) if isinstance(model, nn.Module) else None
+    return original if isinstance(original, nn.Module) else getattr(model, "_torchdynamo_orig_callable", model)

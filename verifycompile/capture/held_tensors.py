@@ -1,0 +1,81 @@
+"""Contents of the tensors that each rank's model holds: what is taken to be replicated must be equal on all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from verifycompile.capture.boundary import Export
+from verifycompile.program import Blocker, Mesh, ProgramInput
+from verifycompile.torch_interface.aot import Origin, Part
+from verifycompile.torch_interface.contents import content_of
+from verifycompile.torch_interface.mesh import coordinate_of
+from verifycompile.torch_interface.placements import sharded_dimension
+
+Contents = Mapping[str, bytes]
+"""Name of a tensor -> digest of its values, for those whose values are known."""
+_SAMPLE = 1 << 16
+"""Of larger tensors a checksum and so many elements are compared."""
+
+
+def contents_of(exported: Export, shared: Export) -> dict[str, bytes]:
+    """Of the plain tensors that enter a rank's graph, but for those of ``shared``: one object, as arguments are.
+
+    The shards of a DTensor are not compared: what distributes them communicates, which one process alone does not.
+    """
+    same = {id(value) for value in shared.traced.example_inputs} if shared is not exported else set[int]()
+    found: dict[str, bytes] = {}
+    for flat in exported.joint.inputs:
+        if flat.origin is not Origin.ARGUMENT or flat.part is not Part.WHOLE:
+            continue
+        value = exported.traced.example_inputs[flat.index]
+        if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or id(value) in same:
+            continue
+        content = content_of(value, _SAMPLE)
+        if content is not None:
+            what = f"{value.dtype}{list(value.shape)}".encode()
+            found[exported.names[flat.index].name] = hashlib.sha256(what + content).digest()
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Different:
+    name: str
+    ranks: tuple[int, int]
+    axes: tuple[str, ...]
+
+
+def differing_contents(
+    contents: Mapping[int, Contents], inputs: Sequence[ProgramInput], mesh: Mesh
+) -> tuple[Blocker, ...]:
+    """A blocker for each tensor that two ranks hold with other values, though its placements make them equal there."""
+    return tuple(
+        Blocker(
+            None,
+            "VC207",
+            f"`{item.name}` holds other values on rank {item.ranks[1]} than on rank {item.ranks[0]} in the models that "
+            f"`build` makes, and is taken to be replicated over {', '.join(f'`{axis}`' for axis in item.axes)}. Say "
+            "how it lies with `param_placements`, or compute it of the rank in `forward`.",
+        )
+        for item in _differing(contents, inputs, mesh)
+    )
+
+
+def _differing(contents: Mapping[int, Contents], inputs: Sequence[ProgramInput], mesh: Mesh) -> Iterator[_Different]:
+    for item in inputs:
+        placements = item.placements or ()
+        sharded = [axis for axis, placement in enumerate(placements) if sharded_dimension(placement) is not None]
+        first: dict[tuple[int, ...], int] = {}
+        for rank, held in contents.items():
+            if item.name not in held:
+                continue
+            place = coordinate_of(rank, mesh)
+            other = first.setdefault(tuple(place[axis] for axis in sharded), rank)
+            if contents[other][item.name] != held[item.name]:
+                axes = tuple(mesh.axes[axis].name for axis in range(len(mesh.axes)) if axis not in sharded)
+                yield _Different(item.name, (other, rank), axes)
+                break
