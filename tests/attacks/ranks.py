@@ -219,11 +219,11 @@ def _numbers(job: Job, mesh: DeviceMesh, model: Any) -> tuple[torch.Tensor, list
         parameters = model.named_parameters()
         own = {clean_module_name(name.split(".")).removeprefix("module."): p for name, p in parameters}
         mine += [own[name].grad for name, _ in job.spec.named_parameters()]
-    return result.detach(), [_plain(g) for g in mine]
+    return result.detach() * 1, [_plain(g) for g in mine]
 
 
 def _plain(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    """A gradient as a tensor of this rank: whole where it is a DTensor, and there where a collective makes it."""
+    """A gradient as a tensor of this rank: whole where it is a DTensor. A product waits for a collective."""
     if gradient is None:
         return None
     return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient * 1

@@ -1,0 +1,215 @@
+"""Data-parallel wrappers in every state: a gradient is verified only where the wrapper makes it the whole batch's.
+
+Each rank has its own rows. The loss is a mean, whose gradient the wrapper makes the mean over the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable.replicate import replicate
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.attacks.jobs import ROWS, Job, Programs, failures, outcomes
+
+PROGRAMS = Programs()
+Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]
+
+
+class Model(nn.Module):
+    """A loss; ``reduction`` makes it a mean or a sum of the rank's rows."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.reduction = reduction
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        errors = self.down(torch.tanh(self.up(x))).square().mean(1)
+        return errors.mean() if self.reduction == "mean" else errors.sum()
+
+
+def rows() -> torch.Tensor:
+    return torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+
+
+def job(wrap: Wrap, reduction: str = "mean") -> Callable[[DeviceMesh], Job]:
+    return lambda mesh: Job(
+        lambda: wrap(Model(reduction), mesh), Model(reduction), (rows(),), {"x": ROWS}, mesh=False, backward=True
+    )
+
+
+def right(wrap: Wrap) -> Wrap:
+    PROGRAMS.add(f"right_{wrap.__name__}", job(wrap), right=True)
+    return wrap
+
+
+def wrong(wrap: Wrap) -> Wrap:
+    PROGRAMS.add(f"wrong_{wrap.__name__}", job(wrap), right=False)
+    return wrap
+
+
+ACCUMULATING: set[str] = set()
+
+
+def accumulating(wrap: Wrap) -> Wrap:
+    """Gradients of this step are not reduced: right if a later step takes their mean, which the report must say."""
+    PROGRAMS.add(wrap.__name__, job(wrap), right=False, ways=("verify",))
+    ACCUMULATING.add(wrap.__name__)
+    return wrap
+
+
+@right
+def ddp(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return DistributedDataParallel(model)
+
+
+@right
+def composable(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return replicate(model, device_mesh=mesh)
+
+
+@right
+def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return fully_shard(model, mesh=mesh)
+
+
+@right
+def allreduce_hook(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, default_hooks.allreduce_hook)
+    return wrapped
+
+
+@right
+def mean_by_the_hook_of_every_parameter(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    for parameter in model.parameters():
+        parameter.register_hook(
+            lambda gradient: dist._functional_collectives.all_reduce(gradient, "avg", mesh)
+        )
+    return model
+
+
+@wrong
+def no_wrapper(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return model
+
+
+@wrong
+def ignored_modules(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return replicate(model, device_mesh=mesh, ignored_modules=[model.down])
+
+
+@wrong
+def ignored_parameters(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["down.weight", "down.bias"])
+    return DistributedDataParallel(model)
+
+
+@accumulating
+def synchronization_off(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    wrapped.require_backward_grad_sync = False
+    return wrapped
+
+
+@accumulating
+def composable_synchronization_off(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = replicate(model, device_mesh=mesh)
+    wrapped.set_requires_gradient_sync(False)
+    return wrapped
+
+
+@accumulating
+def sharded_synchronization_off(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    wrapped.set_requires_gradient_sync(False)
+    return wrapped
+
+
+@accumulating
+def one_layer_synchronization_off(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    fully_shard(model.up, mesh=mesh)
+    wrapped = fully_shard(model, mesh=mesh)
+    model.up.set_requires_gradient_sync(False)
+    return wrapped
+
+
+@wrong
+def another_divide_factor(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    wrapped.set_gradient_divide_factor(1.0)
+    return wrapped
+
+
+@wrong
+def only_one_layer(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    fully_shard(model.up, mesh=mesh)
+    return model
+
+
+@wrong
+def ignored_by_fsdp(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return fully_shard(model, mesh=mesh, ignored_params=set(model.down.parameters()))
+
+
+@wrong
+def reduced_twice(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: dist._functional_collectives.all_reduce(gradient, "sum", mesh))
+    return DistributedDataParallel(model)
+
+
+@wrong
+def scaled_before(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    model.up.weight.register_hook(lambda gradient: gradient * 2)
+    return DistributedDataParallel(model)
+
+
+@wrong
+def summed_by_the_hook(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, hook)
+    return wrapped
+
+
+@wrong
+def unfrozen_after(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    model.down.requires_grad_(False)
+    wrapped = DistributedDataParallel(model)
+    model.down.requires_grad_(True)
+    return wrapped
+
+
+@wrong
+def added_after(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    torch.manual_seed(1)
+    model.up = nn.Linear(4, 8)
+    return wrapped
+
+
+for name, wrap in (("ddp", ddp), ("composable", composable), ("sharded", sharded)):
+    # The mean of sums is not the sum.
+    PROGRAMS.add(f"wrong_sum_under_{name}", job(wrap, "sum"), right=False)
+
+
+def test_programs() -> None:
+    found = outcomes(__file__)
+    others = {name: program for name, program in PROGRAMS.found.items() if name not in ACCUMULATING}
+    assert failures(Programs(others), found) == []
+    for name in ACCUMULATING:
+        outcome = found[name, "verify"]
+        assert outcome.equal is False
+        assert all("a later step must take the mean of what was accumulated" in text for text in outcome.texts), outcome
