@@ -129,7 +129,16 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     file = tmp_path / "certificate.json"
     file.write_text(text_of("perceptron"), encoding="utf-8")
     assert main(["check-certificate", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: the certificate holds\n"
+    covered = (
+        "  outputs: output.0\n"
+        "  gradients: grad.up.weight, grad.up.bias, grad.down.weight, grad.down.bias\n"
+        "  inputs: x = x, up.weight = concat(up.weight, dim=0, over=tp), up.bias = concat(up.bias, dim=0, over=tp), "
+        "down.weight = concat(down.weight, dim=1, over=tp), down.bias = down.bias\n"
+        "  mesh: tp=2"
+    )
+    told = capsys.readouterr().out
+    assert told.startswith(f"{file}: the certificate holds\n{covered}\n  question: ")
+    assert all(f"  assumption: {text}\n" in told for text in content("perceptron")["assumptions"])
     data = content("perceptron")
     data["relations"]["output.0"] = "sum(output.0, over=tp)"
     file.write_text(sealed(data), encoding="utf-8")
@@ -377,5 +386,5 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 3 is not the supported format 2"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 3}))
+    with pytest.raises(ValueError, match="certificate format 4 is not the supported format 3"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 4}))

@@ -20,7 +20,7 @@ from verifycompile.refinement.result import RefinementResult
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.catalogue import code_of
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 FIELDS = frozenset({
     "version", "spec", "implementation", "relations", "placements", "equalities", "facts", "steps", "assumptions",

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from verifycompile.certificate.annotations import check_annotations
 from verifycompile.certificate.certificate import Certificate, claims_of, seal_of
 from verifycompile.certificate.replay import Equality, replay
-from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data
+from verifycompile.certificate.statement import Statement, statement_of
+from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, program_to_data
 from verifycompile.refinement.check import ClaimError
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.formula import Key, evaluate, from_data, numbers, variables
@@ -27,15 +29,17 @@ _MAX_POINTS = 400
 
 
 @dataclasses.dataclass(frozen=True)
-class CertificateCheck:
+class CertificateCheck(Statement):
     """Whether a certificate holds; true as a truth value exactly then. ``reason``: why it does not.
 
-    ``facts``: how many statements of integer arithmetic were taken from the solver.
+    What holds says what it covers: the names of ``outputs``, ``gradients`` and ``mutations``, where the ``inputs``
+    lie on the ``mesh``, the ``assumptions``, and the ``facts`` of integer arithmetic that were taken from the solver.
     """
 
-    valid: bool
+    valid: bool = False
     reason: str = ""
-    facts: int = 0
+    assumptions: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.valid
@@ -43,8 +47,19 @@ class CertificateCheck:
     def __str__(self) -> str:
         if not self.valid:
             return f"the certificate does not hold: {self.reason}"
-        count = f"{self.facts} facts of the solver" if self.facts != 1 else "one fact of the solver"
-        return f"the certificate holds ({count})" if self.facts else "the certificate holds"
+        covered = {
+            "outputs": self.outputs,
+            "gradients": self.gradients,
+            "mutations": self.mutations,
+            "inputs": tuple(f"{name} = {whole}" for name, whole in self.inputs.items()),
+            "mesh": (self.mesh,) if self.mesh else (),
+            "question": (self.question,),
+            "sizes": self.sizes,
+        }
+        lines = [f"  {name}: {', '.join(items)}" for name, items in covered.items() if items]
+        lines += [f"  assumption: {text}" for text in self.assumptions]
+        lines += [f"  fact of the solver: {text}" for text in self.facts]
+        return "\n".join(("the certificate holds", *lines))
 
 
 class _RejectedError(Exception):
@@ -55,18 +70,23 @@ def check_certificate(certificate: Certificate | str, *, solver: bool = False) -
     """Check a certificate, or its JSON text. ``solver``: ask z3 again for every fact that the certificate lists."""
     try:
         data = (Certificate.from_json(certificate) if isinstance(certificate, str) else certificate).data
-        return CertificateCheck(True, facts=_check(data, solver))
+        return _check(data, solver)
     except (_RejectedError, ClaimError, StorageError) as error:
-        return CertificateCheck(False, str(error))
+        return CertificateCheck(reason=str(error))
     except Exception as error:  # noqa: BLE001 - data that nothing was written for; whatever fails here is rejected
-        return CertificateCheck(False, f"no certificate: {type(error).__name__}: {error}")
+        return CertificateCheck(reason=f"no certificate: {type(error).__name__}: {error}")
 
 
-def _check(data: Mapping[str, Any], ask: bool) -> int:
+def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     if data["seal"] != seal_of(data):
         raise _RejectedError("its content is not what was sealed")
     spec, implementation = program_from_data(data["spec"]), program_from_data(data["implementation"])
     placements = {name: found for name, item in data["placements"].items() if (found := placements_from_data(item))}
+    statement = statement_of(spec, implementation, placements)
+    for program in (spec, implementation):
+        check_annotations(program)
+    if [program_to_data(spec), program_to_data(implementation)] != [data["spec"], data["implementation"]]:
+        raise _RejectedError("it holds what its programs do not need")
     equalities = [
         Equality(item["spec_node"], item["impl_node"], placements_from_data(item["placements"]), tuple(item["lemmas"]))
         for item in data["equalities"]
@@ -85,7 +105,9 @@ def _check(data: Mapping[str, Any], ask: bool) -> int:
     missing = [text for text in found.assumptions if text not in data["assumptions"]]
     if missing:
         raise _RejectedError(f"it does not list the assumption: {missing[0]}")
-    return len(used)
+    return CertificateCheck(
+        **vars(statement), valid=True, assumptions=tuple(map(str, data["assumptions"])), facts=tuple(sorted(used))
+    )
 
 
 def _compare_steps(found: Sequence[Mapping[str, Any]], claimed: Sequence[Mapping[str, Any]]) -> None:

@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role, Size
+from verifycompile.question import Provenance
 from verifycompile.torch_interface.expressions import (
     expression_from_data,
     expression_to_data,
@@ -67,6 +68,7 @@ def program_to_data(program: Program) -> dict[str, Any]:
         "guards": [expression_to_data(guard) for guard in program.guards],
         "assumptions": list(program.assumptions),
         "piecewise": program.piecewise,
+        "provenance": program.provenance.value,
     }
 
 
@@ -176,7 +178,6 @@ def _output_to_data(item: ProgramOutput) -> dict[str, Any]:
         "node": item.node.name,
         "kind": item.kind.value,
         "name": item.name,
-        "index": item.index,
         "placements": placements_to_data(item.placements),
         "open_axes": sorted(item.open_axes),
         "outer_mean": sorted(item.outer_mean),
@@ -253,7 +254,7 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
             raise StorageError(f"two nodes are called `{name}`")
         node.meta["val"] = value_from_data(item["value"], nodes)
         nodes[name] = node
-    outputs = tuple(_output_from_data(item, nodes) for item in data["outputs"])
+    outputs = tuple(_output_from_data(item, nodes, index) for index, item in enumerate(data["outputs"]))
     graph.output(tuple(output.node for output in outputs))
     mesh = data["mesh"]
     return Program(
@@ -269,6 +270,7 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
         guards=tuple(expression_from_data(guard) for guard in data["guards"]),
         assumptions=tuple(str(text) for text in data["assumptions"]),
         piecewise=bool(data["piecewise"]),
+        provenance=Provenance(data["provenance"]),
     )
 
 
@@ -352,12 +354,12 @@ def _input_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node]
     )
 
 
-def _output_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node]) -> ProgramOutput:
+def _output_from_data(item: Mapping[str, Any], nodes: Mapping[str, torch.fx.Node], index: int) -> ProgramOutput:
     return ProgramOutput(
         nodes[item["node"]],
         OutputKind(item["kind"]),
         item["name"],
-        item["index"],
+        index,
         placements_from_data(item["placements"]),
         open_axes=frozenset(item["open_axes"]),
         outer_mean=frozenset(item["outer_mean"]),

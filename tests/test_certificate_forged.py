@@ -1,0 +1,224 @@
+"""Certificates that were changed and sealed again: each kind of leaf, each entry, and forgeries with a purpose."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tests.programs import mlp
+from tests.test_certificate import content, get_at, leaves, of_case, sealed, set_at
+from verifycompile.certificate import CertificateCheck, check_certificate
+from verifycompile.graph_verification import verify_graphs
+
+Path = tuple[Any, ...]
+
+HARMLESS = {
+    "implementation.inputs.*.assumed": "who placed an input; where it lies is told",
+    "implementation.inputs.*.open_axes": "a cotangent lies there as its output does, whose relation is told",
+    "implementation.nodes.*.value.object": "the kind of an object that no proof reads",
+    "implementation.outputs.*.global_stride.*": "how a DTensor's whole lies in memory",
+    "implementation.outputs.*.open_axes": "what is required of an output; the relation that was found is told",
+    "implementation.piecewise": "how values are written while they are compared",
+    "spec.piecewise": "the same of the spec, which has no parts",
+}
+"""Kinds of leaves that may change without a change of what is claimed, and why."""
+
+
+@functools.cache
+def _original() -> str:
+    report = of_case(mlp.residual_case(2))
+    assert report.certificate is not None
+    return report.certificate.to_json()
+
+
+def _data() -> dict[str, Any]:
+    return json.loads(_original())
+
+
+def _kind(path: Path) -> str:
+    parts = ["*" if isinstance(part, int) else str(part) for part in path]
+    if parts[0] in {"relations", "placements"} and len(parts) > 1:
+        parts[1] = "*"
+    while len(parts) > 1 and parts[-2:] == ["*", "*"]:
+        parts.pop()
+    return ".".join(parts)
+
+
+def _other(value: Any, draw: random.Random) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + draw.choice([1, -1, 2])
+    if isinstance(value, list | dict):
+        return [0] if isinstance(value, list) else {"x": 0}
+    if value in {"torch.float32", "torch.int64"}:
+        return "torch.int64" if value == "torch.float32" else "torch.float32"
+    return f"{value}x" if isinstance(value, str) else 1
+
+
+def _chosen(data: dict[str, Any]) -> dict[str, list[Path]]:
+    kinds: dict[str, list[Path]] = {}
+    for path in leaves(data):
+        if path != ("seal",):
+            kinds.setdefault(_kind(path), []).append(path)
+    return {kind: random.Random(0).sample(paths, min(2, len(paths))) for kind, paths in kinds.items()}
+
+
+def _accepted(data: dict[str, Any], kinds: dict[str, list[Path]]) -> Iterator[tuple[str, CertificateCheck]]:
+    draw = random.Random(1)
+    for kind, paths in kinds.items():
+        for path in paths:
+            before = get_at(data, path)
+            set_at(data, path, _other(before, draw))
+            if found := check_certificate(sealed(data)):
+                yield kind, found
+            set_at(data, path, before)
+
+
+def test_each_kind_of_leaf() -> None:
+    data = _data()
+    before = check_certificate(_original())
+    assert before
+    kinds = _chosen(data)
+    assert len(kinds) >= 80
+    for kind, found in _accepted(data, kinds):
+        assert kind in HARMLESS, f"{kind}: {found}"
+        assert str(found) == str(before), kind
+
+
+def _entries(data: Any, path: Path = ()) -> Iterator[Path]:
+    """Every list that is not empty, and every object, by its path."""
+    if isinstance(data, dict | list) and data:
+        yield path
+        for key in data if isinstance(data, dict) else range(len(data)):
+            yield from _entries(data[key], (*path, key))
+
+
+def test_an_entry_that_is_left_out() -> None:
+    """Of lists the last entry and of objects each, of one list or object of a kind."""
+    data, tried, accepted = _data(), 0, set[str]()
+    for kind, path in {_kind(path): path for path in _entries(data) if path}.items():
+        held = get_at(data, path)
+        for key in list(held) if isinstance(held, dict) else [len(held) - 1]:
+            fewer = copy.deepcopy(data)
+            del get_at(fewer, path)[key]
+            tried += 1
+            if check_certificate(sealed(fewer)):
+                accepted.add(kind if isinstance(held, list) else f"{kind}.{key}")
+    assert tried > 60
+    assert accepted <= OPTIONAL.keys()
+
+
+OPTIONAL = {
+    "implementation.assumptions": "an assumption of the capture, which the certificate goes on to list",
+}
+"""Entries that may be left out without a change of what is claimed, and why."""
+
+
+# ------------------------------------------------------------------------------------------------ with a purpose
+
+
+def _of_functions(spec: Any, implementation: Any, *values: torch.Tensor) -> dict[str, Any]:
+    report = verify_graphs(make_fx(spec)(*values), make_fx(implementation)(*values), mesh=(2,))
+    assert report.certificate is not None, str(report)
+    return json.loads(report.certificate.to_json())
+
+
+def _rejected(data: dict[str, Any], **options: bool) -> str:
+    found = check_certificate(sealed(data), **options)
+    assert not found
+    return found.reason
+
+
+@pytest.mark.parametrize("solver", [False, True])
+def test_a_quotient_of_whole_numbers_is_not_whole(solver: bool) -> None:
+    """The mean of whole numbers is a fraction: recorded as a whole number, it could be used as an index."""
+    data = _of_functions(lambda x: x / 2 * 2, lambda x: x / 2 * 2, torch.arange(4))
+    for side in ("spec", "implementation"):
+        for node in data[side]["nodes"]:
+            node["value"]["tensor"] = "torch.int64"
+    assert _rejected(data, solver=solver) == "`div` is recorded as int64[4] where torch gives float32[4]"
+
+
+def test_a_dtype_that_is_left_out() -> None:
+    data = _of_functions(lambda x: x / 2, lambda x: x / 2, torch.arange(4))
+    data["spec"]["nodes"][-1]["value"] = None
+    assert _rejected(data) == "`div` is recorded as nothing where torch gives float32[4]"
+
+
+def test_strides_that_are_read() -> None:
+    def transposed(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x.t().contiguous(), (2, 3), (1, 2))
+
+    data = _of_functions(transposed, transposed, torch.randn(2, 3))
+    for side in ("spec", "implementation"):
+        for node in data[side]["nodes"]:
+            if "clone" in node["name"] or "contiguous" in node["name"]:
+                node["value"]["stride"] = node["value"]["stride"][::-1]
+    assert "lies otherwise in memory" in _rejected(data)
+
+
+def test_no_outputs() -> None:
+    data = _data()
+    for side in ("spec", "implementation"):
+        data[side]["outputs"] = []
+    assert _rejected({**data, "relations": {}, "placements": {}, "steps": []}) == "it covers no output"
+
+
+def test_assumptions_that_are_stripped() -> None:
+    data = _data()
+    assert "it does not list the assumption" in _rejected({**data, "assumptions": []})
+    data["implementation"]["assumptions"] = data["spec"]["assumptions"] = []
+    assert _rejected({**data, "assumptions": []}) == "it does not list the assumption: `x` is placed (R) by default"
+
+
+def test_another_kind_of_output() -> None:
+    data = _data()
+    for side in ("spec", "implementation"):
+        (output,) = (o for o in data[side]["outputs"] if o["name"] == "output.0")
+        output["kind"] = "gradient"
+    assert _rejected(data) == "`output.0` of the spec is no gradient"
+
+
+def test_another_global_shape() -> None:
+    data = _data()
+    weight = next(i for i in data["implementation"]["inputs"] if i["name"] == "up.weight")
+    weight["global_shape"][0] *= 2
+    assert _rejected(data) == "the whole of `up.weight` is another one in the spec"
+
+
+@pytest.mark.parametrize("ranks", [[0, 0], [0], [0, -1], [0, 1, 2]])
+def test_another_mesh(ranks: list[int]) -> None:
+    data = _data()
+    data["implementation"]["mesh"]["ranks"] = ranks
+    assert _rejected(data) == "its mesh is none: an axis or a rank occurs twice, or there are too few ranks"
+
+
+@pytest.mark.parametrize("side", ["spec", "implementation"])
+def test_inputs_that_are_left_out(side: str) -> None:
+    data = _data()
+    for position in range(len(data[side]["inputs"])):
+        fewer = copy.deepcopy(data)
+        del fewer[side]["inputs"][position]
+        assert _rejected(fewer) == f"the inputs of the {side} are not its placeholders"
+
+
+def test_what_is_covered() -> None:
+    found = check_certificate(_original())
+    assert found.outputs == ("output.0",)
+    assert found.gradients == tuple(f"grad.{name}" for name in ("up.weight", "up.bias", "down.weight", "down.bias"))
+    assert found.mutations == ()
+    assert found.mesh == "tp=2"
+    assert found.inputs["up.weight"] == "concat(up.weight, dim=0, over=tp)"
+    assert "`x` is placed (R) by default" in found.assumptions
+    assert found.facts == ()
+    facts = check_certificate(sealed(content("facts of the solver"))).facts
+    assert len(facts) >= 2

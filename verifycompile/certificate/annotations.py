@@ -1,0 +1,219 @@
+"""What a certificate records of each node, derived again: dtypes, shapes, numbers, and the memory that is read.
+
+Trusted of a program are its inputs and its calls. What torch recorded of a call's result must be what its meta kernels
+give for the operands. Symbolic sizes are put to the test at several sizes that fulfil the guards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from verifycompile.certificate.storage import StorageError, StoredObject, UnregisteredOperator
+from verifycompile.lowering.recorded import memory_read
+from verifycompile.program import Program
+from verifycompile.torch_interface.derivation import Derivation, is_derived_number
+
+_TRIALS = 3
+_DRAWS = 400
+_LARGEST_SIZE = 12
+
+Sizes = Mapping[sympy.Basic, int]
+
+
+class AnnotationError(StorageError):
+    """A node whose recorded value is not what torch gives."""
+
+
+def check_annotations(program: Program) -> None:
+    """Raises AnnotationError where a recorded dtype, shape or number is another than torch's meta kernels give."""
+    for sizes in _choices(program):
+        _Replayed(program, sizes).run()
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+
+
+def _choices(program: Program) -> Iterator[Sizes]:
+    """Sizes for all symbols, such that all guards hold; once where there are none."""
+    symbols = sorted({s for expression in _expressions(program) for s in expression.free_symbols}, key=str)
+    if not symbols:
+        yield {}
+        return
+    draw, found = random.Random(0), 0  # noqa: S311 - the same sizes every time
+    for _ in range(_DRAWS):
+        sizes = {symbol: _size(program, symbol, draw) for symbol in symbols}
+        if all(_holds(guard, sizes) for guard in program.guards):
+            found += 1
+            yield sizes
+        if found == _TRIALS:
+            return
+    if not found:
+        raise AnnotationError("no sizes were found that fulfil its guards")
+
+
+def _size(program: Program, symbol: sympy.Basic, draw: random.Random) -> int:
+    axis = program.coordinates.get(symbol) if isinstance(symbol, sympy.Symbol) else None
+    if axis is not None and program.mesh is not None:
+        return draw.randrange(program.mesh.axes[axis].size)
+    return draw.randint(2, _LARGEST_SIZE)
+
+
+def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
+    return guard.xreplace(dict(sizes)) != sympy.false
+
+
+def _expressions(program: Program) -> Iterator[sympy.Basic]:
+    """All numbers in a program, over the symbols that remain where solved ones are replaced."""
+    for node in program.graph.graph.nodes:
+        for value in _flat(node.meta.get("val")):
+            numbers = (*value.shape, *_memory(value)) if isinstance(value, torch.Tensor) else (value,)
+            yield from (_expression(program, n) for n in numbers if is_derived_number(n))
+        for value in (*_flat(list(node.args)), *_flat(list(node.kwargs.values()))):
+            if is_derived_number(value):
+                yield _expression(program, value)
+    yield from program.guards
+    yield from (expression for expression in program.size_values.values())
+
+
+def _expression(program: Program, number: Any) -> sympy.Basic:
+    return number.node.expr.xreplace(dict(program.size_values))
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return (*tensor.stride(), tensor.storage_offset()) if tensor.layout is torch.strided else ()
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _flat(item)
+    else:
+        yield value
+
+
+# ------------------------------------------------------------------------------------------------ one run
+
+
+class _Replayed:
+    """All calls of a program, at one choice of sizes, each on what torch gave for its operands."""
+
+    def __init__(self, program: Program, sizes: Sizes) -> None:
+        self._program, self._sizes = program, dict(sizes)
+        self._derivation = Derivation()
+        self._values: dict[torch.fx.Node, Any] = {}
+
+    def run(self) -> None:
+        for node in self._program.graph.graph.nodes:
+            if node.op == "output" or node.name in self._program.groups:
+                continue
+            recorded = self._number(node.meta.get("val"))
+            if node.op == "call_function":
+                derived = self._call(node)
+                self._compare(node, recorded, derived)
+                self._values[node] = self._known(recorded, derived)
+            else:
+                if node.op == "get_attr":
+                    self._compare(node, recorded, getattr(self._program.graph, str(node.target)))
+                self._values[node] = recorded
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        if isinstance(node.target, UnregisteredOperator):
+            raise AnnotationError(f"`{node.name}` calls an operator that this process does not have")
+        read = memory_read(node)
+        args = [self._operand(argument) for argument in node.args]
+        kwargs = {name: self._operand(argument) for name, argument in node.kwargs.items()}
+        if read is not None and isinstance(args[0], torch.Tensor):
+            lies = (tuple(args[0].stride()), args[0].storage_offset())
+            if lies != (read.strides, read.offset):
+                raise AnnotationError(f"`{node.args[0]}` lies otherwise in memory: {lies[0]} from {lies[1]}")
+        try:
+            return self._derivation.call(node.target, args, kwargs)
+        except Exception as error:
+            text = str(error).partition("\n")[0]
+            raise AnnotationError(f"torch does not take `{node.name}`: {type(error).__name__}: {text}") from error
+
+    def _operand(self, argument: Any) -> Any:
+        if isinstance(argument, torch.fx.Node):
+            return self._values.get(argument, "") if argument.name not in self._program.groups else ""
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(self._operand(item) for item in argument)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if isinstance(argument, slice):
+            return slice(*(self._operand(v) for v in (argument.start, argument.stop, argument.step)))
+        if isinstance(argument, StoredObject):
+            return None
+        return self._number(argument)
+
+    def _number(self, recorded: Any) -> Any:
+        """A recorded value where the sizes are numbers; a tensor without content for a tensor."""
+        if isinstance(recorded, torch.Tensor):
+            shape = [self._number(size) for size in recorded.shape]
+            memory = [self._number(number) for number in _memory(recorded)]
+            if any(number < 0 for number in (*shape, *memory)):
+                raise AnnotationError("a recorded tensor has a negative size, stride or offset")
+            lies = (memory[:-1], memory[-1]) if memory else None
+            return self._derivation.tensor(shape, recorded.dtype, lies)
+        if isinstance(recorded, (list, tuple)):
+            return type(recorded)(self._number(item) for item in recorded)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if not is_derived_number(recorded):
+            return recorded
+        value = _expression(self._program, recorded).xreplace(self._sizes)
+        if isinstance(recorded, torch.SymInt):
+            return int(value)  # pyright: ignore[reportArgumentType]
+        return float(value) if isinstance(recorded, torch.SymFloat) else bool(value)  # pyright: ignore[reportArgumentType]
+
+    def _known(self, recorded: Any, derived: Any) -> Any:
+        """What is derived, with its memory; the record where a number depends on what a tensor holds."""
+        unknown = any(
+            is_derived_number(n) for v in _flat(derived) for n in (v.shape if isinstance(v, torch.Tensor) else (v,))
+        )
+        return recorded if unknown else derived
+
+    # -- comparison
+
+    def _compare(self, node: torch.fx.Node, recorded: Any, derived: Any) -> None:
+        if isinstance(recorded, (list, tuple)):
+            same = isinstance(derived, (list, tuple)) and len(recorded) == len(derived)  # pyright: ignore[reportUnknownArgumentType]
+            if not same:
+                raise AnnotationError(f"`{node.name}` is recorded as {len(recorded)} values")  # pyright: ignore[reportUnknownArgumentType]
+            for ours, theirs in zip(recorded, derived, strict=True):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                self._compare(node, ours, theirs)
+        elif _described(recorded) != _described(derived) and not _may_be(recorded, derived):
+            raise AnnotationError(
+                f"`{node.name}` is recorded as {_described(recorded)} where torch gives {_described(derived)}"
+            )
+        elif not _lies_alike(node, recorded, derived):
+            raise AnnotationError(f"`{node.name}` lies otherwise in memory than recorded")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        shape = ["?" if is_derived_number(size) else size for size in value.shape]
+        return f"{value.dtype}{shape}".replace("torch.", "")
+    return "nothing" if value is None else f"{type(value).__name__} {value}"
+
+
+def _lies_alike(node: torch.fx.Node, recorded: Any, derived: Any) -> bool:
+    """Whether strides, where dimensions have several elements, and the place of the first one are those recorded."""
+    if not isinstance(recorded, torch.Tensor) or not isinstance(derived, torch.Tensor) or node.op == "get_attr":
+        return True
+    if any(is_derived_number(n) for n in (*derived.shape, *_memory(derived))) or not derived.numel():
+        return True
+    sides = zip(recorded.stride(), derived.stride(), derived.shape, strict=True)
+    return recorded.storage_offset() == derived.storage_offset() and all(a == b or n == 1 for a, b, n in sides)
+
+
+def _may_be(recorded: Any, derived: Any) -> bool:
+    """Whether a record fits a value with numbers that depend on what a tensor holds."""
+    if is_derived_number(derived):
+        return isinstance(recorded, (int, float)) and isinstance(derived, torch.SymFloat) == isinstance(recorded, float)
+    if not isinstance(recorded, torch.Tensor) or not isinstance(derived, torch.Tensor):
+        return isinstance(recorded, StoredObject) and not isinstance(derived, (torch.Tensor, int, float))
+    if recorded.dtype is not derived.dtype or recorded.dim() != derived.dim():
+        return False
+    return all(is_derived_number(d) or r == d for r, d in zip(recorded.shape, derived.shape, strict=True))

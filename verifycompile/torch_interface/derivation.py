@@ -1,0 +1,54 @@
+"""What torch's meta kernels say of a call: dtypes, shapes and memory of its results, for operands without content."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map
+
+
+class Derivation:
+    """Runs calls on tensors without content. ``tensor`` makes operands, ``call`` gives what torch's kernels give."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def tensor(
+        self, shape: Sequence[int], dtype: torch.dtype, memory: tuple[Sequence[int], int] | None = None
+    ) -> torch.Tensor:
+        """``memory``: strides and offset; without them the elements lie one after the other."""
+        with self._quietly():
+            if memory is None:
+                return torch.empty(tuple(shape), dtype=dtype)
+            strides, offset = memory
+            reach = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
+            held = torch.empty(max(reach, offset) if 0 not in shape else offset, dtype=dtype)
+            return torch.as_strided(held, tuple(shape), tuple(strides), offset)
+
+    def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The results of a call. Raises whatever torch raises for arguments that the operator does not take."""
+        with self._quietly():
+            on_host = tree_map(lambda value: torch.device("cpu") if isinstance(value, torch.device) else value, kwargs)
+            return target(*args, **on_host)
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Generator[None]:
+        """A call that fails is reported by its exception alone."""
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        before, log.disabled = log.disabled, True
+        try:
+            with torch.no_grad(), self._mode:
+                yield
+        finally:
+            log.disabled = before
+
+
+def is_derived_number(value: Any) -> bool:
+    """Whether a size or number depends on the content of a tensor, so that no kernel can say it."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
