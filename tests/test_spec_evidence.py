@@ -287,6 +287,31 @@ def test_what_no_record_confirms_is_listed(mesh: DeviceMesh) -> None:
     assert "the spec has `SCALE` = 0.25, as it is now" in report.assumptions
 
 
+def test_numbers_of_classes_and_of_functions(mesh: DeviceMesh) -> None:
+    class OfClass(TimesFactor):
+        factor = 0.75
+        heads_of_class = 4
+
+        def heads(self, x: torch.Tensor) -> torch.Tensor:
+            batch, length, _ = x.shape
+            return x.view(batch, length, self.heads_of_class, -1).transpose(1, 2)
+
+    divided = parallel(OfClass(), mesh)
+    assert verify(divided, X).verdict is Verdict.REFUTED
+    OfClass.heads_of_class //= DEGREE
+    report = verify(divided, X)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.assumptions[0] == "the spec has `heads_of_class` = 4, as the model was constructed; it is 2 now"
+    factor = 0.5
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+    model = parallel(ByWidth(), mesh)
+    function: Any = lambda x: scaled(model(x))  # noqa: E731
+    assert "the spec has `scaled.factor` = 0.5, as it is now" in verify(function, X).assumptions
+
+
 def _doubled_in_a_job(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if dist.is_initialized() else x
 

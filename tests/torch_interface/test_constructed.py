@@ -158,3 +158,21 @@ def test_compiled_modules_set_attributes_as_before() -> None:
     for calls in range(1, 4):
         assert torch.equal(compiled(x), block.linear(x))
         assert block.calls == calls
+
+
+def test_a_class_is_recorded_with_what_it_constructs() -> None:
+    class Kind(nn.Module):
+        heads = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+    unseen: Any = Kind.__new__(Kind)
+    nn.Module.__init__(unseen)
+    unseen.linear = nn.Linear(2, 2)
+    Kind.heads = 8
+    seen = Kind()
+    Kind.heads = 1
+    assert values(unseen) == {}
+    assert values(seen) == {"heads": 8}

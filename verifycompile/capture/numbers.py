@@ -127,11 +127,21 @@ def _plain_read(
     if not holders:
         if path.scope == "L" and path.variable in _arguments(frame):
             return None  # it was passed to the call, by the user
-        return PlainRead(path.dotted(), value, None)
+        return PlainRead(_name_of_free(path, values), value, None)
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
     if steps[0][1] == "training":
         return None
     return PlainRead(dotted(names.get(id(owner), ""), steps), value, Place(owner, steps))
+
+
+def _name_of_free(path: SourcePath, values: Sequence[object]) -> str:
+    """A variable of a function around has a name, though Dynamo counts it: ``function.__closure__[0]``."""
+    for position, function in enumerate(values[:-3]):
+        if isinstance(function, types.FunctionType) and path.steps[position] == (".", "__closure__"):
+            variable = function.__code__.co_freevars[int(path.steps[position + 1][1])]
+            rest = (str(step) for _, step in path.steps[position + 3 :])
+            return ".".join((function.__name__, variable, *rest))
+    return path.dotted()
 
 
 def _is_no_model(value: object) -> bool:

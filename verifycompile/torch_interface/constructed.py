@@ -65,13 +65,17 @@ _DEEP = 3
 
 
 class _Record:
-    """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one."""
+    """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one.
 
-    __slots__ = ("is_closed", "values")
+    ``was_seen``: the module's own constructor ran while this was recorded.
+    """
+
+    __slots__ = ("is_closed", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
         self.is_closed = False
+        self.was_seen = False
 
 
 _RECORDS: Any = WeakIdKeyDictionary()
@@ -94,7 +98,8 @@ def recorded(module: nn.Module) -> Mapping[str, Recorded]:
     record: _Record | None = _RECORDS.get(module)
     if record is None:
         return {}
-    of_classes = [_CLASSES.get(kind, {}) for kind in reversed(type(module).__mro__)]
+    kinds = reversed(type(module).__mro__) if record.was_seen else ()
+    of_classes = [_CLASSES.get(kind, {}) for kind in kinds]
     return {name: value for values in (*of_classes, record.values) for name, value in values.items()}
 
 
@@ -108,7 +113,7 @@ def is_plain(value: object) -> bool:
 def _recording_assign(self: nn.Module, name: str, value: Any) -> None:
     _assign(self, name, value)
     # Dynamo traces this where compiled code assigns: it then is what torch's own method is.
-    if not torch.compiler.is_compiling() and not isinstance(value, (torch.Tensor, nn.Module)):
+    if not torch.compiler.is_compiling():
         _record(self, name, value, sys._getframe(1))
 
 
@@ -116,7 +121,6 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
     record: _Record | None = _RECORDS.get(module)
     if record is None:
         record = _RECORDS[module] = _Record()
-        _record_classes(type(module))
     # Whether a model is in training is no number of its construction: `train` and `eval` switch it at any time.
     if record.is_closed or name == "training":
         return
@@ -124,7 +128,10 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
     if not constructed:
         record.is_closed = True
         return
-    if not any(one is module for one in constructed) and name in record.values:
+    if any(one is module for one in constructed):
+        record.was_seen = True
+        _record_classes(type(module))
+    elif name in record.values:
         return
     record.values.pop(name, None)
     snapshot = _snapshot(value, _DEEP)
@@ -190,4 +197,5 @@ def _deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
     if record is not None:
         copied = _RECORDS[made] = _Record()
         copied.values.update(record.values)
+        copied.was_seen = record.was_seen
     return made
