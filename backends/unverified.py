@@ -14,8 +14,10 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, watch_eager_frames
 from verifycompile.torch_interface.errors import RefinementError
+from verifycompile.torch_interface.numbers_read import number_of_partial_result, watch_numbers_of_partial_dtensors
 
 
 def refuse_unverified_runs(
@@ -40,9 +42,23 @@ def refuse_unverified_runs(
     watch_eager_frames(Watch(applies, only_warns, seen, switched_off, checks_every_backend, checks_every_backend))
 
 
-def _refuse(message: str, only_warns: bool, location: SourceLocation | None) -> None:
+def refuse_numbers_of_partial_sums(frame: Frame, *, only_warns: bool) -> None:
+    """``frame`` is under compilation: neither it nor what runs afterwards may read numbers from partial sums."""
+
+    def refuse(location: SourceLocation | None) -> None:
+        message = "a number is read from a DTensor that is a partial sum: each rank reads its own part"
+        _refuse(message, only_warns, location, "VC101")
+
+    watch_numbers_of_partial_dtensors(refuse)
+    number = number_of_partial_result(frame)
+    if number is not None:
+        message = f"the number {number} is read from a partial sum between two graphs: each rank reads its own part"
+        _refuse(message, only_warns, SourceLocation(frame.code.co_filename, frame.resumed_line), "VC101")
+
+
+def _refuse(message: str, only_warns: bool, location: SourceLocation | None, code: str = "VC210") -> None:
     severity = Severity.WARNING if only_warns else Severity.ERROR
-    finding = Finding(code="VC210", severity=severity, message=message, impl_location=location)
+    finding = Finding(code=code, severity=severity, message=message, impl_location=location)
     report = Report(verdict=Verdict.UNPROVED, findings=(finding,))
     if only_warns:
         warn_with_report(report)

@@ -11,7 +11,7 @@ import torch.fx
 
 from verifycompile.agreement.together import captured_in_job, verify_together
 from verifycompile.backends.reports import keep_report, warn_with_report
-from verifycompile.backends.unverified import refuse_unverified_runs
+from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.capture import (
     Results,
     capture_both,
@@ -94,6 +94,7 @@ class CheckedGraph:
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
     """What is found out about a Dynamo graph. Call it inside a backend."""
+    refuse_numbers_of_partial_sums(frame_under_compilation(), only_warns=options.on_unproved == "warn")
     verify_again_where_wrappers_change(gm, example_inputs)
     is_wrapped = outer_of(example_inputs).is_parallel
     parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)

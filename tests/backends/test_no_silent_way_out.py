@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -14,7 +15,9 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.placement_types import Placement
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -204,8 +207,14 @@ def one_by_one(block: nn.Module) -> Callable[[torch.Tensor], Iterator[torch.Tens
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (around, "`step` runs without having been checked: Call to `torch._dynamo.graph_break()`: User-inserted graph break"),
-        (one_by_one, "`steps` runs without having been checked: Attempt to trace generator: Generators cannot be compiled directly with `torch.compile`"),
+        (
+            around,
+            "`step` runs without having been checked: Call to `torch._dynamo.graph_break()`: User-inserted graph break",
+        ),
+        (
+            one_by_one,
+            "`steps` runs without having been checked: Attempt to trace generator: Generators cannot be compiled directly with `torch.compile`",
+        ),
     ],
 )
 def test_a_frame_that_dynamo_never_compiles_is_named_once(
@@ -222,6 +231,62 @@ def test_a_frame_that_dynamo_never_compiles_is_named_once(
     found = [warning for warning in caught if issubclass(warning.category, VerificationWarning)]
     assert [str(warning.message) for warning in found] == [text]
     assert found[0].filename == __file__
+
+
+class Scaled(nn.Module):
+    """What it returns is scaled by a number that Python reads between two graphs."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8, bias=False)
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        if self.how == "list":
+            return x * y.sum(0).tolist()[0]
+        if self.how == "after another":
+            return x * (2 + y.sum().item())
+        return x * float(y.sum())
+
+
+READS = [("float", True), ("after another", True), ("list", True), ("float", False), ("after another", False)]
+"""How a number is read, and whether from a plain tensor."""
+
+
+def scaled(how: str, is_plain: bool, layout: Placement) -> Call:
+    with fake_mesh_world((4,), ("tp",), rank=1) as mesh:
+        last = RowwiseParallel(output_layouts=layout, use_local_output=is_plain)
+        model = parallelize_module(Scaled(how), mesh, {"up": ColwiseParallel(), "down": last}).requires_grad_(False)
+        for parameter in model.parameters():  # the fake process group leaves them as memory was
+            parameter.to_local().copy_(
+                torch.linspace(-0.7, 0.9, parameter.to_local().numel()).view_as(parameter.to_local())
+            )
+        call = compiled(model)
+        call(2)
+    return call
+
+
+@pytest.mark.parametrize("number", range(len(READS)))
+def test_a_number_is_not_read_from_a_partial_sum(number: int) -> None:
+    with pytest.raises(verifycompile.RefinementError) as raised:
+        scaled(*READS[number], Partial())
+    (finding,) = raised.value.report.findings
+    assert finding.code == "VC101"
+    assert finding.impl_location is not None
+    assert finding.impl_location.file == __file__
+    assert re.fullmatch(
+        r"the number -?[\d.e-]+ is read from a partial sum between two graphs: each rank reads its own part"
+        if READS[number][1]
+        else r"a number is read from a DTensor that is a partial sum: each rank reads its own part",
+        finding.message,
+    )
+
+
+@pytest.mark.parametrize("number", range(len(READS)))
+def test_a_number_is_read_from_the_whole(number: int) -> None:
+    scaled(*READS[number], Replicate())
 
 
 def test_on_unproved_warns(block: nn.Module) -> None:
@@ -241,6 +306,7 @@ def test_nothing_is_said_of_what_the_user_calls_uncompiled(block: nn.Module) -> 
 FLAG = """
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))

@@ -77,6 +77,11 @@ class Frame:
         """True for the rest of a function after a graph break."""
         return self.code.co_name.startswith("torch_dynamo_resume_in")
 
+    @property
+    def resumed_line(self) -> int:
+        """Of such a rest, the line of the graph break."""
+        return int(self.code.co_name.rpartition("_at_")[2])
+
 
 @dataclasses.dataclass(frozen=True)
 class TracedFrame:

@@ -6,6 +6,7 @@ nothing once the tensor was written to. (An attribute of the tensor would be sto
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
@@ -53,6 +54,9 @@ class _Kept:
 
 
 _KEPT: MutableMapping[torch.Tensor, _Kept] = WeakTensorKeyDictionary()
+_PARTS: collections.deque[torch.Tensor] = collections.deque(maxlen=16)
+"""Values of the last partial sums, which live no longer where a number was read from them."""
+_READABLE = 4096
 
 
 def keeping_layouts(compiled: Callable[..., Any], layouts: Mapping[int, ReturnedLayout]) -> Callable[..., Any]:
@@ -73,6 +77,8 @@ def keeping_layouts(compiled: Callable[..., Any], layouts: Mapping[int, Returned
             is_plain = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
             if is_plain and (is_first or not layout.is_partial):
                 total = _total(value) if layout.is_partial else None
+                if layout.is_partial and value.numel() <= _READABLE:
+                    _PARTS.append(value.detach().flatten().clone())
                 _KEPT[value] = _Kept(layout, _version(value), total)
         is_first = False
         return results
@@ -91,6 +97,18 @@ def returned_layout(value: object) -> ReturnedLayout | None:
         return kept.layout
     with real_tensors():
         return kept.layout if torch.equal(kept.total, _total(value)) else None
+
+
+def parts_that_hold(number: float) -> bool:
+    """Whether a partial sum of a graph of the call in progress holds the number; NaN counts as one number."""
+    with real_tensors():
+        same = [values.isnan() if number != number else values == number for values in _PARTS]  # noqa: PLR0124
+        return any(bool(found.any()) for found in same)
+
+
+def forget_parts() -> None:
+    """Another call is compiled from its beginning."""
+    _PARTS.clear()
 
 
 def is_argument_of_resumed(frame: Frame, name: str) -> bool:
