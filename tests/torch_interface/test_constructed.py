@@ -176,3 +176,18 @@ def test_a_class_is_recorded_with_what_it_constructs() -> None:
     Kind.heads = 1
     assert values(unseen) == {}
     assert values(seen) == {"heads": 8}
+
+
+def test_objects_are_not_asked_for_their_length() -> None:
+    """It is their own code that would answer: torch's script objects raise an error."""
+
+    class Uncountable:
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = Uncountable()
+
+    assert isinstance(Holds().held, Uncountable)

@@ -169,7 +169,7 @@ def _snapshot(value: object, depth: int) -> object:
     if (
         depth == 0
         or isinstance(value, _NO_PLAIN_OBJECT)
-        or len(cast(Any, value) if hasattr(value, "__len__") else ()) > _LONG
+        or (isinstance(value, list | tuple | dict) and len(cast(Any, value)) > _LONG)
     ):
         return MISSING
     if isinstance(value, list | tuple):
