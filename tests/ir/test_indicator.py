@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
-from verifycompile.ir.algebra import multiply_views
+from verifycompile.ir.algebra import iota, multiply_views
 from verifycompile.ir.indicator import NOT, both, either, equal, is_indicator, less, less_equal, negate
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
@@ -74,3 +76,12 @@ def test_what_is_no_indicator() -> None:
     assert is_indicator(pool.constant(as_scalar(1), ()))
     with pytest.raises(ValueError, match="negation of a value that is not an indicator"):
         negate(pool, a)
+
+
+@pytest.mark.parametrize(
+    ("number", "possible"), [(-1, False), (0, True), (3, True), (4, False), (Fraction(1, 2), False)]
+)
+def test_a_counter_meets_the_numbers_that_it_counts_and_no_others(number: Fraction, possible: bool) -> None:
+    pool = TermPool()
+    met = equal(pool, iota(pool, 4), pool.constant(Fraction(number), (4,)))
+    assert met.is_zero is not possible
