@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -223,6 +224,16 @@ def test_a_build_that_fails() -> None:
         report_on(build)
     assert str(wrong.value) == (
         "error[VC306]: option `build` failed when it was called for this rank: RuntimeError: no such file"
+    )
+
+
+def test_a_build_that_reads_a_variable_of_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    with fake_world(WORLD), pytest.raises(UsageError) as wrong:
+        report_on(lambda: Activation(lambda: int(os.environ["SLURM_PROCID"])))
+    assert "whose value on other ranks is not known here: ask for the rank instead." in str(wrong.value)
+    assert "option `build` reads `os.environ['SLURM_PROCID']` in `<lambda>` (test_build_differences.py:" in str(
+        wrong.value
     )
 
 

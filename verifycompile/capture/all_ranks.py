@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch.fx
 
-from verifycompile.capture.as_ranks import AsRanks, Built, relocated
+from verifycompile.capture.as_ranks import AsRanks, Built, relocated, unknown_variables
 from verifycompile.capture.boundaries import Boundary, boundary_of, require_one_boundary
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import Differences, DifferentGraphsError, compare, generalize, needed_cuts
@@ -18,7 +18,6 @@ from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.tidy import without_copies
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, Program
-from verifycompile.torch_interface.acting_rank import acted_variables
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.mesh import mixed_radix, own_rank
 from verifycompile.torch_interface.observation import Read
@@ -71,7 +70,7 @@ def for_all_ranks(
     if not reads and not export_reads and not isinstance(others, Built):
         return ForAllRanks(root)
     graph = exported.joint.graph
-    unknown = () if isinstance(others, Built) else _unknown_variables(reads)
+    unknown = unknown_variables(reads)
     if own_rank() not in mesh.ranks or unknown:
         return ForAllRanks(root, rank_constant_blockers(graph, unknown or reads, export_reads))
 
@@ -167,12 +166,6 @@ def _generalized(found: Mapping[int, _Captured], root: Root) -> Root:
     return finer
 
 
-def _unknown_variables(reads: tuple[Read, ...]) -> tuple[Read, ...]:
-    """Reads of environment variables whose values on other ranks are not known."""
-    known = [f"os.environ['{name}']" for name in acted_variables(own_rank())]
-    return tuple(read for read in reads if read.reader.startswith("os.environ[") and read.reader not in known)
-
-
 def as_each_rank(
     root: Root, reads: tuple[Read, ...], others: AsRanks, capture: Callable[[TracedFrame], Program]
 ) -> tuple[Program, ...]:
@@ -185,9 +178,9 @@ def as_each_rank(
     if len(mesh.ranks) > EACH_UP_TO or own_rank() not in mesh.ranks:
         return ()
     assumptions: tuple[str, ...] = ()
+    if unknown_variables(reads):
+        return ()
     if not isinstance(others, Built):
-        if _unknown_variables(reads):
-            return ()
         count = len(mesh.ranks)
         assumptions = (f"the program was captured as each of its {count} ranks, with the objects of this one",)
     programs: dict[int, Program] = {}

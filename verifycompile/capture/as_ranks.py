@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -15,10 +15,11 @@ from torch import nn
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.meshes import Root
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.acting_rank import acting_as, groups_of_its_own
+from verifycompile.torch_interface.acting_rank import acted_variables, acting_as, groups_of_its_own
 from verifycompile.torch_interface.dynamo import Frame, with_callable
 from verifycompile.torch_interface.globalize import Relocator
-from verifycompile.torch_interface.observation import rank_reads_ignored
+from verifycompile.torch_interface.mesh import own_rank
+from verifycompile.torch_interface.observation import Read, ReadKind, listed_reads, rank_reads_ignored
 from verifycompile.torch_interface.tensors import of_acting_rank
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
@@ -70,7 +71,7 @@ def called(build: Build, when: str) -> Callable[..., Any]:
     """
     numbers = random.getstate()
     try:
-        with rank_reads_ignored(), torch.random.fork_rng(devices=()):
+        with rank_reads_ignored(), listed_reads() as asked, torch.random.fork_rng(devices=()):
             made: object = build()
     except UsageError:
         raise
@@ -79,10 +80,22 @@ def called(build: Build, when: str) -> Callable[..., Any]:
         raise UsageError("VC306", text) from error
     finally:
         random.setstate(numbers)
+    unknown = [read for read in unknown_variables(asked) if not read.installed]
+    if unknown:
+        where = "whose value on other ranks is not known here: ask for the rank instead"
+        text = f"option `build` reads {unknown[0]}, {where}."
+        raise UsageError("VC306", text)
     if not callable(made):
         text = f"option `build` must make the parallel model; it made a value of type `{type(made).__name__}` {when}."
         raise UsageError("VC306", text)
     return made
+
+
+def unknown_variables(reads: Iterable[Read]) -> tuple[Read, ...]:
+    """Reads of environment variables whose values on other ranks are not known."""
+    known = [f"os.environ['{name}']" for name in acted_variables(own_rank())]
+    of_rank = (read for read in reads if read.kind is ReadKind.RANK)
+    return tuple(read for read in of_rank if read.reader.startswith("os.environ[") and read.reader not in known)
 
 
 def frame_with_model(frame: Frame, model: Callable[..., Any]) -> Frame:
