@@ -10,6 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 _NUMBERS: dict[str, tuple[type, type]] = {
     "SymInt": (int, torch.SymInt),
@@ -29,10 +31,21 @@ class RecordedValues:
     def number(self, kind: str, expression: sympy.Basic) -> Any:
         """A ``SymInt``, ``SymFloat`` or ``SymBool`` of this expression."""
         plain, symbolic = _NUMBERS[kind]
-        symbols = expression.free_symbols
-        known = [(symbol, sympy.Integer(self._hints[str(symbol)])) for symbol in symbols if str(symbol) in self._hints]
-        hint = plain(expression.subs(known)) if len(known) == len(symbols) else None
+        symbols = [symbol for symbol in expression.free_symbols if isinstance(symbol, sympy.Symbol)]
+        for symbol in symbols:
+            self._declare(symbol)
+        known = {s: self._environment.backed_var_to_val.get(s) for s in symbols}
+        hint = None if None in known.values() else plain(expression.xreplace(known))
         return symbolic(SymNode(expression, self._environment, plain, hint))
+
+    def _declare(self, symbol: sympy.Symbol) -> None:
+        """Let the environment know a symbol as torch does one that it makes: its range, and its number."""
+        if symbol in self._environment.var_to_range:
+            return
+        lower = 0 if symbol.is_nonnegative or symbol.is_integer else -int_oo
+        self._environment.var_to_range[symbol] = ValueRanges(lower, int_oo)  # type: ignore[assignment]
+        if str(symbol) in self._hints:
+            self._environment.backed_var_to_val[symbol] = sympy.Integer(self._hints[str(symbol)])
 
     def tensor(self, shape: Sequence[Any], stride: Sequence[Any], offset: Any, dtype: torch.dtype) -> torch.Tensor:
         """A fake tensor of the CPU."""
