@@ -86,13 +86,40 @@ def test_ranks_may_compile_frames_in_another_order_and_stages_other_frames() -> 
 
 def test_a_rank_need_not_recompile_when_another_does() -> None:
     def run(channel: Channel) -> Answer:
+        channel.begin(FRAME)
         first = channel.answers(channel.publish(FRAME, range(2), "same"), "same", 30)
         if channel.rank == 1:
             return first
-        return channel.answers(channel.publish(FRAME, range(2), "same"), "same", 30)
+        channel.begin(FRAME)
+        return channel.answers(channel.publish(FRAME, range(2), "same"), "same", 0.2)
 
     answers, _ = in_threads(2, run)
     assert answers[0] == answers[1] == Answer({0: "same", 1: "same"})
+
+
+def test_what_was_the_same_once_may_differ_the_next_time() -> None:
+    def run(channel: Channel) -> Answer:
+        for digest in ("same", "other" if channel.rank == 1 else "same"):
+            channel.begin(FRAME)
+            answer = channel.answers(channel.publish(FRAME, range(2), digest), digest, 30)
+        return answer
+
+    answers, _ = in_threads(2, run)
+    assert answers[0] == answers[1] == Answer({0: "same", 1: "other"})
+
+
+def test_after_a_capture_that_failed_on_one_rank_the_numbers_are_equal_again() -> None:
+    def run(channel: Channel) -> Answer:
+        channel.begin(FRAME)
+        if channel.rank == 1:
+            channel.stop(FRAME, "its capture fails")
+        else:
+            channel.answers(channel.publish(FRAME, range(2), "first"), "first", 30)
+        channel.begin(FRAME)
+        return channel.answers(channel.publish(FRAME, range(2), "second"), "second", 30)
+
+    answers, _ = in_threads(2, run)
+    assert answers[0] == answers[1] == Answer({0: "second", 1: "second"})
 
 
 def test_what_a_rank_gives_the_others_take() -> None:

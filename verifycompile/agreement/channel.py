@@ -26,14 +26,13 @@ _SHORTEST, _LONGEST = 0.001, 0.02
 class Question:
     """One frame that was captured for the ``number``-th time. ``key``: of the frame among these ranks.
 
-    ``attempt``: how often this rank has begun to capture the frame, for whichever ranks.
+    Captures that failed count too, so that the ranks' numbers stay equal.
     """
 
     frame: str
     ranks: tuple[int, ...]
     key: str
     number: int
-    attempt: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,38 +53,35 @@ class Channel:
     def __init__(self, store: Store, rank: int) -> None:
         self._store = store
         self.rank = rank
-        self._attempts: collections.Counter[str] = collections.Counter()
-        self._numbers: collections.Counter[str] = collections.Counter()
+        self._begun: collections.Counter[str] = collections.Counter()
         self._published: set[str] = set()
 
     def begin(self, frame: str) -> None:
         """This rank begins to capture ``frame``."""
-        self._attempts[frame] += 1
+        self._begun[frame] += 1
 
     def stop(self, frame: str, reason: str) -> None:
         """This rank has no program of ``frame``, and says why, so that nobody waits for it."""
-        key = self._stopped(frame, self.rank, self._attempts[frame])
+        key = self._stopped(frame, self.rank, self._begun[frame])
         self._store.set(key, reason)
         self._store.add(self._any_stopped(frame), 1)
 
     def publish(self, frame: str, ranks: Sequence[int], digest: str) -> Question:
         """Write this rank's digest."""
         key = f"{_PREFIX}/{_short(f'{frame} {list(ranks)}')}"
-        number = self._numbers[key]
-        self._numbers[key] += 1
+        number = self._begun[frame]
         self._store.set(f"{key}/{number}/digest/{self.rank}", digest)
         if f"{key}/{digest}" not in self._published:
             self._published.add(f"{key}/{digest}")
             self._store.add(f"{key}/same/{digest}", 1)
         self._store.add(f"{key}/{number}/same/{digest}", 1)
         self._store.add(f"{key}/{number}/answered", 1)
-        return Question(frame, tuple(ranks), key, number, self._attempts[frame])
+        return Question(frame, tuple(ranks), key, number)
 
     def answers(self, question: Question, digest: str, seconds: float) -> Answer:
         """The digests of all ranks. Waits up to ``seconds`` for those that have not written theirs.
 
-        A rank that wrote the same digest when it captured the frame another time agrees too: ranks need not recompile
-        at the same time.
+        Ranks need not recompile at the same time: a rank that has not, and wrote the same digest before, agrees too.
         """
         key, number, ranks = question.key, question.number, question.ranks
         deadline = time.monotonic() + seconds
@@ -95,10 +91,10 @@ class Channel:
                 return Answer(dict.fromkeys(ranks, digest))
             if self._store.add(f"{key}/{number}/answered", 0) >= len(ranks):
                 return Answer({rank: self._digest(question, rank) for rank in ranks})
-            if self._store.add(f"{key}/same/{digest}", 0) >= len(ranks):
-                return Answer(dict.fromkeys(ranks, digest))
             stopped = self._reasons(question) if self._store.add(self._any_stopped(question.frame), 0) else {}
             if stopped or time.monotonic() > deadline:
+                if not stopped and self._store.add(f"{key}/same/{digest}", 0) >= len(ranks):
+                    return Answer(dict.fromkeys(ranks, digest))
                 missing = [rank for rank in ranks if not self._has_answered(question, rank)]
                 if missing:
                     reasons = {rank: stopped.get(rank, f"no answer within {seconds:.0f} s") for rank in missing}
@@ -143,12 +139,12 @@ class Channel:
         return self._store.get(f"{question.key}/{question.number}/digest/{rank}").decode()
 
     def _reasons(self, question: Question) -> dict[int, str]:
-        """Ranks that stopped at the same attempt to capture the frame, and why."""
-        keys = {rank: self._stopped(question.frame, rank, question.attempt) for rank in question.ranks}
+        """Ranks that stopped when they captured the frame for the same time, and why."""
+        keys = {rank: self._stopped(question.frame, rank, question.number) for rank in question.ranks}
         return {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
 
-    def _stopped(self, frame: str, rank: int, attempt: int) -> str:
-        return f"{_PREFIX}/{_short(frame)}/stopped/{attempt}/{rank}"
+    def _stopped(self, frame: str, rank: int, number: int) -> str:
+        return f"{_PREFIX}/{_short(frame)}/stopped/{number}/{rank}"
 
     def _any_stopped(self, frame: str) -> str:
         return f"{_PREFIX}/{_short(frame)}/stopped"
