@@ -22,7 +22,7 @@ from verifycompile.certificate.storage import StorageError
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Program
+from verifycompile.program import Blocker, OutputKind, Program
 from verifycompile.question import Provenance, Question
 from verifycompile.rank_verification import verify_captured
 from verifycompile.verification import verify_programs
@@ -117,9 +117,13 @@ def _minority(digests: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def _reconciled(conversation: Conversation, captured: Captured, options: Options) -> Report:
-    spec, implementation = captured.spec, captured.implementation
     said = conversation.everybody("parts", captured.parts)
-    messages = [*_held_messages(said), *_option_messages(said)]
+    spec = dataclasses.replace(captured.spec, assumptions=_assumptions(said, "spec"))
+    own = captured.implementation.own
+    assert own is not None
+    taken = (*own.unless_compared, *_assumptions(said, "implementation"))
+    implementation = dataclasses.replace(captured.implementation, assumptions=taken)
+    messages = [*_held_messages(said), *_option_messages(said), *_blocker_messages(said)]
     node: torch.fx.Node | None = None
     specs = {rank: item["spec"] for rank, item in said.items()}
     if len(set(specs.values())) > 1:
@@ -147,6 +151,12 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
         message = f"the ranks run programs that differ, and rank {rank} cannot say what it runs: {text}."
         return common or blocked(spec, implementation, options, [message])
     each = _read_all({rank: Written(item["data"], item["places"]) for rank, item in alone.items()}, captured)
+    known = {output.name for output in spec.outputs}
+    for rank, program in zip(alone, each, strict=True):
+        added = next((o for o in program.outputs if o.kind is OutputKind.VALUE and o.name not in known), None)
+        if added is not None:
+            message = f"rank {rank} returns `{added.name}`, which the spec does not."
+            return blocked(spec, implementation, options, [message], added.node)
     whole = dataclasses.replace(each[0], ranks=tuple(each), provenance=Provenance.OBSERVED)
     return verify_captured(spec, whole, options)
 
@@ -188,6 +198,11 @@ def _read_all(written: Mapping[int, Written], captured: Captured) -> list[Progra
         raise NoAnswerError(f"the ranks run programs that differ, and they cannot be exchanged: {error}") from error
 
 
+def _assumptions(said: Mapping[int, Parts], what: str) -> tuple[str, ...]:
+    """What is assumed on any rank: all ranks say the same."""
+    return tuple(dict.fromkeys(text for rank in sorted(said) for text in said[rank]["assumptions"][what]))
+
+
 def _held_messages(said: Mapping[int, Parts]) -> list[str]:
     messages: list[str] = []
     first, *others = sorted(said)
@@ -199,6 +214,12 @@ def _held_messages(said: Mapping[int, Parts]) -> list[str]:
                 "numbers in it; say how it is laid out with `param_placements`, or give all ranks the same."
             )
     return messages
+
+
+def _blocker_messages(said: Mapping[int, Parts]) -> list[str]:
+    """Where the program does not correspond to the spec on some ranks alone."""
+    common = set.intersection(*(set(item["blockers"]) for item in said.values()))
+    return [f"on rank {rank}: {text}" for rank in sorted(said) for text in said[rank]["blockers"] if text not in common]
 
 
 def _option_messages(said: Mapping[int, Parts]) -> list[str]:

@@ -60,7 +60,7 @@ def captured_in_job(frame: Frame) -> Generator[Channel | None]:
         yield channel
     except Exception as error:
         text = str(error).strip().partition("\n")[0] or type(error).__name__
-        channel.stop(name, f"it stopped with {text}")
+        channel.stop(name, f"it stopped with {text.rstrip('.')}")
         raise
 
 
@@ -89,13 +89,16 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
         return verify_captured(spec, implementation, options)
     seconds = waiting_time() + spec.seconds + implementation.seconds
     written = write_captured(implementation)
-    parts = {
+    parts: dict[str, Any] = {
         "program": digest_of([item.digest for item in written]),
-        "spec": write(spec).digest,
+        "spec": write(dataclasses.replace(spec, blockers=())).digest,
+        "blockers": [blocker.message for blocker in spec.blockers],
+        "returned": own.returned,
         "held": held_digests(implementation, own),
         "options": _options(options),
     }
     digest = digest_of(parts)
+    parts["assumptions"] = {"spec": spec.assumptions, "implementation": as_compared(implementation, own).assumptions}
     question = channel.publish(own.frame, ranks, digest)
     answer = channel.answers(question, digest, seconds)
     if answer.absent:

@@ -100,7 +100,8 @@ class _Comparison:
             if node.op == "get_attr" and not self._same_attribute(first, rank, graph, node):
                 raise self._different(first, rank, f"holds another constant `{node.target}` than", "")
             if _description(node.meta.get("val")) != _description(first.meta.get("val")):
-                raise self._different(first, rank, f"makes a value of {_shown(node)} where", f"makes {_shown(first)}")
+                theirs, ours = (_shown(item.meta.get("val")) for item in (node, first))
+                raise self._different(first, rank, f"makes {theirs} where", f"makes {ours}")
             twins[node] = first
         _write_defaults(nodes)
         self._argument(first, ("args",), [node.args for node in nodes])
@@ -206,9 +207,12 @@ def _description(value: object) -> object:
     return type(value).__name__
 
 
-def _shown(node: torch.fx.Node) -> str:
-    value = node.meta.get("val")
-    return f"{value.dtype}{[str(size) for size in value.shape]}" if isinstance(value, torch.Tensor) else str(value)
+def _shown(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}[{', '.join(str(size) for size in value.shape)}]"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_shown(item) for item in value)})"
+    return type(value).__name__
 
 
 def linear(numbers: Numbers, ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, tuple[int, ...]] | None:

@@ -20,7 +20,7 @@ from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
-from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of
+from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, returned_at
 from verifycompile.capture.outer import outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
@@ -154,6 +154,7 @@ def capture_traced(
             axes=axes_spoken_of(traced, program, found, around),
             held=held_tensors(hooked.exported, outer),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
+            returned=returned_at(hooked.exported),
             alone=alone,
         ),
         seconds=time.perf_counter() - start,

@@ -16,6 +16,7 @@ from verifycompile.capture.names import SourcePath
 from verifycompile.program import Program, Role
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, source_name
 from verifycompile.torch_interface.outer import Outer
+from verifycompile.torch_interface.returned_values import Constant
 
 
 def identity_of(frame: Frame) -> str:
@@ -64,3 +65,11 @@ def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
         if name.role in (Role.PARAMETER, Role.BUFFER) or outside:
             held[name.name] = value
     return held
+
+
+def returned_at(exported: Export) -> tuple[str, ...]:
+    """What the frame returns and leaves in objects: the place of each output, and of each result that is no tensor."""
+    tensors = [f"{place}: {name}" for place, name in exported.places.items()]
+    leaves = exported.traced.left_behind.returned.items()
+    others = [f"{place}: {leaf.value!r}" for place, leaf in leaves if isinstance(leaf, Constant)]
+    return (*tensors, *others)

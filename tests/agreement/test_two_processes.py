@@ -1,0 +1,104 @@
+"""Two gloo processes that capture the same, or not: both are told the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, list[Any]]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "VERIFYCOMPILE_RANKS_TIMEOUT": "60"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def same_on_both(found: list[Any]) -> Any:
+    assert found[0] == found[1]
+    return found[0]
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(SCRIPT.read_text().splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize("name", ["alike", "rows of the rank", "alike again"])
+def test_right_programs_verify_on_both_ranks(answers: dict[str, list[Any]], name: str) -> None:
+    found = same_on_both(answers[name])
+    assert found["verdict"] == "verified", found["text"]
+    assert "; 2 ranks compared" in found["text"]
+    assert "every rank runs the graph" not in found["text"]
+
+
+def test_what_a_constructor_computed_wrongly_of_the_rank_is_refuted(answers: dict[str, list[Any]]) -> None:
+    found = same_on_both(answers["rows of no rank"])
+    assert found["verdict"] == "refuted"
+    assert found["differing"] == [1]
+
+
+def test_an_activation_chosen_by_rank_is_refuted_at_its_line(answers: dict[str, list[Any]]) -> None:
+    found = same_on_both(answers["activation"])
+    assert found["verdict"] == "refuted"
+    assert found["findings"][0]["line"] == line_of("return self.down(self.activation")
+
+
+def test_without_a_spec_the_ranks_recover_other_specs(answers: dict[str, list[Any]]) -> None:
+    found = same_on_both(answers["activation without a spec"])
+    line = line_of("return self.down(self.activation")
+    assert found["verdict"] == "unproved"
+    assert found["findings"][0]["code"] == "VC208"
+    assert found["findings"][0]["message"] == (
+        "ranks 0 and 1 were compared with specs that differ: rank 1 calls `aten.gelu.default` where rank 0 calls "
+        f"`aten.relu.default` (line {line}); pass the same single-device program on all ranks as the option `spec`."
+    )
+    assert found["findings"][0]["line"] == line
+
+
+def test_a_buffer_that_differs_by_rank_is_found(answers: dict[str, list[Any]]) -> None:
+    found = same_on_both(answers["buffer"])
+    assert found["verdict"] == "unproved"
+    assert found["findings"][0]["message"] == (
+        "`scale` is taken to be the same tensor on every rank, and ranks 0 and 1 hold other numbers in it; say how it is "
+        "laid out with `param_placements`, or give all ranks the same."
+    )
+
+
+def test_a_rank_whose_capture_fails_is_named_with_its_reason(answers: dict[str, list[Any]]) -> None:
+    first, second = answers["failing"]
+    assert second["verdict"] == "usage error"
+    assert first["verdict"] == "unproved"
+    assert first["findings"][0]["message"] == (
+        "a rank that runs this program has not said what it captured: rank 1: it stopped with error[VC303]: the model "
+        "does not run on these inputs."
+    )
+
+
+def test_a_rank_that_does_not_answer_is_named(answers: dict[str, list[Any]]) -> None:
+    first, second = answers["alone"]
+    assert second is None
+    assert first["verdict"] == "unproved"
+    assert first["findings"][0]["message"].startswith(
+        "a rank that runs this program has not said what it captured: rank 1: no answer within "
+    )
+
+
+def test_when_one_rank_compiles_another_program_both_stop_with_the_same_report(answers: dict[str, list[Any]]) -> None:
+    assert same_on_both(answers["compiled 0"])["verdict"] == "ran"
+    found = same_on_both(answers["compiled 1"])
+    assert found["verdict"] == "refuted"
+    assert f"two_ranks.py:{line_of('return self.down(self.activation')}" in found["text"]
