@@ -19,7 +19,7 @@ from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
-from verifycompile.capture.meshes import Root, resolve_coordinates, resolve_groups, root_mesh
+from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, returned_at
 from verifycompile.capture.outer import outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
@@ -105,6 +105,7 @@ def capture_traced(
         hooked, is_general = _hooked_somehow(traced, options)
     traced_reads = _of_the_rank((*reads_of_trace(traced.context, ReadKind.RANK), *asked))
     graph = hooked.exported.joint.graph
+    check_named_mesh(traced, options, outer.meshes)
     root = root_mesh(traced, graph, options, around)
     others = _as_ranks(traced, options, remake)
     if is_general:

@@ -19,6 +19,7 @@ from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_coordinate,
     axes_of_line,
+    describe_mesh,
     group_ranks,
     has_world,
     mesh_group_ranks,
@@ -83,6 +84,26 @@ def root_mesh(
     refined = refine(base, lines)
     parts = () if named is None else _parts_of(named, meshes)
     return Root(RootMesh(named, parts, refined.mesh), refined, tuple(lines), assumptions)
+
+
+def check_named_mesh(traced: TracedFrame, options: Options, of_wrappers: Sequence[DeviceMesh]) -> None:
+    """Raises ``UsageError`` VC310 where the option ``mesh`` is none of those that the program lies on.
+
+    ``of_wrappers``: meshes that data-parallel wrappers around the program were given.
+    """
+    named = options.mesh
+    roots = list(dict.fromkeys(root_of(mesh) for mesh in (*meshes_of(traced), *of_wrappers)))
+    if named is None or not roots or named in roots:
+        return
+    root = root_of(named)
+    if root in roots and named.size() == root.size():
+        return  # Its ranks under other axes.
+    if root in roots:
+        problem = f"is the part {_text(describe_mesh(named))} of {_text(describe_mesh(root))}; name the whole mesh"
+    else:
+        others = "; ".join(_text(describe_mesh(mesh)) for mesh in roots)
+        problem = f"is {_text(describe_mesh(named))}, but the program's DTensors and wrappers lie on {others}"
+    raise UsageError("VC310", f"option `mesh` does not apply: it {problem}.")
 
 
 def _parts_of(root: DeviceMesh, meshes: Sequence[DeviceMesh]) -> tuple[DeviceMesh, ...]:

@@ -24,7 +24,7 @@ from verifycompile.capture.layouts import (
     normalize,
 )
 from verifycompile.capture.meshes import Root
-from verifycompile.capture.names import tensors_of_modules
+from verifycompile.capture.option_names import TENSOR_ROLES, OptionNames, check_axes, check_outputs
 from verifycompile.capture.outer import OuterGradient
 from verifycompile.capture.samples import Samples
 from verifycompile.capture.sizes import substitute
@@ -37,7 +37,6 @@ from verifycompile.torch_interface.returned import ReturnedLayout, is_argument_o
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
-_TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +78,7 @@ class PlacedBoundary:
         self._fed_layouts = layouts_of_from_local(exported, root.mesh)
         self._between: dict[str, ReturnedLayout] = {}
         self._returned: list[str] = []
+        self._unknown_here: tuple[str, ...] = ()
         self._dtensors = {
             exported.names[flat.index].name
             for flat in exported.joint.inputs
@@ -88,13 +88,16 @@ class PlacedBoundary:
     def inputs(self) -> tuple[ProgramInput, ...]:
         """Every placeholder of the joint graph, in order. Raises ``UsageError`` VC303, VC305 and VC306."""
         inputs = tuple(self._input(flat) for flat in self._exported.joint.inputs)
-        self._check_option_names(inputs)
+        names = OptionNames(self._exported, inputs, self._own_names, self._options)
+        names.check(self._refined)
+        self._unknown_here = tuple(names.unknown_here)
         return inputs
 
     def outputs(self, inputs: Sequence[ProgramInput]) -> tuple[ProgramOutput, ...]:
         """Every tensor that the joint graph returns, in order, then outputs that are an input itself."""
-        by_name = {item.name: item for item in inputs if item.role in _TENSOR_ROLES}
+        by_name = {item.name: item for item in inputs if item.role in TENSOR_ROLES}
         outputs: list[ProgramOutput] = []
+        dtensors: dict[str, Layout] = {}
         for position, flat in enumerate(self._exported.joint.outputs):
             for kind, name in output_names(self._exported, flat):
                 placements, declared = self._requirement(flat, kind, name, by_name)
@@ -108,14 +111,10 @@ class PlacedBoundary:
                     flat.node, kind, name, position, placements, declared, open_axes, mean, flat.requires_grad
                 )
                 outputs.append(output if flat.layout is None else _as_dtensor(output, flat.layout))
+                if flat.layout is not None and kind is OutputKind.VALUE:
+                    dtensors[name] = flat.layout
         outputs.extend(passed_through_outputs(self._exported))
-        known = {output.name for output in outputs if output.kind is OutputKind.VALUE}
-        unknown = sorted(set(self._options.out_placements) - known)
-        if unknown:
-            raise UsageError(
-                "VC306",
-                f"option `out_placements` names `{unknown[0]}`; the outputs are {_listed(sorted(known))}.",
-            )
+        check_outputs(outputs, dtensors, self._options)
         return tuple(outputs)
 
     def _input(self, flat: Flat) -> ProgramInput:
@@ -192,10 +191,11 @@ class PlacedBoundary:
     def assumptions(self) -> tuple[str, ...]:
         """What was taken from the graphs before. Call it after ``inputs``."""
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
-        return self._samples.assumptions() + tuple(
+        returned = (
             f"`{name}` is placed ({layout}), as the graph before a graph break returned it"
             for name, layout in layouts.items()
         )
+        return (*self._samples.assumptions(), *self._unknown_here, *returned)
 
     def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
         whole = tuple(size_of(size) for size in layout.global_shape)
@@ -305,6 +305,14 @@ class PlacedBoundary:
         others = placements if outer is None else outer.around(placements)
         if declared:
             others = self._checked(name, declared, len(layout.global_shape))
+            differing = [axis for axis in own_axes if others[axis] != placements[axis]]
+            if differing:
+                axis = self._mesh.axes[differing[0]].name
+                raise UsageError(
+                    "VC310",
+                    f"option `grad_placements` does not apply to `{owner_name}` on mesh axis `{axis}`: its gradient is "
+                    f"a DTensor, placed {placements[differing[0]]} there.",
+                )
         merged = tuple(
             own if axis in own_axes else other for axis, (own, other) in enumerate(zip(placements, others, strict=True))
         )
@@ -312,15 +320,9 @@ class PlacedBoundary:
         return merged, f"DTensor metadata and {other}"
 
     def _checked(self, name: str, placements: Placements, ndim: int) -> Placements:
-        named = self._refined.named.axes
-        if len(placements) == len(named):
+        check_axes("", name, placements, self._refined)
+        if len(placements) == len(self._refined.named.axes):
             placements = tuple(item for item, parts in zip(placements, self._refined.parts, strict=True) for _ in parts)
-        elif len(placements) != len(self._mesh.axes):
-            axes = ", ".join(axis.name for axis in named)
-            raise UsageError(
-                "VC303",
-                f"`{name}` has {len(placements)} placements, but the mesh has {len(named)} axes ({axes}).",
-            )
         check_kinds(name, placements)
         return normalize(placements, ndim)
 
@@ -328,40 +330,6 @@ class PlacedBoundary:
         if blocked.code == "VC303":
             raise UsageError(blocked.code, blocked.message)
         self.blockers.append(dataclasses.replace(blocked.blocker(), node=node))
-
-    def _check_option_names(self, inputs: Sequence[ProgramInput]) -> None:
-        if self._exported.traced.frame.is_resumption:
-            return
-        plain = [
-            self._own_names.get(item.name, item.name)
-            for item, flat in zip(inputs, self._exported.joint.inputs, strict=True)
-            if item.role in _TENSOR_ROLES and flat.layout is None
-        ]
-        roles = {self._own_names.get(item.name, item.name): item.role for item in inputs}
-        arguments = [name for name in plain if roles[name] is Role.INPUT]
-        parameters = [name for name in plain if roles[name] is not Role.INPUT]
-        tensors = [name for name, role in roles.items() if role in _TENSOR_ROLES]
-        unused = set(self._exported.traced.frame.locals)
-        unread = tensors_of_modules(self._exported.traced.frame.locals.values())
-        # The rest of a broken program has inputs of its own.
-        named = () if self._exported.traced.is_broken else self._options.in_placements
-        for name in named:
-            if name not in arguments and name.split(".")[0] not in unused:
-                raise UsageError(
-                    "VC306",
-                    f"option `in_placements` names `{name}`; the plain tensor inputs are {_listed(sorted(arguments))}.",
-                )
-        for option, patterns, candidates in (
-            ("param_placements", self._options.param_placements, parameters),
-            ("grad_placements", self._options.grad_placements, tensors),
-        ):
-            for pattern in patterns:
-                if not fnmatch.filter([*candidates, *unread], pattern):
-                    raise UsageError(
-                        "VC306",
-                        f"option `{option}`: nothing matches `{pattern}`; "
-                        f"the {'plain ' if candidates is parameters else ''}tensors are {_listed(sorted(candidates))}.",
-                    )
 
 
 def _means_of(layout: ReturnedLayout) -> frozenset[int]:
@@ -384,7 +352,3 @@ def by_pattern(values: Mapping[str, Placements], name: str) -> Placements | None
     if name in values:
         return values[name]
     return next((value for pattern, value in values.items() if fnmatch.fnmatchcase(name, pattern)), None)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) if names else "none"

@@ -38,7 +38,8 @@ class OuterReduction:
     ``kept``: those of the dimensions over which this step leaves the gradient as each rank's own, since ``setting``
     switched its reduction off; a later step reduces what was accumulated. ``casts``: dtypes that the wrapper computes
     or communicates in. ``unknown``: why nothing can be said of the gradient, empty where the contract is understood.
-    ``gathers``: the wrapper holds the parameters in shards and gathers them before use.
+    ``gathers``: the wrapper holds the parameters in shards and gathers them before use. ``of_group``: ``mesh`` was made
+    here, over the process group that the wrapper was given.
     """
 
     wrapper: str
@@ -50,6 +51,7 @@ class OuterReduction:
     casts: tuple[str, ...] = ()
     unknown: str = ""
     gathers: bool = False
+    of_group: bool = False
 
     @property
     def ranks(self) -> int:
@@ -84,6 +86,11 @@ class Outer:
     def contracts(self) -> tuple[OuterReduction, ...]:
         """Each once."""
         return tuple(dict.fromkeys((*self.reductions.values(), *self.around)))
+
+    @property
+    def meshes(self) -> tuple[DeviceMesh, ...]:
+        """The meshes that the user gave the wrappers."""
+        return tuple(dict.fromkeys(contract.mesh for contract in self.contracts if not contract.of_group))
 
     @property
     def is_parallel(self) -> bool:
@@ -163,6 +170,7 @@ def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
 def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDataParallel") -> OuterReduction:
     """What ``DistributedDataParallel`` does to the gradients that it manages, as it is set right now."""
     held = vars(wrapper).get("device_mesh")
+    of_group = not isinstance(held, DeviceMesh)
     mesh = held if isinstance(held, DeviceMesh) else mesh_of(wrapper.process_group)
     is_kept = not wrapper.require_backward_grad_sync
     casts: list[str] = []
@@ -177,7 +185,8 @@ def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDa
             hook_name = getattr(hook, "__qualname__", type(hook).__qualname__)
             unknown = f"its communication hook `{hook_name}` may do anything with the gradients"
     setting = f"{'set_requires_gradient_sync(False)' if name == 'replicate' else 'no_sync()'}" if is_kept else ""
-    return OuterReduction(name, mesh, (0,), "avg", (0,) if is_kept else (), setting, tuple(casts), unknown)
+    kept = (0,) if is_kept else ()
+    return OuterReduction(name, mesh, (0,), "avg", kept, setting, tuple(casts), unknown, of_group=of_group)
 
 
 _COMPRESSING = {
@@ -310,11 +319,12 @@ def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[l
     will_be._collect_params(module, ignored, {value for one in ignored for value in one.parameters()})
     settings = dict(state._init_kwargs)
     mesh, group = settings.get("device_mesh"), settings.get("process_group")
+    of_group = mesh is None
     if mesh is None:
         mesh = mesh_of(dist.distributed_c10d._get_default_group() if group is None else group)
     not_understood = [name for name in ("mixed_precision", "delay_all_reduce_named_params") if settings.get(name)]
     unknown = f"its argument `{not_understood[0]}` is not understood" if not_understood else ""
-    return list(will_be._param_list), OuterReduction("replicate", mesh, (0,), "avg", unknown=unknown)
+    return list(will_be._param_list), OuterReduction("replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group)
 
 
 FIRST_FSDP = (
