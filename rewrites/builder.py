@@ -27,7 +27,7 @@ from verifycompile.ir.pieces import (
     pieces_of,
     whole_dim_of_fresh,
 )
-from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, is_rounded, multiply, read
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply, read
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
@@ -129,7 +129,8 @@ class Builder:
             return as_scalar(value)
         single = self._in_single_precision()
         number = read(value, single)
-        self.pool.literals[value, number, single, is_rounded(value, number, single)] = None
+        if single:
+            self.pool.singles[value] = number
         return number
 
     def _in_single_precision(self) -> bool:

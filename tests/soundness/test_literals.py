@@ -1,4 +1,4 @@
-"""Literals: those that differ are different numbers, and what is read as another number is listed with its size."""
+"""Literals: those that differ are different numbers, and what single precision rounds is listed with its size."""
 
 from __future__ import annotations
 
@@ -59,18 +59,12 @@ _WAYS = {
 
 
 @pytest.mark.parametrize(("left", "right"), _WAYS.values(), ids=_WAYS.keys())
-def test_a_number_that_is_computed_in_two_ways_is_listed_in_double_precision(left: float, right: float) -> None:
+def test_a_number_that_is_computed_in_two_ways_is_two_numbers_in_double_precision(left: float, right: float) -> None:
     assert left != right
-    verdict, listed = _verify(lambda x: x * left, lambda x: x * right, torch.float64)
-    assert verdict is Verdict.VERIFIED
-    assert listed
+    verdict, _ = _verify(lambda x: x * left, lambda x: x * right, torch.float64)
+    assert verdict is not Verdict.VERIFIED
     for dtype in (torch.float32, torch.bfloat16):
         assert _verify(lambda x: x * left, lambda x: x * right, dtype) == (Verdict.VERIFIED, [])
-
-
-def test_the_text_of_a_rounded_literal() -> None:
-    _, listed = _verify(lambda x: x * (0.1 + 0.2), lambda x: x * 0.3, torch.float64)
-    assert listed == ["the constant 0.30000000000000004 is read as 0.3 (relative difference 1.5e-16)"]
 
 
 def test_literals_that_are_one_float_in_single_precision_are_equal() -> None:

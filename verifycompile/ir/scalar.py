@@ -2,8 +2,8 @@
 
 A float literal stands for a simple number that rounds to it (0.1 is 1/10, 0.7071067811865476 the root of 1/2), because
 the proof is over the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real
-function. Each number rounds to one float, so literals that differ stay different. Where a program computes
-a constant, its own rounding may lead to a neighbour of that float. Such a number is read too, and the report lists it.
+function. Each number rounds to one float, so literals that differ stay different: a constant that a program computes in
+two ways is two constants where its own rounding led to neighbours of each other in the precision of the call.
 """
 
 from __future__ import annotations
@@ -60,24 +60,19 @@ def as_scalar(value: float | Fraction | sympy.Expr) -> Scalar:
 def read(value: float, single: bool) -> Fraction:
     """The number that a literal stands for where torch computes in single, or else in double precision.
 
-    It may be off by the rounding of a constant that the program computed: see ``is_rounded``. Raises
-    NonFiniteScalarError for infinities, NaN, and what is infinite in single precision.
+    Torch holds it as the same float as the literal. Raises NonFiniteScalarError for infinities, NaN, and what is
+    infinite in single precision.
     """
     held = _held(value, single)
     if not math.isfinite(held):
         raise NonFiniteScalarError(f"{value} is not a real number")
     candidates = list(_simple_numbers(value))
-    exact = next((number for number in candidates if float(number) == value), None)
-    if exact is not None:
-        return exact
-    if candidates:
-        return candidates[0]
+    exact = (number for number in candidates if float(number) == value)
+    same = (number for number in candidates if _held(float(number), single) == held)
+    found = next(exact, None) or next(same, None)
+    if found is not None:
+        return found
     return _shortest_decimal(held) if single else Fraction(repr(value))
-
-
-def is_rounded(value: float, number: Fraction, single: bool) -> bool:
-    """Whether torch would hold ``number`` as another float than the literal that was read as this number."""
-    return _held(float(number), single) != _held(value, single)
 
 
 def _held(value: float, single: bool) -> float:
@@ -90,9 +85,9 @@ def _held(value: float, single: bool) -> float:
         return math.copysign(math.inf, value)
 
 
-def difference(value: float, number: Fraction, single: bool) -> float:
-    """By how much ``number`` is off what torch computes with, relative to it."""
-    held = Fraction(_held(value, single))
+def difference(value: float, number: Fraction) -> float:
+    """By how much ``number`` is off what torch computes with in single precision, relative to it."""
+    held = Fraction(_held(value, single=True))
     return float(abs((number - held) / held)) if held else float(abs(number))
 
 

@@ -190,8 +190,7 @@ class TermPool:
     ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
     ``learn``.
     ``sources``: all terms without operands, in order of creation.
-    ``literals``: float literals with the numbers that they were read as; whether in single precision, and whether that
-    is another number than the one that torch computes with.
+    ``singles``: float literals that torch holds in single precision, with the numbers that they were read as.
     """
 
     def __init__(self) -> None:
@@ -208,7 +207,7 @@ class TermPool:
         self.facts: dict[Term, tuple[IndexFact, ...]] = {}
         self.noted: dict[Term, tuple[IndexFact, ...]] = {}
         self.assumptions: dict[str, None] = {}
-        self.literals: dict[tuple[float, Fraction, bool, bool], None] = {}
+        self.singles: dict[float, Fraction] = {}
         self.piecewise: Piecewise | None = None
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []
