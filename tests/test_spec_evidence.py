@@ -131,7 +131,7 @@ def parallel(model: nn.Module, mesh: DeviceMesh, **numbers: Any) -> Any:
 def without_record(model: nn.Module) -> Any:
     """As if the package had been imported after the model was built."""
     for module in model.modules():
-        constructed._RECORDS.pop(module, None)
+        constructed._RECORDS._entries.pop(id(module), None)
     return model
 
 

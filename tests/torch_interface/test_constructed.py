@@ -191,3 +191,22 @@ def test_objects_are_not_asked_for_their_length() -> None:
             self.held = Uncountable()
 
     assert isinstance(Holds().held, Uncountable)
+
+
+class _Forwarding(nn.Module):
+    """Asks a child for what it lacks, as the first FSDP does, also before the child is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 3
+        self.inner = nn.Linear(2, 2)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.inner, name)
+
+
+def test_a_module_that_forwards_attributes_to_a_child_that_is_not_there_yet() -> None:
+    assert recorded(_Forwarding())["scale"].value == 3

@@ -12,12 +12,12 @@ import dataclasses
 import enum
 import sys
 import types
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from verifycompile.torch_interface.observation import moment
 
@@ -78,9 +78,28 @@ class _Record:
         self.was_seen = False
 
 
-_RECORDS: Any = WeakIdKeyDictionary()
+class _ByIdentity:
+    """Objects -> what is kept of them as long as they live. No attribute of an object is looked up.
+
+    Looking one up may run the object's own code, which may not answer while the object is still being constructed.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+    def get(self, key: object) -> Any:
+        """What is kept of ``key``, None where nothing is."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def __setitem__(self, key: object, value: object) -> None:
+        number = id(key)
+        self._entries[number] = (weakref.ref(key, lambda _: self._entries.pop(number, None)), value)
+
+
+_RECORDS = _ByIdentity()
 """Module -> ``_Record``. By identity: a module's class may define equality without a hash."""
-_CLASSES: Any = WeakIdKeyDictionary()
+_CLASSES = _ByIdentity()
 """Class of modules -> attribute -> ``Recorded``."""
 _assign = nn.Module.__setattr__
 
@@ -99,7 +118,7 @@ def recorded(module: nn.Module) -> Mapping[str, Recorded]:
     if record is None:
         return {}
     kinds = reversed(type(module).__mro__) if record.was_seen else ()
-    of_classes = [_CLASSES.get(kind, {}) for kind in kinds]
+    of_classes = [_CLASSES.get(kind) or {} for kind in kinds]
     return {name: value for values in (*of_classes, record.values) for name, value in values.items()}
 
 
@@ -155,7 +174,7 @@ def _constructed(frame: types.FrameType | None) -> list[nn.Module]:
 def _record_classes(kind: type) -> None:
     """What the classes held when the first module of them was constructed."""
     for base in kind.__mro__:
-        if base in _CLASSES or not issubclass(base, nn.Module) or base is nn.Module:
+        if _CLASSES.get(base) is not None or not issubclass(base, nn.Module) or base is nn.Module:
             continue
         now = moment()
         snapshots = {name: _snapshot(value, _DEEP) for name, value in vars(base).items() if not name.startswith("__")}
