@@ -1,0 +1,375 @@
+"""Ranks that hold different numbers, choices or tensors: seen wherever Python keeps them.
+
+Every carrier holds the position at which a rank's rows begin. Rightly it is ``rank * ROWS``; wrongly it is the rank
+itself, which is right on rank 0.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from tests.attacks.jobs import ROWS as BY_ROWS
+from tests.attacks.jobs import Job, Programs, failures, outcomes
+
+PROGRAMS = Programs()
+ROWS = 2
+WORLD = 2
+WAYS = ("compile", "factory")
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+
+def x() -> torch.Tensor:
+    return (torch.linspace(-1, 2, WORLD * ROWS * 3) * 7).sin().reshape(WORLD * ROWS, 3)
+
+
+def moved(value: torch.Tensor, start: Any) -> torch.Tensor:
+    """What every carrier computes: each row plus its position in the whole."""
+    return torch.tanh(value) + (torch.arange(value.shape[0]) + start)[:, None]
+
+
+def spec(x: torch.Tensor) -> torch.Tensor:
+    return moved(x, 0)
+
+
+# ------------------------------------------------------------------------------------------------ where a number stays
+
+CARRIERS: dict[str, Callable[[int], Callable[..., Any]]] = {}
+
+
+def carrier(make: Callable[[int], Callable[..., Any]]) -> Callable[[int], Callable[..., Any]]:
+    CARRIERS[make.__name__] = make
+    return make
+
+
+START = 0
+CONFIG: dict[str, Any] = {}
+STARTS: list[int] = []
+PLACE: contextvars.ContextVar[int] = contextvars.ContextVar("PLACE")
+
+
+class Outer(nn.Module):
+    """A module whose input is called ``x``."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+@carrier
+def module_global(start: int) -> Forward:
+    global START  # noqa: PLW0603 - as users do
+    START = start
+    return lambda x: moved(x, START)
+
+
+@carrier
+def dictionary_updated(start: int) -> Forward:
+    CONFIG.clear()
+    CONFIG.update(nested={"start": start})
+    return lambda x: moved(x, CONFIG["nested"]["start"])
+
+
+@carrier
+def list_appended(start: int) -> Forward:
+    STARTS.clear()
+    STARTS.append(start)
+    return lambda x: moved(x, STARTS[-1])
+
+
+@carrier
+def class_attribute(start: int) -> Forward:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return moved(x, self.start)
+
+    Model.start = start
+    return Model()
+
+
+@carrier
+def attribute_of_computed_name(start: int) -> Forward:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return moved(x, self.first_row)
+
+    model = Model()
+    setattr(model, "".join(reversed("wor_tsrif")), start)
+    return model
+
+
+@carrier
+def changed_default(start: int) -> Forward:
+    def forward(x: torch.Tensor, start: int = 0) -> torch.Tensor:
+        return moved(x, start)
+
+    forward.__defaults__ = (start,)
+    return lambda x: forward(x)
+
+
+@carrier
+def partial_application(start: int) -> Forward:
+    shift = functools.partial(moved, start=start)
+    return lambda x: shift(x)
+
+
+@carrier
+def closure_of_closures(start: int) -> Forward:
+    def outer() -> Callable[[], int]:
+        return lambda: start
+
+    read = outer()
+    return lambda x: moved(x, read())
+
+
+@carrier
+def property_of_a_module(start: int) -> Forward:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._held = start
+
+        @property
+        def start(self) -> int:
+            return self._held
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return moved(x, self.start)
+
+    return Model()
+
+
+@carrier
+def frozen_dataclass(start: int) -> Forward:
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        start: int
+
+    settings = Settings(start)
+    return lambda x: moved(x, settings.start)
+
+
+@carrier
+def context_variable(start: int) -> Forward:
+    PLACE.set(start)
+    return lambda x: moved(x, PLACE.get())
+
+
+@carrier
+def environment_variable(start: int) -> Forward:
+    os.environ["START_OF_THIS_RANK"] = str(start)
+    return lambda x: moved(x, int(os.environ["START_OF_THIS_RANK"]))
+
+
+@carrier
+def text(start: int) -> Forward:
+    held = f"rows from {start}"
+    return lambda x: moved(x, int(held.rsplit(maxsplit=1)[-1]))
+
+
+@carrier
+def forward_hook(start: int) -> Forward:
+    model = nn.Identity()
+    model.register_forward_hook(lambda module, args, output: moved(output, start))
+    return Outer(model)
+
+
+@carrier
+def buffer(start: int) -> Forward:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = torch.arange(ROWS) + start
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(x) + self.places[:, None]
+
+    return Model()
+
+
+@carrier
+def tensor_in_a_closure(start: int) -> Forward:
+    places = torch.arange(ROWS) + start
+    return lambda x: torch.tanh(x) + places[:, None]
+
+
+@carrier
+def modules_in_a_loop(start: int) -> Forward:
+    class AddOne(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(AddOne() for _ in range(start))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = moved(x, 0)
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    return Model()
+
+
+@carrier
+def read_in_the_call(start: int) -> Forward:
+    """``start`` is of the form ``rank * n``: read where it is used."""
+    step = 0 if dist.get_rank() == 0 else start // dist.get_rank()
+    return lambda x: moved(x, dist.get_rank() * (ROWS if step == 0 else step))
+
+
+def _right(make: Callable[[int], Callable[..., Any]]) -> Callable[[DeviceMesh], Job]:
+    return lambda mesh: Job(lambda: make(dist.get_rank() * ROWS), spec, (x(),), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}})
+
+
+def _wrong(make: Callable[[int], Callable[..., Any]]) -> Callable[[DeviceMesh], Job]:
+    return lambda mesh: Job(lambda: make(dist.get_rank()), spec, (x(),), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}})
+
+
+ONE_FOR_A_PROCESS = {"environment_variable"}
+"""What a factory cannot hold for several ranks on one process: it refuses them."""
+
+NOT_PROVED = {
+    "context_variable": "Dynamo breaks the graph where it is read",
+    "buffer": "a plain tensor that is no input is taken to be the same on all ranks, and is found not to be",
+    "tensor_in_a_closure": "likewise",
+}
+"""Where even the right program is refused, and why; the wrong one is asked about all the same."""
+
+for k, (name, make) in enumerate(CARRIERS.items()):
+    way = "compile" if name in ONE_FOR_A_PROCESS else WAYS[k % 2]
+    if name not in NOT_PROVED:
+        PROGRAMS.add(f"right_{name}", _right(make), right=True, ways=(way,))
+    PROGRAMS.add(f"wrong_{name}", _wrong(make), right=False, ways=(way,))
+
+
+# ------------------------------------------------------------------------------------------------ choices
+
+
+def activation(index: int) -> Forward:
+    table = [F.relu, F.gelu]
+    return lambda x: table[index](x)
+
+
+def approximation(index: int) -> Forward:
+    return nn.Sequential(nn.GELU(["none", "tanh"][index]))
+
+
+def epsilon(index: int) -> Forward:
+    return nn.Sequential(nn.LayerNorm(3, eps=[1e-5, 1e-1][index], elementwise_affine=False))
+
+
+def training(index: int) -> Forward:
+    return nn.Sequential(nn.Dropout(1.0)).train(index == 1)
+
+
+def dtype(index: int) -> Forward:
+    kind = [torch.float32, torch.int32][index]
+    return lambda x: x.to(kind).to(torch.float32)
+
+
+def branch_on_none(index: int) -> Forward:
+    scale = [None, 3.0][index]
+    return lambda x: x if scale is None else x * scale
+
+
+def extra_hook(index: int) -> Forward:
+    model = nn.Sequential(nn.Tanh())
+    if index:
+        model[0].register_forward_hook(lambda module, args, output: output * 2)
+    return model
+
+
+def another_class(index: int) -> Forward:
+    class Plain(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+    class Doubled(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * 2
+
+    return [Plain, Doubled][index]()
+
+
+def order_of_layers(index: int) -> Forward:
+    layers = [nn.Tanh(), nn.Softplus()]
+    return nn.Sequential(*(layers if index == 0 else layers[::-1]))
+
+
+def seeded_constant(index: int) -> Forward:
+    noise = torch.randn(3, generator=torch.Generator().manual_seed(index))
+    return lambda x: x + noise
+
+
+def seeded_buffer(index: int) -> Forward:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("noise", torch.randn(3, generator=torch.Generator().manual_seed(index)), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.noise
+
+    return Model()
+
+
+CHOICES = [
+    activation, approximation, epsilon, training, dtype, branch_on_none, extra_hook, another_class, order_of_layers,
+    seeded_constant, seeded_buffer,
+]  # fmt: skip
+
+
+def _with_x(made: Callable[..., Any]) -> Callable[..., Any]:
+    return Outer(made) if isinstance(made, nn.Module) else made
+
+
+def _choice(make: Callable[[int], Forward], index: Callable[[int], int]) -> Callable[[DeviceMesh], Job]:
+    def job(mesh: DeviceMesh) -> Job:
+        reference = make(0)
+        options = {"out_placements": {"output.0": BY_ROWS}}
+        return Job(lambda: _with_x(make(index(dist.get_rank()))), lambda x: reference(x), (x(),), {"x": BY_ROWS}, options)
+
+    return job
+
+
+for k, make in enumerate(CHOICES):
+    PROGRAMS.add(f"wrong_{make.__name__}", _choice(make, lambda rank: rank), right=False, ways=(WAYS[k % 2],))
+for make in (activation, epsilon, another_class):
+    PROGRAMS.add(f"right_{make.__name__}", _choice(make, lambda rank: rank // WORLD), right=True)
+
+
+# ------------------------------------------------------------------------------------------------ what the call passes
+
+
+@PROGRAMS.wrong("compile")
+def wrong_number_passed_to_the_call(mesh: DeviceMesh) -> Job:
+    return Job(lambda: lambda x, start: moved(x, start), lambda x, start: moved(x, 0), (x(), dist.get_rank()), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}})
+
+
+@PROGRAMS.wrong("compile")
+def wrong_keyword_passed_to_the_call(mesh: DeviceMesh) -> Job:
+    def forward(x: torch.Tensor, mode: str = "none") -> torch.Tensor:
+        return F.gelu(x, approximate=mode)
+
+    return Job(lambda: forward, lambda x, mode="none": F.gelu(x, approximate="none"), (x(),), {"x": BY_ROWS}, kwargs={"mode": ["none", "tanh"][dist.get_rank()]})
+
+
+def test_programs() -> None:
+    assert failures(PROGRAMS, outcomes(__file__)) == []
