@@ -137,7 +137,7 @@ def rank_main(rank: int, store: str, arguments: argparse.Namespace) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=DEGREE)
     mesh = init_device_mesh("cpu", (DEGREE,), mesh_dim_names=("tp",))
     model = parallelize(transformer(), mesh, arguments.bug)
-    compiled = torch.compile(model, backend="verify", options={"inner": arguments.inner})
+    compiled = torch.compile(model, backend="verify", options={"spec": transformer(), "inner": arguments.inner})
     try:
         losses = train(model, compiled)
     except verifycompile.RefinementError as error:
