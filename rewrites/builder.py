@@ -39,13 +39,13 @@ from verifycompile.rewrites.squares import is_sum_of_squares
 
 Number = int | float | bool | sympy.Expr
 
-RESHAPE = Operation("reshape", linear=frozenset({0}))
-SLICE = Operation("slice", linear=frozenset({0}))
-PAD = Operation("pad", linear=frozenset({0}))
+RESHAPE = Operation("reshape", linear=frozenset({0}), copies=True)
+SLICE = Operation("slice", linear=frozenset({0}), copies=True)
+PAD = Operation("pad", linear=frozenset({0}), copies=True)
 POWER = exponential.POWER
 _SHORT_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64})
 DOUBLE_DTYPES = frozenset({torch.float64, torch.complex128})
-UNKNOWN_NAME = "unknown"
+UNKNOWN = Operation("unknown")
 """Of terms that are equal to themselves alone."""
 
 
@@ -589,9 +589,8 @@ class Builder:
         """
         known = self._written_in_parts.get(term)
         if known is None:
-            name = term.operation.name
-            known = name == UNKNOWN_NAME or (
-                name in (SLICE.name, CONCATENATE.name, STACK.name)
+            known = term.operation is UNKNOWN or (
+                term.operation in (SLICE, CONCATENATE, STACK)
                 and any(self._is_written_in_parts(v.term) for v in term.operands)
             )
             self._written_in_parts[term] = known

@@ -15,13 +15,10 @@ from verifycompile.ir.size import product
 from verifycompile.ir.term import CONSTANT, UNIT, Digit, View
 from verifycompile.rewrites.builder import Builder
 
-_PLACES = ("topk_indices", "sort_indices", "argmax", "argmin")
-"""Operations whose elements are places of the dimension that they read."""
-
 
 def number_of_places(view: View) -> int | None:
     """The size of the dimension of which all elements are places; None where there is no such dimension."""
-    if view.coefficient != 1 or view.term.operation.name not in _PLACES:
+    if view.coefficient != 1 or not view.term.operation.places:
         return None
     (core,) = view.term.cores
     size = product(view.term.index_sizes[i] for i in core)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,8 @@ from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Unsupp
 
 aten = torch.ops.aten
 
-CONSTANT = Operation("constant")
+CONSTANT = Operation("constant", finite=True)
+CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
 BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
 LARGEST_CONSTANT = 65_536
 """Larger constants are not compared element by element."""
@@ -176,7 +178,8 @@ def _indices_of_triangle(b: Builder, row: int, col: int, offset: int, lower: boo
 
 def stored(b: Builder, dtype: torch.dtype, shape: tuple[int, ...], content: tuple[Any, ...]) -> View:
     """A tensor whose elements are known, the same on all ranks. Its content is its identity."""
-    operation = BOOLEAN_CONSTANT if dtype is torch.bool else CONSTANT
+    finite = all(map(cmath.isfinite, content))
+    operation = BOOLEAN_CONSTANT if dtype is torch.bool else CONSTANT if finite else CONSTANT_WITH_INFINITIES
     view = identity_view(b.pool.intern(operation, (dtype, shape, content), (), shape, len(shape), 0, (), ()))
     for size in reversed(b.mesh):
         view = insert_dim(view, 0, size)

@@ -10,6 +10,7 @@ import sympy
 import torch
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity
+from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
@@ -27,7 +28,6 @@ INTEGER_DTYPES = frozenset({torch.int64, torch.int32})
 SHORT_DTYPES = frozenset({torch.uint8, torch.int8, torch.uint16, torch.int16})
 """Integers that every one of the others holds. Arithmetic on them wraps around."""
 
-WHERE = Operation("where")
 TRUNCATE = Operation("truncate")
 
 
@@ -167,8 +167,10 @@ def lerp_by_tensor(b: Builder, self: View, end: View, weight: View) -> View:
     return b.add(self, b.mul(weight, b.sub(end, self)))
 
 
+_BOUNDED = frozenset({"acos", "asin", "atan", "cos", "erf", "erfc", "sigmoid", "sign", "sin", "tanh"})
+
 FUNCTIONS = {
-    name: Operation(name)
+    name: Operation(name, nonnegative=name == "abs", finite=name in _BOUNDED)
     for name in (
         "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "floor", "lgamma",
         "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
@@ -231,8 +233,7 @@ def _refuse_complex(b: Builder, name: str) -> None:
         raise UnsupportedError(UNSUPPORTED, f"`{name}` of complex numbers")
 
 
-MINIMUM = Operation("minimum", commutative=True)
-MAXIMUM = Operation("maximum", commutative=True)
+MINIMUM = Operation("minimum", commutative=True, extreme=True)
 
 
 @operator(aten.maximum.default)
@@ -432,7 +433,7 @@ def is_whole_sum(view: View) -> bool:
     operation = view.term.operation
     if operation in (COMBINE, CONTRACT):
         return all(is_whole_sum(operand) for operand in view.term.operands)
-    return operation.whole or operation.indicator or (not view.term.index_sizes and operation.name == "one")
+    return operation.whole or operation.indicator
 
 
 def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None) -> View:

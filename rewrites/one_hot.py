@@ -15,7 +15,7 @@ from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import Axis, IndexFact, Term, TermPool, View
+from verifycompile.ir.term import UNIT, Axis, IndexFact, Term, TermPool, View
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
@@ -266,7 +266,7 @@ class Translator:
     def _unscaled(self, view: View) -> Formula:
         term = view.term
         if not term.index_sizes and not term.operands:
-            return formula.number(1) if term.operation.name == "one" else self._variable(view)
+            return formula.number(1) if term.operation is UNIT else self._variable(view)
         if term.operation is IOTA:
             return self._number(view)
         if term.operation is COMBINE:

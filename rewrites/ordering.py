@@ -30,15 +30,15 @@ CUMULATIVE_EXTREMES = {
 PRODUCT = Operation("product_of_all")
 FLIP = Operation("flip", linear=frozenset({0}))
 ROLL = Operation("roll", linear=frozenset({0}))
-TOPK = Operation("topk_values"), Operation("topk_indices")
-SORT = Operation("sort_values"), Operation("sort_indices")
+TOPK = Operation("topk_values"), Operation("topk_indices", places=True)
+SORT = Operation("sort_values"), Operation("sort_indices", places=True)
 DISTINCT_ALONG_FRESH = (TOPK[1], SORT[1])
 """Operations whose elements are places of the dimension that they read, each place at most once."""
 KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")
 MODE = Operation("mode_value"), Operation("mode_index")
-ARG_EXTREME = {kind: Operation(f"arg{kind}") for kind in ("max", "min")}
+ARG_EXTREME = {kind: Operation(f"arg{kind}", places=True) for kind in ("max", "min")}
 """Of several largest elements the first, as torch says of `argmax` and of `max` along a dimension."""
 
 

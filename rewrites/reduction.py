@@ -10,6 +10,7 @@ import torch
 from verifycompile.ir import indicator, relabel
 from verifycompile.ir.algebra import elementwise, multiply_views, open_view
 from verifycompile.ir.build import Signature, apply
+from verifycompile.ir.exponential import REDUCE_MAX
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
@@ -20,7 +21,7 @@ from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
 
-EXTREMES = {"max": Operation("reduce_max"), "min": Operation("reduce_min")}
+EXTREMES = {"max": REDUCE_MAX, "min": Operation("reduce_min", extreme=True)}
 TRUTH_EXTREMES = {
     "max": Operation("reduce_any", indicator=True),
     "min": Operation("reduce_all", indicator=True),

@@ -150,6 +150,7 @@ _LEAVES: dict[str, Callable[[Evaluator, Term], Tensor]] = {
     "iota": lambda evaluator, term: torch.arange(evaluator.size(term.shape[0]), dtype=torch.float64),
     "within_range": lambda evaluator, term: _range(evaluator.size(term.shape[0]), *term.attributes),  # type: ignore[arg-type]
     "constant": _constant,
+    "constant_with_infinities": _constant,
     "boolean_constant": _constant,
 }
 

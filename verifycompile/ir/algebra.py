@@ -22,13 +22,14 @@ from verifycompile.ir.relabel import compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, exact_quotient, product
-from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, UNIT, Axis, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.window import has_windows, range_view, shared_window
 
 CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
 COMBINE = Operation("combine", jointly_linear=True, commutative=True)
 IOTA = Operation("iota", whole=True)
 INFINITY = Operation("infinity")
+EXPONENTIAL = Operation("exp", nonnegative=True, finite=True)
 
 _MAX_FACTORS = 64
 
@@ -228,7 +229,7 @@ def _flatten_products(factors: Sequence[View]) -> tuple[Scalar, list[View]]:
         term = factor.term
         if term.operation is CONTRACT and not term.summed and len(plain) + len(term.operands) < _MAX_FACTORS:
             plain.extend(compose(operand, factor.axes, factor.shape) for operand in term.operands)
-        elif term.index_sizes or term.operation.name != "one":
+        elif term.operation is not UNIT:
             plain.append(factor.unscaled())
     return coefficient, plain
 
@@ -485,19 +486,24 @@ def has_infinity(view: View) -> bool:
     term = view.term
     if term.operation is CONTRACT:
         return any(has_infinity(operand) for operand in term.operands)
-    if term.operation.name == "exp":
+    if term.operation is EXPONENTIAL:
         (exponent,) = term.operands
         return exponent.term.operation in (COMBINE, INFINITY) and has_infinity(exponent)
     if term.operation is COMBINE:
         return any(_is_infinite(operand) for operand in term.operands)
-    return term.operation is INFINITY
+    return _is_unbounded(term)
+
+
+def _is_unbounded(term: Term) -> bool:
+    """Whether a term without operands may hold an infinity."""
+    return not term.operands and not term.operation.is_finite
 
 
 def _is_infinite(view: View) -> bool:
     """Infinity, or infinity where a mask is one."""
     term = view.term
-    return term.operation is INFINITY or (
-        term.operation is CONTRACT and any(operand.term.operation is INFINITY for operand in term.operands)
+    return _is_unbounded(term) or (
+        term.operation is CONTRACT and any(_is_unbounded(operand.term) for operand in term.operands)
     )
 
 

@@ -6,18 +6,30 @@ With these, the shift by a maximum that every stable softmax carries cancels: ``
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, combine, elementwise, multiply_views, open_view
+from verifycompile.ir.algebra import (
+    COMBINE,
+    CONTRACT,
+    EXPONENTIAL,
+    INFINITY,
+    combine,
+    elementwise,
+    multiply_views,
+    open_view,
+)
 from verifycompile.ir.indicator import is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
-from verifycompile.ir.term import Operation, TermPool, View
+from verifycompile.ir.term import Operation, Term, TermPool, View
 
-EXPONENTIAL = Operation("exp")
 LOGARITHM = Operation("log")
 POWER = Operation("power")
+WHERE = Operation("where")
+MAXIMUM = Operation("maximum", commutative=True, extreme=True)
+REDUCE_MAX = Operation("reduce_max", extreme=True)
 
 
 def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View:
@@ -48,43 +60,58 @@ def _is_number(pool: TermPool, summands: list[View]) -> bool:
 
     ``x - max(x)`` may be taken apart all the same: where all of a row is masked, its softmax is no number either.
     """
-    lowest = [v for v in summands if v.term.operation.name in _EXTREMES and may_be_lowest(v)]
+    lowest = [v for v in summands if not _keeps_masks(v) and may_be_lowest(v)]
     if not lowest:
         return True
     rest = [v for v in summands if v is not lowest[0]]
-    if len(lowest) > 1 or lowest[0].coefficient != -1 or lowest[0].term.operation.name != "reduce_max":
+    if len(lowest) > 1 or lowest[0].coefficient != -1 or lowest[0].term.operation is not REDUCE_MAX:
         return False
     (operand,) = lowest[0].term.operands
     return combine(pool, rest).term is operand.term
 
 
-_EXTREMES = frozenset({"reduce_max", "maximum", "log"})
-_COPIES = frozenset(
-    {"where", "stack", "concatenate", "slice", "pad", "reshape", "contiguous_part", "minimum", "reduce_min"}
-)
+def _keeps_masks(view: View) -> bool:
+    """Whether an element is minus infinity by a mask that is still seen, so that its exponential is zero there."""
+    operation = view.term.operation
+    if operation.copies:
+        return all(_keeps_masks(operand) for operand in view.term.operands)
+    return operation in (WHERE, COMBINE, CONTRACT, INFINITY)
+
+
+_LOWEST: weakref.WeakKeyDictionary[Term, bool] = weakref.WeakKeyDictionary()
+"""What ``may_be_lowest`` found of terms, which never change."""
 
 
 def may_be_lowest(view: View) -> bool:
     """Whether an element may be minus infinity where the inputs are numbers, by a mask of the program."""
-    term = view.term
-    name = term.operation.name
-    if term.operation is INFINITY:
-        return True
-    if name == "maximum":
+    pending = [view.term]
+    while pending:
+        term = pending[-1]
+        missing = [] if term.operation.is_finite else [v.term for v in term.operands if v.term not in _LOWEST]
+        if missing:
+            pending.extend(missing)
+            continue
+        _LOWEST[pending.pop()] = _may_be_lowest(term)
+    return _LOWEST[view.term]
+
+
+def _may_be_lowest(term: Term) -> bool:
+    operation = term.operation
+    if operation.is_finite:
+        return False
+    if operation is MAXIMUM:
         return all(may_be_lowest(operand) for operand in term.operands)
-    if name == "log":
+    if operation is LOGARITHM:
         return _is_masked_sum(term.operands[0]) and not is_positive(term.operands[0])
-    if name == "reduce_max":
+    if operation is REDUCE_MAX:
         return may_be_lowest(term.operands[0]) and not _is_seen(term.operands[0], term.summed_indices)
-    if term.operation in (COMBINE, CONTRACT) or name in _COPIES:
-        return any(may_be_lowest(operand) for operand in term.operands)
-    return False
+    return not term.operands or any(may_be_lowest(operand) for operand in term.operands)
 
 
 def _is_seen(view: View, bound: range) -> bool:
     """Whether some index of those in ``bound`` is not masked, whatever the others are."""
     opened = open_view(view)
-    if view.term.operation.name == "where":
+    if view.term.operation is WHERE:
         condition, then, otherwise = opened.operands
         if is_minus_infinity(otherwise) and not may_be_lowest(then):
             return condition.term.operation is AT_MOST and is_attained(condition, bound)
@@ -103,7 +130,7 @@ def _is_seen(view: View, bound: range) -> bool:
 def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View | None:
     """``exp`` of minus infinity where a mask is one: zero there. None for other values."""
     term = view.term
-    if term.operation.name == "where":
+    if term.operation is WHERE:
         condition, *branches = open_view(view).operands
         then, otherwise = (v.scaled(view.coefficient) for v in branches)
         if is_indicator(condition) and is_minus_infinity(then):

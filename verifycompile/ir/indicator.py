@@ -12,7 +12,7 @@ from verifycompile.ir.algebra import CONTRACT, IOTA, elementwise, multiply_views
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.scalar import ONE, ZERO
-from verifycompile.ir.term import Operation, TermPool, View
+from verifycompile.ir.term import UNIT, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW
 
 EQUAL = Operation("equal", commutative=True, indicator=True)
@@ -30,7 +30,7 @@ def is_indicator(view: View) -> bool:
     operation = view.term.operation
     if (operation is CONTRACT and not view.term.summed) or operation in (WINDOW, CONCATENATE):
         return all(is_indicator(v) for v in view.term.operands)
-    return operation.indicator or operation.name == "one"
+    return operation.indicator or operation is UNIT
 
 
 def equal(pool: TermPool, left: View, right: View) -> View:

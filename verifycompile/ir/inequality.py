@@ -17,11 +17,8 @@ from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multipl
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, UNIT, Digit, Operation, TermPool, View
 
-AT_MOST = Operation("at_most", indicator=True)
+AT_MOST = Operation("at_most", indicator=True, attributes_by_piece=True)
 """``left <= right + c`` of whole numbers; the attribute is c. What is subtracted on one side stands on the other."""
-
-_COPIES = frozenset({"concatenate", "stack", "pad", "reshape", "slice", "contiguous_part"})
-"""Operations whose elements are those of their operands, or zero."""
 
 
 def is_whole(view: View) -> bool:
@@ -31,9 +28,9 @@ def is_whole(view: View) -> bool:
     if not isinstance(view.coefficient, Fraction) or view.coefficient.denominator != 1:
         return False
     operation = view.term.operation
-    if operation.whole or operation.indicator or operation.name == "one":
+    if operation.whole or operation.indicator:
         return True
-    made_of_wholes = operation in (COMBINE, CONTRACT) or operation.name in _COPIES
+    made_of_wholes = operation in (COMBINE, CONTRACT) or operation.copies
     return made_of_wholes and all(is_whole(operand) for operand in view.term.operands)
 
 

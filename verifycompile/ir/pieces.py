@@ -12,8 +12,8 @@ from verifycompile.ir.relabel import compose, substitute
 from verifycompile.ir.size import exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Digit, Operation, View
 
-CONCATENATE = Operation("concatenate", jointly_linear=True)
-STACK = Operation("stack", jointly_linear=True)
+CONCATENATE = Operation("concatenate", jointly_linear=True, copies=True)
+STACK = Operation("stack", jointly_linear=True, copies=True)
 """Pieces of equal size: only the number of the piece is read wholly, so that their own dimension may be sharded."""
 
 

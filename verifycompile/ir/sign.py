@@ -7,13 +7,10 @@ from fractions import Fraction
 import sympy
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, has_infinity
-from verifycompile.ir.exponential import EXPONENTIAL, is_positive
+from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.term import UNIT, TermPool, View
-
-_NONNEGATIVE = frozenset({"abs", "one", EXPONENTIAL.name})
-_EXTREMES = frozenset({"maximum", "minimum", "reduce_max", "reduce_min"})
 
 
 def is_nonnegative(view: View) -> bool:
@@ -73,7 +70,7 @@ def _is_nonnegative_number(value: Scalar) -> bool:
 def _is_nonnegative_term(view: View) -> bool:
     term = view.term
     operation = term.operation
-    if operation.indicator or operation.name in _NONNEGATIVE:
+    if operation.indicator or operation.nonnegative:
         return True
     if operation is CONTRACT:
         # A sum of products in which every factor that may be negative occurs an even number of times.
@@ -82,9 +79,9 @@ def _is_nonnegative_term(view: View) -> bool:
             if not is_nonnegative(factor.unscaled()):
                 odd ^= {(factor.term.id, factor.axes)}
         return not odd
-    if operation in (COMBINE, CONCATENATE, STACK) or operation.name in _EXTREMES:
+    if operation in (COMBINE, CONCATENATE, STACK) or operation.extreme:
         return all(is_nonnegative(operand) for operand in term.operands)
-    if operation.name == "power":
+    if operation is POWER:
         (exponent,) = term.attributes
         whole_and_even = getattr(exponent, "denominator", 0) == 1 and exponent % 2 == 0  # type: ignore[operator]
         # A root is no negative number where it is a number at all.

@@ -10,15 +10,12 @@ from collections.abc import Hashable
 
 from verifycompile.ir.term import CONSTANT, Term, TermPool, View
 
-CONSTANT_APART = frozenset({"at_most"})
-"""Operations whose attribute may differ by piece: the constant of an inequality."""
-
 
 def frame(term: Term) -> tuple[object, ...]:
     """What similar terms have in common, operands aside."""
     return (
         term.operation,
-        () if term.operation.name in CONSTANT_APART else term.attributes,
+        () if term.operation.attributes_by_piece else term.attributes,
         term.index_sizes,
         term.free,
         term.summed,

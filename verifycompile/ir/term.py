@@ -32,12 +32,19 @@ Axis = tuple[Digit, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Operation:
-    """An IR operator.
+    """An IR operator, and what lemmas may take for granted of it. Nothing is, unless it is said here.
+
+    Which operation a term has is a question of identity: names are for people, and no lemma reads them.
 
     ``linear``: operand positions in which the operation is linear, each on its own (multilinear).
     ``jointly_linear``: linear in all operands together, as concatenation and addition are.
     ``commutative``: operands may be exchanged. ``indicator``: every element is 0 or 1. ``whole``: every element is a
-    whole number.
+    whole number. ``nonnegative``: no element is less than zero. ``copies``: every element is one of an operand, or
+    zero. ``extreme``: every element is the largest or the smallest one of some of the operands.
+    ``finite``: no element is infinite, whatever the operands are. Without it, one may be where one of an operand may
+    be, and of an operation without operands any may be.
+    ``places``: every element is a place of the dimension that the core reads.
+    ``attributes_by_piece``: what is computed of pieces is similar also where the attributes differ by piece.
     """
 
     name: str
@@ -46,6 +53,16 @@ class Operation:
     commutative: bool = False
     indicator: bool = False
     whole: bool = False
+    nonnegative: bool = False
+    copies: bool = False
+    extreme: bool = False
+    finite: bool = False
+    places: bool = False
+    attributes_by_piece: bool = False
+
+    @property
+    def is_finite(self) -> bool:
+        return self.finite or self.indicator or self.whole or self.places
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,8 +142,8 @@ class IndexFact:
     source: str
 
 
-UNIT = Operation("one")
-LEAF = Operation("leaf")
+UNIT = Operation("one", whole=True, nonnegative=True, finite=True)
+LEAF = Operation("leaf", finite=True)
 INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
 INTEGER_LEAF = Operation("integer_leaf", whole=True)
 
@@ -234,7 +251,7 @@ class TermPool:
     ) -> Term:
         """Return the one term with this content."""
         key = (
-            operation.name,
+            operation,
             attributes,
             tuple((v.coefficient, v.term.id, v.axes) for v in operands),
             index_sizes,

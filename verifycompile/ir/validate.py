@@ -55,7 +55,7 @@ def validate_pool(pool: TermPool) -> None:
     for term in pool.terms:
         validate_term(term)
         key = (
-            term.operation.name,
+            term.operation,
             term.attributes,
             tuple((v.coefficient, v.term.id, v.axes) for v in term.operands),
             term.index_sizes,

@@ -15,7 +15,7 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
 
-WINDOW = Operation("contiguous_part", linear=frozenset({0}))
+WINDOW = Operation("contiguous_part", linear=frozenset({0}), copies=True)
 """Attributes: the first position. The operand's dimension is a core, the window's a fresh axis."""
 RANGE = Operation("within_range", indicator=True)
 """Attributes: first position, and the one past the last. One where the position lies between."""

@@ -20,7 +20,7 @@ from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.size import exact_quotient
-from verifycompile.ir.term import Operation, Term, TermPool, View, identity_view
+from verifycompile.ir.term import Term, TermPool, View, identity_view
 from verifycompile.lowering.checks import casts_of, check_operands, check_ragged, check_result, check_type, is_ragged
 from verifycompile.lowering.recorded import (
     TAKES_PIECES,
@@ -37,7 +37,7 @@ from verifycompile.lowering.recorded import (
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
-from verifycompile.rewrites.builder import UNKNOWN_NAME, Builder, Call
+from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
 from verifycompile.rewrites.creation import stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
@@ -58,8 +58,6 @@ from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
-
-UNKNOWN = Operation(UNKNOWN_NAME)
 
 FAMILIES = _catalogue.FAMILIES
 

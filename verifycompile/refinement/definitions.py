@@ -15,15 +15,15 @@ from verifycompile.ir.relabel import inverse_digits, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import INDICATOR_LEAF, LEAF, UNIT, Operation, Term, TermPool, View, identity_view
-from verifycompile.rewrites.creation import BOOLEAN_CONSTANT, CONSTANT
+from verifycompile.rewrites.creation import BOOLEAN_CONSTANT, CONSTANT, CONSTANT_WITH_INFINITIES
 
-DEFINED = Operation("defined")
+DEFINED = Operation("defined", finite=True)
 DEFINED_INDICATOR = Operation("defined_indicator", indicator=True)
 
 OPAQUE = frozenset({LEAF, INDICATOR_LEAF, DEFINED, DEFINED_INDICATOR})
 """Operations of terms that stand for any value: a proof about them holds for every other term in their place."""
 
-CONSTANTS = frozenset({UNIT, IOTA, INFINITY, CONSTANT, BOOLEAN_CONSTANT})
+CONSTANTS = frozenset({UNIT, IOTA, INFINITY, CONSTANT, CONSTANT_WITH_INFINITIES, BOOLEAN_CONSTANT})
 """Operations without operands whose value is said by their attributes and sizes."""
 
 
@@ -98,7 +98,7 @@ class Definitions:
             stack.pop()
             inner = [self._contents[v.term] for v in current.operands]
             opaque = any(o for o, _ in inner) or (not current.operands and current.operation not in CONSTANTS)
-            infinite = current.operation is INFINITY or any(i for _, i in inner)
+            infinite = current.operation in (INFINITY, CONSTANT_WITH_INFINITIES) or any(i for _, i in inner)
             self._contents[current] = opaque, infinite
         return self._contents[term]
 

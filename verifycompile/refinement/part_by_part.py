@@ -12,10 +12,10 @@ import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, combine, contract, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, open_view
 from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError, Signature, apply
-from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER, is_positive, may_be_lowest
+from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER, is_positive
 from verifycompile.ir.indicator import NOT, is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, block_of, whole_at_most
 from verifycompile.ir.pieces import concatenated_dim, opened_stack, pieces_of
@@ -82,7 +82,7 @@ def _is_defined(view: View) -> bool:
             continue
         seen.add(term)
         operation = term.operation
-        if operation is INFINITY or (operation.name in ("reduce_max", "maximum") and may_be_lowest(current)):
+        if not term.operands and not operation.is_finite:
             return False
         divides = operation is POWER and not (isinstance(term.attributes[0], Fraction) and term.attributes[0] > 0)
         if (divides or operation is LOGARITHM) and _may_vanish(term.operands[0]):
