@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from tests.support import fake_mesh_world
@@ -427,3 +427,30 @@ def test_the_spec_takes_no_memory(mesh: DeviceMesh) -> None:
         model = nn.Sequential(nn.Linear(1 << 20, 1 << 20, bias=False), nn.Linear(1 << 20, 1 << 20, bias=False))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
     assert verify(model, (torch.zeros(4, 1 << 20, device="meta"),)).verdict is Verdict.VERIFIED
+
+
+class InGroups(nn.Module):
+    """With a number of torch's own module that equals the degree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(8, 8), nn.GroupNorm(DEGREE, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.norm(self.up(x)))
+
+
+def test_a_number_of_torchs_own_modules_that_equals_the_degree_is_listed(mesh: DeviceMesh) -> None:
+    model = without_record(InGroups())
+    report = verify(model, (torch.randn(4, 8),), mesh=mesh, in_placements={"x": (Shard(0),)},
+                    grad_placements={"*": (Partial(),)})  # fmt: skip
+    assert report.verdict is Verdict.VERIFIED
+    assert "the spec has `norm.num_groups` = 2, as it is now" in report.assumptions
+
+
+def test_what_asked_for_the_rank_alone_leaves_numbers_confirmed(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert os.environ["LOCAL_RANK"] == "0"
+    assert verify(parallel(Attention(), mesh), X).question.spec is Provenance.RECORDED

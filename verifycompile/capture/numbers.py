@@ -21,7 +21,7 @@ from verifycompile.torch_interface.constructed import MISSING, Contents, Recorde
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
-from verifycompile.torch_interface.observation import reads
+from verifycompile.torch_interface.observation import ReadKind, reads
 
 Steps = tuple[Step, ...]
 
@@ -61,11 +61,14 @@ class Place:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it was recorded before any code asked for the rank or for the degree."""
+        """Whether it was recorded before any code asked for the degree.
+
+        What depends on the rank alone differs between the ranks, which are compared.
+        """
         record = self.at_construction()
         if record is None or record.at(self.steps[1:]) is MISSING:
             return False
-        asked = reads()
+        asked = reads(ReadKind.DEGREE)
         return not asked or record.moment < asked[0].moment
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from verifycompile.capture.numbers import Place, PlainRead, pattern, same_value, shown, shown_line
 from verifycompile.errors import UsageError
-from verifycompile.program import Blocker, Mesh, ProgramInput
+from verifycompile.program import Blocker, Mesh, ProgramInput, Role
 from verifycompile.torch_interface.constructed import MISSING
 from verifycompile.torch_interface.placements import sharded_dimension
 
@@ -53,16 +53,21 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class Degrees:
-    """``sharding``: in how many parts a parameter is cut. ``axes``: sizes of mesh axes and of their products."""
+    """``sharding``: in how many parts an input is cut, ``of_parameters``: of these the parameters and buffers.
+
+    ``axes``: sizes of mesh axes and of their products.
+    """
 
     sharding: tuple[int, ...]
+    of_parameters: tuple[int, ...]
     axes: tuple[int, ...]
 
     @staticmethod
     def of(inputs: Iterable[ProgramInput], mesh: Mesh | None) -> Degrees:
         if mesh is None:
-            return Degrees((), ())
+            return Degrees((), (), ())
         sharding: set[int] = set()
+        of_parameters: set[int] = set()
         for item in inputs:
             cut = [
                 axis.size
@@ -70,10 +75,12 @@ class Degrees:
                 if sharded_dimension(placement) is not None
             ]
             sharding.update((*cut, math.prod(cut)))
+            if item.role in (Role.PARAMETER, Role.BUFFER):
+                of_parameters.update((*cut, math.prod(cut)))
         sizes = [axis.size for axis in mesh.axes]
         products = (itertools.combinations(sizes, count) for count in range(1, len(sizes) + 1))
         axes = {math.prod(chosen) for combinations in products for chosen in combinations}
-        return Degrees(tuple(sorted(sharding - {1})), tuple(sorted(axes - {1})))
+        return Degrees(*(tuple(sorted(found - {1})) for found in (sharding, of_parameters, axes)))
 
     def explain(self, constructed: object, now: object) -> bool:
         """Whether ``now`` is ``constructed`` divided by a degree, or a degree where it was 1."""
@@ -131,7 +138,7 @@ def _readings(
             return (now,), Source.GIVEN
         if has_changed:
             return (constructed,), Source.GIVEN
-        return _scaled(now, degrees) or (now,), Source.GIVEN
+        return _scaled(now, degrees.sharding) or (now,), Source.GIVEN
     if has_changed:
         known = degrees.explain(constructed, now)
         return ((constructed,), Source.RECORDED) if known else ((constructed, now), Source.CHANGED)
@@ -140,14 +147,17 @@ def _readings(
     if isinstance(now, bool):
         # A flag is that of a degree only where one was asked for before it was set.
         return ((now, not now) if constructed is not MISSING else (now,)), Source.NOTHING
+    if type(place.owner).__module__.startswith("torch.nn."):
+        # Torch's own modules keep sizes of their parameters, and nothing of the batch or of the job.
+        return (now, *_scaled(now, degrees.of_parameters)), Source.NOTHING
     # What equals a degree may be the degree itself, which is 1 on a single device.
     single = (1,) if type(now) is int and now in degrees.axes else ()
-    return (now, *_scaled(now, degrees), *single), Source.NOTHING
+    return (now, *_scaled(now, degrees.sharding), *single), Source.NOTHING
 
 
-def _scaled(now: object, degrees: Degrees) -> tuple[object, ...]:
+def _scaled(now: object, degrees: Sequence[int]) -> tuple[object, ...]:
     """What a single device has where ``now`` is the number of one rank."""
-    return tuple(now * degree for degree in degrees.sharding) if type(now) is int and now > 0 else ()
+    return tuple(now * degree for degree in degrees) if type(now) is int and now > 0 else ()
 
 
 class AmbiguityError(Exception):
