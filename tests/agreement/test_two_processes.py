@@ -37,7 +37,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SCRIPT.read_text().splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize("name", ["alike", "rows of the rank", "alike again"])
+@pytest.mark.parametrize("name", ["alike", "rows of the rank", "alike again", "replicated alike", "replicated alike on a mesh"])
 def test_right_programs_verify_on_both_ranks(answers: dict[str, list[Any]], name: str) -> None:
     found = same_on_both(answers[name])
     assert found["verdict"] == "verified", found["text"]
@@ -47,6 +47,14 @@ def test_right_programs_verify_on_both_ranks(answers: dict[str, list[Any]], name
 
 def test_what_a_constructor_computed_wrongly_of_the_rank_is_refuted(answers: dict[str, list[Any]]) -> None:
     found = same_on_both(answers["rows of no rank"])
+    assert found["verdict"] == "refuted"
+    assert found["differing"] == [1]
+
+
+@pytest.mark.parametrize("name", ["replicated differing", "replicated differing on a mesh"])
+def test_where_nothing_is_sharded_all_ranks_are_compared(answers: dict[str, list[Any]], name: str) -> None:
+    """Without a collective too: that a tensor is replicated says something of every rank."""
+    found = same_on_both(answers[name])
     assert found["verdict"] == "refuted"
     assert found["differing"] == [1]
 

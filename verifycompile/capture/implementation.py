@@ -152,7 +152,7 @@ def capture_traced(
         assumptions=(*general, *_rearranged(hooked.exported), *everywhere.assumptions, *program.assumptions),
         own=OwnCapture(
             frame=identity_of(traced.frame),
-            axes=axes_spoken_of(traced, program, found, around),
+            axes=axes_spoken_of(traced, program, found, options, around),
             held=held_tensors(hooked.exported, outer),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             returned=returned_at(hooked.exported),

@@ -13,6 +13,7 @@ from torch.distributed.tensor.placement_types import Replicate
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.meshes import Root, meshes_of
 from verifycompile.capture.names import SourcePath
+from verifycompile.options import Options
 from verifycompile.program import Program, Role
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, source_name
 from verifycompile.torch_interface.outer import Outer
@@ -30,21 +31,30 @@ def identity_of(frame: Frame) -> str:
     return f"{file}:{code.co_firstlineno} {code.co_qualname} {' '.join(classes)}"
 
 
-def axes_spoken_of(traced: TracedFrame, program: Program, root: Root, around: Sequence[DeviceMesh]) -> tuple[int, ...]:
-    """Axes over which the program's tensors are laid out, its groups communicate or a wrapper around it reduces.
+def axes_spoken_of(
+    traced: TracedFrame, program: Program, root: Root, options: Options, around: Sequence[DeviceMesh]
+) -> tuple[int, ...]:
+    """Axes along which ranks run this program together: all, where an option speaks of the mesh or nothing else does.
 
-    Along the others other ranks may run other programs, as pipeline stages do.
+    That a tensor is replicated over an axis says something of all its ranks. Only along axes that none of the
+    program's own meshes, groups and wrappers spans may other ranks run other programs, as pipeline stages do.
     """
+    sizes = root.refined.mesh.axes
+    meshes = (*meshes_of(traced), *around)
+    placed_by_options = (
+        options.in_placements, options.param_placements, options.out_placements, options.grad_placements
+    )  # fmt: skip
     axes: set[int] = set(program.coordinates.values())
+    if not meshes or options.mesh is not None or any(placed_by_options):
+        axes.update(range(len(sizes)))
     for spans in program.groups.values():
         axes.update(spans)
-    for mesh in (*meshes_of(traced), *around):
-        for span in root.mesh.spans(mesh) or ():
-            axes.update(span)
+    for mesh in meshes:
+        spans = root.mesh.spans(mesh)
+        axes.update(range(len(sizes)) if spans is None else (axis for span in spans for axis in span))
     for item in (*program.inputs, *program.outputs):
         placed = enumerate(item.placements or ())
         axes.update(axis for axis, placement in placed if not isinstance(placement, Replicate))
-    sizes = root.refined.mesh.axes
     return tuple(sorted(axis for axis in axes if sizes[axis].size > 1))
 
 

@@ -15,7 +15,7 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
@@ -56,6 +56,17 @@ class Perceptron(nn.Module):
         return self.down(self.activation(self.up(x))) * self.scale
 
 
+class Pointwise(nn.Module):
+    """No parameters, no collectives."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.activation(x) * 2
+
+
 def parallel(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 
@@ -74,6 +85,11 @@ def questions(rank: int, mesh: DeviceMesh) -> Iterator[Question]:
     yield "activation", parallel(Perceptron(by_rank), mesh), (x,), {"spec": Perceptron()}
     yield "activation without a spec", parallel(Perceptron(by_rank), mesh), (x,), {}
     yield "buffer", parallel(Perceptron(scale=1.0 + rank), mesh), (x,), {}
+    whole = (Replicate(),)
+    placed = {"spec": Pointwise(F.relu), "in_placements": {"x": whole}, "out_placements": {"output.0": whole}}
+    for name, chosen in (("alike", F.relu), ("differing", by_rank)):
+        yield f"replicated {name}", Pointwise(chosen), (x,), placed
+        yield f"replicated {name} on a mesh", Pointwise(chosen), (x,), {"spec": Pointwise(F.relu), "mesh": mesh}
     yield "failing", parallel(Perceptron(), mesh), (torch.ones(4, 8 - rank),), {}
     yield "alike again", parallel(Perceptron(), mesh), (x,), {}
     if rank == 0:
