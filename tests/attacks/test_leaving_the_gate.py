@@ -1,0 +1,206 @@
+"""After the gate accepted a frame nothing of it runs unverified: later calls are verified, or raise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HEAD = """
+import warnings, logging
+warnings.filterwarnings("ignore"); logging.disable(logging.WARNING)
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import verifycompile
+torch.set_num_threads(1)
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+ROWS, WHOLE = (Shard(0),), (Replicate(),)
+
+def compiled(forward, spec, **options):
+    return torch.compile(forward, backend="verify", options={"spec": spec, "mesh": mesh, "in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}, "inner": "eager", **options})
+
+def call(model, *args, **kwargs):
+    try:
+        model(*args, **kwargs)
+    except Exception as error:
+        print("raised", type(error).__name__)
+        return
+    print("ran")
+"""
+
+# What each program does first is right; what comes last is wrong, and must raise rather than run.
+LAST_RAISES = {
+    "recompile limit": """
+torch._dynamo.config.recompile_limit = 2
+def forward(x, scale): return torch.tanh(x) * (2 if scale > 3 else 1) + 0 * scale
+model = compiled(forward, lambda x, scale: torch.tanh(x) + 0 * scale, inner="eager")
+for scale in (1, 2, 3): call(model, torch.randn(2, 3), scale)
+call(model, torch.randn(2, 3), 4)
+""",
+    "recompile limit by shapes": """
+torch._dynamo.config.recompile_limit = 2
+torch._dynamo.config.automatic_dynamic_shapes = False
+def forward(x): return torch.tanh(x) * (2 if x.shape[1] == 7 else 1)
+model = compiled(forward, lambda x: torch.tanh(x))
+for columns in (3, 4): call(model, torch.randn(2, columns))
+call(model, torch.randn(2, 7))
+""",
+    "recompile limit with a global": """
+torch._dynamo.config.recompile_limit = 2
+SCALE = 1
+def forward(x): return torch.tanh(x) * SCALE
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+for SCALE in (2, 3, 4): call(model, torch.randn(2, 3))
+""",
+    "stance eager_on_recompile": """
+SCALE = 1
+def forward(x): return torch.tanh(x) * SCALE
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+SCALE = 2
+with torch.compiler.set_stance("eager_on_recompile"):
+    call(model, torch.randn(2, 3))
+""",
+    "stance force_eager": """
+SCALE = 1
+def forward(x): return torch.tanh(x) * SCALE
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+SCALE = 2
+with torch.compiler.set_stance("force_eager"):
+    call(model, torch.randn(2, 3))
+""",
+    "suppress_errors": """
+torch._dynamo.config.suppress_errors = True
+SCALE = 2
+def forward(x): return torch.tanh(x) * SCALE
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+""",
+    "second call after an error": """
+def forward(x): return torch.tanh(x) * 2
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+call(model, torch.randn(2, 3))
+""",
+    "accumulated recompile limit": """
+torch._dynamo.config.accumulated_recompile_limit = 2
+SCALE = 1
+def forward(x): return torch.tanh(x) * SCALE
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+for SCALE in (2, 3, 4): call(model, torch.randn(2, 3))
+""",
+    "another mode of autograd": """
+def forward(x): return torch.tanh(x) * (1 if torch.is_grad_enabled() else 2)
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+with torch.no_grad():
+    call(model, torch.randn(2, 3))
+""",
+    "evaluation after training": """
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x) * (1 if self.training else 2)
+inner = Model()
+model = compiled(inner, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+inner.eval()
+call(model, torch.randn(2, 3))
+""",
+    "a partial value made a number": """
+def forward(x):
+    y = DTensor.from_local(x, mesh, [Partial()], run_check=False)
+    scale = float(y.sum().to_local())
+    return torch.tanh(x) * scale
+model = compiled(forward, lambda x: torch.tanh(x) * x.sum().item())
+call(model, torch.randn(2, 3))
+""",
+    "float of a partial DTensor between two graphs": """
+def forward(x):
+    y = DTensor.from_local(x, mesh, [Partial()], run_check=False).sum()
+    return torch.tanh(x) * float(y._local_tensor)
+model = torch.compile(forward, backend="verify", options={"mesh": mesh, "in_placements": {"x": WHOLE}, "inner": "eager"})
+call(model, torch.randn(2, 3))
+""",
+    "a graph break in the middle": """
+def forward(x):
+    y = torch.tanh(x)
+    torch._dynamo.graph_break()
+    return y * 2
+model = compiled(forward, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+""",
+}
+
+# The same ways with nothing wrong in them: everything runs.
+ALL_RUN = {
+    "several shapes": """
+def forward(x): return torch.tanh(x) * 2
+model = compiled(forward, lambda x: torch.tanh(x) * 2)
+for columns in (3, 4, 5): call(model, torch.randn(2, columns))
+""",
+    "stance eager_on_recompile without a recompile": """
+def forward(x): return torch.tanh(x) * 2
+model = compiled(forward, lambda x: torch.tanh(x) * 2)
+call(model, torch.randn(2, 3))
+with torch.compiler.set_stance("eager_on_recompile"):
+    call(model, torch.randn(2, 3))
+""",
+    "training and evaluation": """
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x) * (1 if self.training else 1.0)
+inner = Model()
+model = compiled(inner, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+inner.eval()
+call(model, torch.randn(2, 3))
+""",
+}
+
+
+EACH_ALONE = """
+import json, os, pathlib, sys, traceback
+
+def run(name, file):
+    print("program", name, flush=True)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        exec(compile(pathlib.Path(file).read_text(), file, "exec"), globals())
+    except BaseException:
+        traceback.print_exc()
+        print("failed", flush=True)
+    sys.stdout.flush()
+    os._exit(0)
+
+for name, file in json.loads(sys.argv[1]).items():
+    run(name, file)
+"""
+"""Every program in a process of its own, of which torch is imported once for all."""
+
+
+def test_what_runs_and_what_raises(tmp_path: Path) -> None:
+    programs = {**LAST_RAISES, **ALL_RUN}
+    files = {name: tmp_path / f"program_{k}.py" for k, name in enumerate(programs)}
+    for name, file in files.items():
+        file.write_text(programs[name])
+    script = tmp_path / "each.py"
+    script.write_text(HEAD + EACH_ALONE)
+    done = subprocess.run(
+        [sys.executable, str(script), json.dumps({name: str(file) for name, file in files.items()})],
+        capture_output=True, text=True, check=False, timeout=280, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    parts = [part.split("\n") for part in done.stdout.split("program ")[1:]]
+    found = {name: [line for line in lines if line.startswith(("ran", "raised", "failed"))] for name, *lines in parts}
+    assert found.keys() == programs.keys()
+    assert not [name for name, lines in found.items() if "failed" in lines], done.stderr[-4000:]
+    assert {name: found[name] for name in LAST_RAISES if not found[name][-1:] or not found[name][-1].startswith("raised")} == {}
+    assert {name: found[name] for name in ALL_RUN if set(found[name]) != {"ran"}} == {}
