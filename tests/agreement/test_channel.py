@@ -136,3 +136,20 @@ def test_what_a_rank_gives_the_others_take() -> None:
 
     answers, _ = in_threads(4, run)
     assert len(answers) == 4
+
+
+def test_a_rank_that_gives_up_says_why_and_nobody_waits() -> None:
+    def run(channel: Channel) -> Answer | None:
+        channel.begin(FRAME)
+        question = channel.publish(FRAME, range(2), str(channel.rank))
+        if channel.rank == 1:
+            channel.give(question, "first", b"first")
+            channel.give_up(question, "no text says what it holds")
+            return None
+        assert channel.take(question, "first", 30) == b"first"
+        assert channel.take(question, "second", 30) is None
+        assert channel.failure(question) == (1, "no text says what it holds")
+        return None
+
+    _, seconds = in_threads(2, run)
+    assert seconds < 5

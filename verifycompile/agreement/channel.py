@@ -108,11 +108,24 @@ class Channel:
         self._store.set(f"{question.key}/{question.number}/{what}", zlib.compress(content))  # pyright: ignore[reportArgumentType] - a store takes bytes as well
 
     def take(self, question: Question, what: str, seconds: float) -> bytes | None:
-        """What a rank wrote under this name; None where nothing comes."""
+        """What a rank wrote under this name; None where nothing comes, or a rank gave up: see ``failure``."""
         key = f"{question.key}/{question.number}/{what}"
-        if not self._comes(key, seconds):
+        if not self._comes(question, key, seconds):
             return None
         return zlib.decompress(self._store.get(key))
+
+    def give_up(self, question: Question, reason: str) -> None:
+        """Say why this rank does not go on, so that nobody waits for what it does not write."""
+        self._store.set(f"{question.key}/{question.number}/failed/{self.rank}", reason)
+        self._store.add(f"{question.key}/{question.number}/failed", 1)
+
+    def failure(self, question: Question) -> tuple[int, str] | None:
+        """The first rank that gave up, and why."""
+        if not self._store.add(f"{question.key}/{question.number}/failed", 0):
+            return None
+        keys = {rank: f"{question.key}/{question.number}/failed/{rank}" for rank in question.ranks}
+        rank = next(rank for rank, key in keys.items() if self._store.check([key]))
+        return rank, self._store.get(keys[rank]).decode()
 
     def finish(self, question: Question, seconds: float) -> None:
         """Wait until all ranks have read what they need: the process of one of them may be the store."""
@@ -122,10 +135,13 @@ class Channel:
         while self._store.add(key, 0) < len(question.ranks) and time.monotonic() < deadline:
             time.sleep(_LONGEST)
 
-    def _comes(self, key: str, seconds: float) -> bool:
+    def _comes(self, question: Question, key: str, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         pause = _SHORTEST
         while not self._store.check([key]):
+            # Who gave up wrote before what it could: what it wrote is read.
+            if self.failure(question) is not None:
+                return self._store.check([key])
             if time.monotonic() > deadline:
                 return False
             time.sleep(pause)

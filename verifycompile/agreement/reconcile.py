@@ -55,9 +55,18 @@ class Conversation:
         for rank in ranks:
             content = self.channel.take(self.question, f"{what}/{rank}", self.seconds)
             if content is None:
-                raise NoAnswerError(f"rank {rank} has captured another program and does not say which")
+                raise NoAnswerError(f"rank {rank} does not say which it runs")
             found[rank] = json.loads(content)
         return found
+
+    def given_up(self, reason: str) -> str:
+        """Who gave up first, and why: this rank, where no other did. The others then need not wait."""
+        failure = self.channel.failure(self.question)
+        if failure is None:
+            failure = self.channel.rank, reason
+            self.channel.give_up(self.question, reason)
+        rank, text = failure
+        return f"rank {rank} does not go on: {text}"
 
     def programs(self, what: str, written: Written, digests: Mapping[int, str]) -> dict[int, Written]:
         """What each rank wrote; of ranks with equal digests one says it for all."""
@@ -102,7 +111,8 @@ def reconcile(conversation: Conversation, captured: Captured, options: Options) 
     try:
         report = _reconciled(conversation, captured, options)
     except NoAnswerError as error:
-        report = blocked(captured.spec, captured.implementation, options, [f"{error}."])
+        message = f"the ranks run programs that differ, and {conversation.given_up(str(error))}."
+        report = blocked(captured.spec, captured.implementation, options, [message])
     conversation.channel.finish(conversation.question, conversation.seconds)
     return dataclasses.replace(report, differing_ranks=_minority(conversation.digests))
 
@@ -133,7 +143,8 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
         return blocked(spec, implementation, options, messages, node)
     message = "the ranks run programs that differ: their shards differ in size."
     common: Report | None = None
-    if len(captured.written) == 1:
+    # All ranks take the same way: where one wrote what each rank runs, all go on rank by rank.
+    if all(item["general"] for item in said.values()):
         digests = {rank: item["program"] for rank, item in said.items()}
         written = conversation.programs("program", captured.written[0], digests)
         try:
@@ -195,7 +206,7 @@ def _read_all(written: Mapping[int, Written], captured: Captured) -> list[Progra
     try:
         return [on_axes(read(item, constants), own.axes, tuple(written)) for item in written.values()]
     except StorageError as error:
-        raise NoAnswerError(f"the ranks run programs that differ, and they cannot be exchanged: {error}") from error
+        raise NoAnswerError(f"the programs cannot be exchanged: {error}") from error
 
 
 def _assumptions(said: Mapping[int, Parts], what: str) -> tuple[str, ...]:

@@ -91,6 +91,7 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
     written = write_captured(implementation)
     parts: dict[str, Any] = {
         "program": digest_of([item.digest for item in written]),
+        "general": len(written) == 1,
         "spec": write(dataclasses.replace(spec, blockers=())).digest,
         "blockers": [blocker.message for blocker in spec.blockers],
         "returned": own.returned,
