@@ -161,3 +161,9 @@ def test_names_of_another_part_of_a_broken_graph_are_listed(monkeypatch: pytest.
         with contextlib.suppress(verifycompile.RefinementError):
             torch.compile(step, backend="verify", options=options)(torch.randn(4, 16), torch.randn(4, 16))
     assert "option `in_placements` names `x`, which this part of a broken graph does not have" in reports[1].assumptions
+
+
+def test_numbers_per_rank_are_those_of_a_recovered_spec() -> None:
+    assert refused(spec=Frozen(), per_rank_numbers=["n_heads"]) == (
+        "error[VC310]: option `per_rank_numbers` does not apply: it is about a recovered spec."
+    )

@@ -64,6 +64,8 @@ class Options:
             raise UsageError("VC306", "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh.")
         if values.get("per_rank_numbers") is not None:
             values["per_rank_numbers"] = _patterns("per_rank_numbers", values["per_rank_numbers"])
+            if values["per_rank_numbers"] and values.get("spec") is not None:
+                raise UsageError("VC310", "option `per_rank_numbers` does not apply: it is about a recovered spec.")
         if values.get("on_unproved", "error") not in ("error", "warn"):
             raise UsageError("VC306", 'option `on_unproved` must be "error" or "warn".')
         return Options(**values)
