@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError
+from verifycompile.capture.spec import BROKEN
 
 # Dynamo looks at the gradient of what the graph before returned.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -115,3 +116,18 @@ def test_a_sum_that_is_missing_before_a_break_is_refuted_behind_it() -> None:
     assert refused.value.report.verdict.name == "REFUTED"
     assert refused.value.report.findings[0].code == "VC101"
     assert "`y` is placed (P(sum)), as the graph before a graph break returned it" in refused.value.report.assumptions
+
+
+@torch.compiler.disable
+def _doubled(y: torch.Tensor) -> torch.Tensor:
+    return 2 * y
+
+
+def test_what_runs_outside_after_the_graph_is_not_compared_with_a_spec() -> None:
+    placed = {"x": (Shard(0),)}
+    options = {"spec": lambda x: torch.tanh(x), "inner": "eager", "in_placements": placed}
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        program = torch.compile(lambda x: _doubled(torch.tanh(x)), backend="verify", options={**options, "mesh": mesh})
+        with pytest.raises(UsageError) as caught:
+            program(torch.randn(4, 4))
+    assert str(caught.value).startswith(f"error[VC305]: {BROKEN}")

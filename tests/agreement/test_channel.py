@@ -84,7 +84,7 @@ def test_ranks_may_compile_frames_in_another_order_and_stages_other_frames() -> 
     assert all(answer is not None and answer.agrees for answer in answers.values())
 
 
-def test_a_rank_need_not_recompile_when_another_does() -> None:
+def test_what_a_rank_captured_before_is_no_answer() -> None:
     def run(channel: Channel) -> Answer:
         channel.begin(FRAME)
         first = channel.answers(channel.publish(FRAME, range(2), "same"), "same", 30)
@@ -94,7 +94,8 @@ def test_a_rank_need_not_recompile_when_another_does() -> None:
         return channel.answers(channel.publish(FRAME, range(2), "same"), "same", 0.2)
 
     answers, _ = in_threads(2, run)
-    assert answers[0] == answers[1] == Answer({0: "same", 1: "same"})
+    assert answers[0] == Answer({0: "same"}, {1: "no answer within 0 s"})
+    assert answers[1] == Answer({0: "same", 1: "same"})
 
 
 def test_what_was_the_same_once_may_differ_the_next_time() -> None:

@@ -54,7 +54,6 @@ class Channel:
         self._store = store
         self.rank = rank
         self._begun: collections.Counter[str] = collections.Counter()
-        self._published: set[str] = set()
 
     def begin(self, frame: str) -> None:
         """This rank begins to capture ``frame``."""
@@ -71,9 +70,6 @@ class Channel:
         key = f"{_PREFIX}/{_short(f'{frame} {list(ranks)}')}"
         number = self._begun[frame]
         self._store.set(f"{key}/{number}/digest/{self.rank}", digest)
-        if f"{key}/{digest}" not in self._published:
-            self._published.add(f"{key}/{digest}")
-            self._store.add(f"{key}/same/{digest}", 1)
         self._store.add(f"{key}/{number}/same/{digest}", 1)
         self._store.add(f"{key}/{number}/answered", 1)
         return Question(frame, tuple(ranks), key, number)
@@ -81,7 +77,7 @@ class Channel:
     def answers(self, question: Question, digest: str, seconds: float) -> Answer:
         """The digests of all ranks. Waits up to ``seconds`` for those that have not written theirs.
 
-        Ranks need not recompile at the same time: a rank that has not, and wrote the same digest before, agrees too.
+        What a rank captured another time says nothing: it may run something else by now.
         """
         key, number, ranks = question.key, question.number, question.ranks
         deadline = time.monotonic() + seconds
@@ -93,8 +89,6 @@ class Channel:
                 return Answer({rank: self._digest(question, rank) for rank in ranks})
             stopped = self._reasons(question) if self._store.add(self._any_stopped(question.frame), 0) else {}
             if stopped or time.monotonic() > deadline:
-                if not stopped and self._store.add(f"{key}/same/{digest}", 0) >= len(ranks):
-                    return Answer(dict.fromkeys(ranks, digest))
                 missing = [rank for rank in ranks if not self._has_answered(question, rank)]
                 if missing:
                     reasons = {rank: stopped.get(rank, f"no answer within {seconds:.0f} s") for rank in missing}

@@ -27,6 +27,7 @@ from verifycompile.certificate.storage import (
     value_from_data,
     value_to_data,
 )
+from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import (
     Blocker,
     Mesh,
@@ -84,6 +85,9 @@ class _Writer:
         self._numbers: dict[torch.fx.Node, int] = {}
         self._expressions: dict[sympy.Basic, Any] = {}
         self._nodes = program.graph.graph.nodes
+        self._reads_memory = any(reads_memory(node) for node in self._nodes)
+        """Without such a node it does not matter where in its memory a value begins, which is another place by rank."""
+        self._inputs = [item for item in program.inputs if item.role is not Role.SIZE or item.node.users]
 
     def written(self) -> Written:
         program = self._program
@@ -93,8 +97,8 @@ class _Writer:
         mesh = program.mesh
         data = {
             "nodes": [self._node(node) for node in nodes],
-            "inputs": [self._input(item) for item in program.inputs],
-            "outputs": [self._output(item) for item in program.outputs],
+            "inputs": [self._input(item) for item in self._inputs],
+            "outputs": [self._output(item, position) for position, item in enumerate(program.outputs)],
             "mesh": None if mesh is None else [[[a.name, a.size] for a in mesh.axes], list(mesh.ranks)],
             "coordinates": sorted([self._expression(symbol), axis] for symbol, axis in program.coordinates.items()),
             "size_values": [[self._expression(s), self._expression(e)] for s, e in program.size_values.items()],
@@ -117,7 +121,7 @@ class _Writer:
 
     def _needed(self) -> set[torch.fx.Node]:
         """What the outputs need, and what is done whether they need it or not."""
-        found = {item.node for item in self._program.inputs}
+        found = {item.node for item in self._inputs}
         pending = [item.node for item in self._program.outputs]
         pending += [b.node for b in self._program.blockers if b.node is not None]
         pending += [n for n in self._nodes if namespace(n) in COLLECTIVE_NAMESPACES or _draws(n)]
@@ -186,7 +190,7 @@ class _Writer:
     def _recorded(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             strided = value.layout is torch.strided
-            memory = (value.stride(), value.storage_offset()) if strided else ((), 0)
+            memory = (value.stride(), value.storage_offset() if self._reads_memory else 0) if strided else ((), 0)
             sizes = [[self._size(size) for size in numbers] for numbers in (value.shape, memory[0])]
             return {"tensor": str(value.dtype), "sizes": sizes, "offset": self._size(memory[1])}
         if isinstance(value, (list, tuple)):
@@ -215,9 +219,11 @@ class _Writer:
             item.requires_grad, item.assumed, sorted(item.open_axes),
         ]  # fmt: skip
 
-    def _output(self, item: ProgramOutput) -> list[Any]:
+    def _output(self, item: ProgramOutput, position: int) -> list[Any]:
+        # What is read back returns its outputs in this order. A rank with a further size as input has another one.
+        index = position if item.index >= 0 else item.index
         return [
-            self._numbers[item.node], item.kind.value, item.name, item.index, _placements(item.placements),
+            self._numbers[item.node], item.kind.value, item.name, index, _placements(item.placements),
             item.declared, sorted(item.open_axes), sorted(item.outer_mean), item.requires_grad,
             self._sizes(item.global_shape), self._sizes(item.global_stride),
         ]  # fmt: skip

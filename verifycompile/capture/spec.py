@@ -112,8 +112,16 @@ def _numbers_read(implementation: Program) -> set[str]:
     return {last_name(item.name) for item in implementation.inputs if item.node in nodes}
 
 
+BROKEN = (
+    "a graph break ends this graph, and the option `spec` says what the whole program computes: what follows the break "
+    "could not be compared. Remove the break (`fullgraph=True` shows where it is), or leave the option out."
+)
+
+
 def _given(exported: Export, implementation: Program, options: Options) -> Captured:
     assert options.spec is not None
+    if exported.traced.is_broken:
+        raise UsageError("VC305", BROKEN)
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     frame = _frame_of_given(exported, options.spec, globalizer)

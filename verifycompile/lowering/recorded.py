@@ -139,9 +139,14 @@ def input_symbols(program: Program) -> frozenset[sympy.Basic]:
     return frozenset(found)
 
 
+def reads_memory(node: torch.fx.Node) -> bool:
+    """Whether an operator reads its operand through the operand's memory."""
+    return node.target in _READS_MEMORY
+
+
 def memory_read(node: torch.fx.Node) -> Memory | None:
     """How the operand of an operator that reads through its memory lies there, where that is a matter of numbers."""
-    source = node.args[0] if node.target in _READS_MEMORY else None
+    source = node.args[0] if reads_memory(node) else None
     recorded = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
     if not isinstance(recorded, torch.Tensor) or recorded.layout is not torch.strided:
         return None
