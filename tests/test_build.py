@@ -360,7 +360,6 @@ WRONG: dict[str, Callable[[], nn.Module]] = {
 def report_on(make: Callable[[], nn.Module], rank: int, *, build: bool = True, given: bool = False) -> Report:
     with fake_world(WORLD, rank):
         options: dict[str, Any] = {"spec": Whole(), "param_placements": {"*weight": (Shard(0),)}}
-        options["param_names"] = {"inner.weight": "weight"} if isinstance(make(), Hooked) else {}
         model = make() if given or not build else None
         return verify(model, (torch.randn(3, ROWS),), **options, **({"build": make} if build else {}))
 
