@@ -137,7 +137,8 @@ def _check_inputs(program: Program, side: str) -> None:
     placeholders = [node for node in program.graph.graph.nodes if node.op == "placeholder"]
     if len(set(nodes)) != len(nodes) or set(nodes) != set(placeholders):
         raise StatementError(f"the inputs of the {side} are not its placeholders")
-    names = [(item.role is Role.TANGENT, item.name) for item in program.inputs]
+    tensors = [item for item in program.inputs if item.role is not Role.OPAQUE]
+    names = [(item.role is Role.TANGENT, item.name) for item in tensors]
     if len(set(names)) != len(names):
         raise StatementError(f"an input of the {side} occurs twice")
     outputs = {o.name: o for o in program.outputs}
