@@ -68,18 +68,19 @@ OBSERVED = {
     "verifycompile.backends",
     "verifycompile.backends.autoload",
     "verifycompile.torch_interface",
+    "verifycompile.torch_interface.constructed",
     "verifycompile.torch_interface.observation",
 }
 
 
 @pytest.mark.parametrize("flag", ["1", "warn"])
-def test_flag_imports_the_observation_alone(flag: str) -> None:
+def test_flag_imports_what_observes_and_records_alone(flag: str) -> None:
     with_flag = modules_after("import torch", VERIFYCOMPILE=flag)
     assert ours(with_flag) == OBSERVED
     assert with_flag - OBSERVED == modules_after("import torch")
 
 
-def test_import_of_the_package_imports_the_observation_alone() -> None:
+def test_import_of_the_package_imports_what_observes_and_records_alone() -> None:
     assert ours(modules_after("import torch; import verifycompile")) == OBSERVED - {
         "verifycompile.backends",
         "verifycompile.backends.autoload",
