@@ -173,3 +173,14 @@ def role_of(exported: Export, flat: Flat) -> Role:
     if flat.origin is Origin.TANGENT:
         return Role.TANGENT
     return exported.names[flat.index].role if flat.origin is Origin.ARGUMENT else Role.INPUT
+
+
+def values_of(exported: Export, role: Role) -> dict[str, Any]:
+    """By name the values of the parameters, or of the buffers, that enter the graph."""
+    return {
+        exported.names[flat.index].name: exported.traced.example_inputs[flat.index]
+        for flat in exported.joint.inputs
+        if flat.origin is Origin.ARGUMENT
+        and flat.part in (Part.WHOLE, Part.LOCAL)
+        and role_of(exported, flat) is role
+    }

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
-from verifycompile.capture.boundary import Export, role_of
+from verifycompile.capture.boundary import Export, values_of
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
-from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import own_rank
 from verifycompile.torch_interface.placements import outer_blocks, sharded_dimension
@@ -28,7 +26,7 @@ def differing_buffers(
     """
     written = {output.name for output in spec.outputs if output.kind is OutputKind.MUTATION}
     mesh = implementation.mesh
-    expected, held = _values(exported_spec), _values(exported)
+    expected, held = values_of(exported_spec, Role.BUFFER), values_of(exported, Role.BUFFER)
     blockers: list[Blocker] = []
     assumptions: list[str] = []
     for item in implementation.inputs:
@@ -43,16 +41,6 @@ def differing_buffers(
             text = f"buffer `{name}` holds other values in the spec than in the model."
             blockers.append(Blocker(None, "VC304", text))
     return tuple(blockers), tuple(assumptions)
-
-
-def _values(exported: Export) -> dict[str, Any]:
-    return {
-        exported.names[flat.index].name: exported.traced.example_inputs[flat.index]
-        for flat in exported.joint.inputs
-        if flat.origin is Origin.ARGUMENT
-        and flat.part in (Part.WHOLE, Part.LOCAL)
-        and role_of(exported, flat) is Role.BUFFER
-    }
 
 
 def _same(whole: object, held: object, item: ProgramInput, mesh: Mesh) -> bool | None:
