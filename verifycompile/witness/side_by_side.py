@@ -1,0 +1,222 @@
+"""Both programs evaluated on the same inputs, the implementation on all ranks, and compared output by output."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+
+from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
+from verifycompile.witness.comparison import (
+    PERTURBATION,
+    RELATIVE_TOLERANCE,
+    Agreement,
+    OutputComparison,
+    Reference,
+    compare,
+    rounding_of,
+    tolerance_of,
+)
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.inputs import (
+    Inputs,
+    perturbed,
+    placements_of,
+    rank_values,
+    size_values,
+    tangent_inputs,
+    tensor_inputs,
+    with_traced_strides,
+)
+from verifycompile.witness.interpreter import Interpreter, ancestors
+
+
+def compare_programs(
+    spec: Program, implementation: Program, inputs: Inputs, seed: int = 0
+) -> dict[str, OutputComparison]:
+    """How each output of the spec compares, by name; to be called under ``real_tensors``.
+
+    Raises :class:`EvaluationError` where an input cannot be laid out over the ranks.
+    """
+    reference = _spec_interpreter(spec, inputs)
+    disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
+    rounded = _spec_interpreter(spec, inputs, rounded=torch.Generator().manual_seed(seed + 3))
+    ranks = _implementation_interpreter(implementation, inputs, seed)
+    comparison = _Comparison(spec, implementation, reference, disturbed=disturbed, rounded=rounded, ranks=ranks)
+    results: dict[str, OutputComparison] = {}
+    for name in comparison.forward_names:
+        results[name] = comparison.output(name)
+    for name, entry in tangent_inputs(implementation).items():
+        layout = _tangent_placements(entry, results.get(name))
+        if layout is None or name not in inputs.tangents:
+            continue
+        # A tangent of another shape than its output's: the gradients that need it cannot be compared, all else can.
+        with contextlib.suppress(EvaluationError):
+            ranks.provide(entry.node, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
+    forward = [result.relation for result in results.values() if result.relation is not None]
+    for name in comparison.backward_names:
+        results[name] = comparison.output(name, forward)
+    for name in comparison.missing_gradients:
+        results[name] = comparison.missing(name)
+    return results
+
+
+class _Comparison:
+    """Outputs of the two programs side by side."""
+
+    def __init__(
+        self,
+        spec: Program,
+        implementation: Program,
+        reference: Interpreter,
+        *,
+        disturbed: Interpreter,
+        rounded: Interpreter,
+        ranks: Interpreter,
+    ) -> None:
+        self._spec = {output.name: output for output in spec.outputs}
+        self._implementation = {output.name: output for output in implementation.outputs}
+        self._mesh = implementation.mesh
+        self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
+        self._reference, self._disturbed, self._rounded, self._ranks = reference, disturbed, rounded, ranks
+        self._scale = 0.0
+        tangents = {entry.node for entry in tangent_inputs(implementation).values()}
+        # How a blocked output lies on the ranks is not known, so its numbers say nothing.
+        blocked = {blocker.node for blocker in implementation.blockers if blocker.node is not None}
+        common = [
+            name
+            for name in self._spec
+            if name in self._implementation and self._implementation[name].node not in blocked
+        ]
+        late = {name for name in common if ancestors([self._implementation[name].node]) & tangents}
+        self.forward_names = sorted((name for name in common if name not in late), key=self._order)
+        self.backward_names = sorted(late, key=self._order)
+        # Where a backward pass runs, what it computes no gradient for gets none, which an optimizer takes for zero.
+        gradients = {output.name for output in spec.outputs if output.kind is OutputKind.GRADIENT}
+        runs = any(output.kind is OutputKind.GRADIENT for output in implementation.outputs)
+        self.missing_gradients = sorted(gradients - self._implementation.keys()) if runs else []
+
+    def missing(self, name: str) -> OutputComparison:
+        """How no gradient at all compares with the spec's."""
+        try:
+            value, response = (_tensor(p.value(self._spec[name].node)[0]) for p in (self._reference, self._disturbed))
+        except EvaluationError as error:
+            return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
+        if self._reference.uninitialised and _differ(value, response):
+            return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
+        reference = Reference(name, value, tolerance_of(value, response, self._scale))
+        nothing = [torch.zeros_like(value)] * math.prod(self._mesh_shape)
+        reference = self._uncertain(reference, self._spec[name].node)
+        result = compare(reference, nothing, self._mesh_shape, (Replicate(),) * len(self._mesh_shape))
+        return dataclasses.replace(result, detail="the implementation has no such gradient")
+
+    def _order(self, name: str) -> tuple[bool, int]:
+        output = self._spec[name]
+        return output.kind is not OutputKind.VALUE, output.index
+
+    def output(self, name: str, forward: Sequence[tuple[Placement, ...]] = ()) -> OutputComparison:
+        """``forward``: the relations found for the forward outputs, on which that of a gradient may depend."""
+        try:
+            return self._output(name, self._spec[name], self._implementation[name], forward)
+        except EvaluationError as error:
+            return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
+
+    def _output(
+        self,
+        name: str,
+        spec: ProgramOutput,
+        implementation: ProgramOutput,
+        forward: Sequence[tuple[Placement, ...]],
+    ) -> OutputComparison:
+        value = _tensor(self._reference.value(spec.node)[0])
+        response = _tensor(self._disturbed.value(spec.node)[0])
+        if self._reference.uninitialised and _differ(value, response):
+            return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
+        largest = value.abs().max().item() if value.numel() and value.dtype != torch.bool else 1.0
+        self._scale = max(self._scale, float(largest))
+        scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
+        parts = [_at_scale(part, scale) for part in self._ranks.value(implementation.node)]
+        reference = Reference(name, value, tolerance_of(value, response, self._scale))
+        required = implementation.required(forward)
+        # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
+        partial = implementation.kind is not OutputKind.GRADIENT
+        result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
+        if result.agreement is Agreement.DIFFERENT:
+            reference = self._uncertain(reference, spec.node)
+            result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
+        no_number = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
+        if not no_number or not self._ranks.uninitialised:
+            return result
+        # What is no number whatever the memory holds does not come from there.
+        filled = [_at_scale(part, scale) for part in self._ranks.with_filling(1).value(implementation.node)]
+        result = compare(reference, filled, self._mesh_shape, required, implementation.open_axes, partial=partial)
+        if result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value):
+            return result
+        return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
+
+    def _uncertain(self, reference: Reference, node: torch.fx.Node) -> Reference:
+        """``reference`` with what rounding may explain besides; only a difference makes this worth its cost."""
+        moved = _tensor(self._rounded.value(node)[0])
+        return dataclasses.replace(reference, tolerance=reference.tolerance + rounding_of(reference.value, moved))
+
+
+def _tensor(value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise EvaluationError(f"an output is no tensor but {type(value).__name__}")
+    return value
+
+
+def _at_scale(value: object, scale: int) -> torch.Tensor:
+    return _tensor(value) if scale == 1 else _tensor(value) / scale
+
+
+def _differ(value: torch.Tensor, response: torch.Tensor) -> bool:
+    """Whether an output changes with what uninitialised memory holds; far more than the perturbed inputs change it."""
+    if not value.is_floating_point() and not value.is_complex():
+        return not torch.equal(value, response)
+    if not bool(torch.isfinite(value).all()) or not bool(torch.isfinite(response).all()):
+        return True
+    scale = float(value.abs().max().item()) if value.numel() else 0.0
+    return not torch.allclose(value, response, rtol=0.0, atol=RELATIVE_TOLERANCE * scale)
+
+
+def _spec_interpreter(
+    spec: Program, inputs: Inputs, filling: int | None = None, rounded: torch.Generator | None = None
+) -> Interpreter:
+    values: dict[torch.fx.Node, Sequence[object]] = {
+        entry.node: [with_traced_strides(inputs.spec[name], entry.node)] for name, entry in tensor_inputs(spec).items()
+    }
+    for name, entry in tangent_inputs(spec).items():
+        values[entry.node] = [with_traced_strides(inputs.tangents[name], entry.node)]
+    for node, size in size_values(spec, inputs.sizes).items():
+        values[node] = [size]
+    return Interpreter(spec, values, filling, rounded)
+
+
+def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:
+    mesh_dims = len(implementation.mesh.axes) if implementation.mesh is not None else 0
+    ranks = len(implementation.mesh.ranks) if implementation.mesh is not None else 1
+    values: dict[torch.fx.Node, Sequence[object]] = {}
+    for name, entry in tensor_inputs(implementation).items():
+        if name in inputs.spec:
+            placements = placements_of(entry, mesh_dims)
+            values[entry.node] = rank_values(entry, inputs.spec[name], implementation, placements, seed)
+    for node, size in size_values(implementation, {}).items():
+        values[node] = [size] * ranks
+    return Interpreter(implementation, values)
+
+
+def _tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> tuple[Placement, ...] | None:
+    """The cotangent is sharded as its output is; it is whole where the output is replicated or partial."""
+    if entry.placements is not None and not entry.open_axes:
+        return entry.placements
+    if output is None or output.relation is None:
+        return None
+    found = tuple(Replicate() if isinstance(placement, Partial) else placement for placement in output.relation)
+    declared = entry.placements or found
+    return tuple(found[axis] if axis in entry.open_axes else item for axis, item in enumerate(declared))
