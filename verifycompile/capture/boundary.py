@@ -180,7 +180,5 @@ def values_of(exported: Export, role: Role) -> dict[str, Any]:
     return {
         exported.names[flat.index].name: exported.traced.example_inputs[flat.index]
         for flat in exported.joint.inputs
-        if flat.origin is Origin.ARGUMENT
-        and flat.part in (Part.WHOLE, Part.LOCAL)
-        and role_of(exported, flat) is role
+        if flat.origin is Origin.ARGUMENT and flat.part in (Part.WHOLE, Part.LOCAL) and role_of(exported, flat) is role
     }

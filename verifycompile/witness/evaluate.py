@@ -9,8 +9,9 @@ import torch.fx
 
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.inputs import Distribution, Inputs, draw, tangent_inputs, tensor_inputs, with_traced_strides
+from verifycompile.witness.inputs import Inputs, tangent_inputs, tensor_inputs, with_traced_strides
 from verifycompile.witness.interpreter import Interpreter
 
 

@@ -1,4 +1,4 @@
-"""Labels that both programs leave out of a loss, as ``ignore_index`` does: the class, and which inputs hold labels."""
+"""Labels that the spec leaves out of a loss, as ``ignore_index`` does: the class, and which inputs hold labels."""
 
 from __future__ import annotations
 
@@ -11,29 +11,21 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import argument_names, operator_name
 from verifycompile.witness.indices import keeps_values
 
-_DEFAULT = -100
-"""The class that torch's losses ignore unless told otherwise; most data do not have it."""
 
-
-def ignored_classes(spec: Program, implementation: Program) -> dict[torch.fx.Node, int]:
+def ignored_classes(spec: Program) -> dict[torch.fx.Node, int]:
     """Placeholders of the spec that a loss takes its labels from -> the class that the loss ignores.
 
-    Only where the implementation knows that class too, and where some program says that there are such labels: by a
-    class other than torch's default, or by reading or writing it elsewhere, as padding does. Otherwise the programs are
-    written for labels without it, and an input that nobody passes shows nothing.
+    The class is part of what the spec computes, whether or not a program writes it: torch's losses leave out -100
+    unless told otherwise, and the proof admits it as well (see the assumption on the classes of a loss).
     """
     found: dict[torch.fx.Node, int] = {}
-    for node in _calls(spec):
-        if not _is_loss(node):
+    for node in spec.graph.graph.nodes:
+        if node.op != "call_function" or not _is_loss(node):
             continue
-        arguments = dict(zip(argument_names(node.target), node.args, strict=False))
+        arguments = dict(zip(argument_names(node.target), node.args, strict=False)) | dict(node.kwargs)
         ignored, target = arguments.get("ignore_index"), arguments.get("target")
-        if not isinstance(ignored, int) or not isinstance(target, torch.fx.Node):
-            continue
-        known = any(_mentions(node, ignored) for node in _calls(implementation))
-        others = [node for program in (spec, implementation) for node in _calls(program) if not _is_loss(node)]
-        if known and (ignored != _DEFAULT or any(_mentions(node, ignored) for node in others)):
-            found.update(dict.fromkeys(_origins(target), ignored))
+        if isinstance(ignored, int) and isinstance(target, torch.fx.Node):
+            found.update((origin, ignored) for origin in _origins(target) if _holds_integers(origin))
     return found
 
 
@@ -42,12 +34,11 @@ def _is_loss(node: torch.fx.Node) -> bool:
     return name.startswith("aten.nll_loss")
 
 
-def _mentions(node: torch.fx.Node, number: int) -> bool:
-    return any(type(argument) in (int, float) and argument == number for argument in node.args)
-
-
-def _calls(program: Program) -> list[torch.fx.Node]:
-    return [node for node in program.graph.graph.nodes if node.op == "call_function"]
+def _holds_integers(node: torch.fx.Node) -> bool:
+    traced = node.meta.get("val")
+    if not isinstance(traced, torch.Tensor) or traced.dtype == torch.bool:
+        return False
+    return not traced.dtype.is_floating_point and not traced.dtype.is_complex
 
 
 def _origins(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

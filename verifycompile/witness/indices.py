@@ -12,6 +12,9 @@ from verifycompile.torch_interface.evaluation import argument_names, operator_na
 DEFAULT_BOUND = 4
 """Integers without a known use are drawn from ``range(DEFAULT_BOUND)``."""
 
+_COUNTING_FROM_THE_END = frozenset({"index", "index_put"})
+"""Operators of which the index -1 names the last element; the others refuse negative indices."""
+
 _KEEPS_VALUES = frozenset(
     {
         "_to_copy",
@@ -62,6 +65,27 @@ def index_bound(placeholder: torch.fx.Node, size_of: Callable[[object], int | No
             elif keeps_values(user):
                 stack.append(user)
     return min(bounds, default=DEFAULT_BOUND)
+
+
+def counts_from_the_end(placeholder: torch.fx.Node) -> bool:
+    """Whether an integer placeholder's elements index dimensions, all by operators that take negative indices."""
+    traced = placeholder.meta.get("val")
+    if not isinstance(traced, torch.Tensor) or traced.dtype == torch.bool or traced.dtype.is_floating_point:
+        return False
+    uses: set[str] = set()
+    seen: set[torch.fx.Node] = set()
+    stack = [placeholder]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for user in node.users:
+            if _bound_of_use(user, node, lambda _: DEFAULT_BOUND) is not None:
+                uses.add(str(operator_name(user.target)).split(".")[1])
+            elif keeps_values(user):
+                stack.append(user)
+    return bool(uses) and uses <= _COUNTING_FROM_THE_END
 
 
 def keeps_values(node: torch.fx.Node) -> bool:

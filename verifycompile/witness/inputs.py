@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import math
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -15,29 +13,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.evaluation import size_hint, symbolic_expression
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.ignored import ignored_classes
-from verifycompile.witness.indices import index_bound
 from verifycompile.witness.layout import distribute, is_shard
-
-
-class Distribution(enum.Enum):
-    """How floating and boolean inputs are drawn."""
-
-    NORMAL = "normal"
-    """Normal floats of the size that initialisations have, random Booleans."""
-    POSITIVE = "positive"
-    """Positive floats (for logarithms, roots, variances), Booleans all True."""
-    POSITIVE_UNSET = "positive, unset"
-    """Positive floats, Booleans all False."""
-    SMALL = "small"
-    """Positive floats so small that what is added to them for stability counts."""
-    REVERSED = "reversed"
-    """As normal, the floats of each input in reverse order."""
-    IGNORED = "ignored"
-    """As normal, and some labels are of the class that the loss ignores: more on one rank than on another."""
-
-
-_SMALL = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +23,16 @@ class Inputs:
     spec: Mapping[str, torch.Tensor]
     tangents: Mapping[str, torch.Tensor]
     sizes: Mapping[sympy.Symbol, int]
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all numbers are whole, so that no rounding went into them."""
+        return all(_is_whole(value) for value in (*self.spec.values(), *self.tangents.values()))
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    parts = torch.view_as_real(value) if value.is_complex() else value
+    return not parts.is_floating_point() or torch.equal(parts, parts.round())
 
 
 def tensor_inputs(program: Program) -> dict[str, ProgramInput]:
@@ -105,72 +91,6 @@ def spec_sizes(spec: Program, implementation: Program) -> dict[sympy.Symbol, int
 def placements_of(entry: ProgramInput, mesh_dims: int) -> tuple[Placement, ...]:
     """The input's declared placements; replicated where none are declared."""
     return entry.placements if entry.placements is not None else (Replicate(),) * mesh_dims
-
-
-def draw(
-    spec: Program, implementation: Program, seed: int, distribution: Distribution, index_limit: int | None
-) -> Inputs:
-    """Random values for every tensor input and tangent of the spec.
-
-    ``index_limit`` caps integers below what :func:`index_bound` finds.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    sizes = spec_sizes(spec, implementation)
-    values = {
-        name: _draw_input(entry, sizes, generator, distribution, index_limit)
-        for name, entry in tensor_inputs(spec).items()
-    }
-    if distribution is Distribution.IGNORED:
-        ignored = ignored_classes(spec, implementation)
-        for name, entry in tensor_inputs(spec).items():
-            if entry.node in ignored:
-                values[name] = _with_ignored(values[name], ignored[entry.node], implementation)
-    tangents = {
-        name: torch.randn(traced_shape(entry, sizes), generator=generator, dtype=torch.float64) + 0.5
-        for name, entry in tangent_inputs(spec).items()
-    }
-    return Inputs(values, tangents, sizes)
-
-
-def _draw_input(
-    entry: ProgramInput,
-    sizes: Mapping[sympy.Symbol, int],
-    generator: torch.Generator,
-    distribution: Distribution,
-    index_limit: int | None,
-) -> torch.Tensor:
-    traced: torch.Tensor = entry.node.meta["val"]
-    shape = traced_shape(entry, sizes)
-    if traced.dtype == torch.bool:
-        if distribution not in (Distribution.POSITIVE, Distribution.POSITIVE_UNSET):
-            return torch.randint(0, 2, shape, generator=generator).bool()
-        return torch.full(shape, distribution is Distribution.POSITIVE)
-    if traced.dtype.is_complex:
-        return torch.randn(shape, generator=generator, dtype=torch.complex128)
-    if not traced.dtype.is_floating_point:
-        bound = index_bound(entry.node, lambda size: _known_size(size, sizes))
-        bound = bound if index_limit is None else min(bound, index_limit)
-        lowest = 1 if not shape and bound > 1 else 0  # a single number may be a count, by which programs divide
-        return torch.randint(lowest, max(bound, 1), shape, generator=generator).to(traced.dtype)
-    if distribution not in (Distribution.NORMAL, Distribution.REVERSED, Distribution.IGNORED):
-        size = _SMALL if distribution is Distribution.SMALL else 1.0
-        return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5) * size
-    # Products with a matrix keep the size of their operand: activations neither saturate nor vanish with depth.
-    fan_in = shape[-1] if entry.role is Role.PARAMETER and len(shape) > 1 else 1
-    values = torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
-    return values.flip(tuple(range(len(shape)))) if distribution is Distribution.REVERSED else values
-
-
-def _with_ignored(labels: torch.Tensor, ignored: int, implementation: Program) -> torch.Tensor:
-    """A few labels at the beginning ignored, so that the first rank keeps some and has fewer than the others."""
-    ranks = len(implementation.mesh.ranks) if implementation.mesh is not None else 1
-    flat = labels.flatten().clone()
-    flat[: max(1, flat.numel() // (3 * ranks))] = ignored
-    return flat.reshape(labels.shape)
-
-
-def _known_size(size: object, sizes: Mapping[sympy.Symbol, int]) -> int | None:
-    return size_hint(size, sizes) if isinstance(size, (int, torch.SymInt)) else None
 
 
 def perturbed(inputs: Inputs, seed: int, relative: float) -> Inputs:

@@ -23,9 +23,10 @@ from verifycompile.torch_interface.evaluation import (
     returns_fresh_memory,
     symbolic_expression,
 )
-from verifycompile.witness import collectives, operators, rounding
+from verifycompile.witness import collectives, operators, rounding, ties
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import coordinates
+from verifycompile.witness.rounding import Rounding
 
 RankValues = Sequence[object]
 _COORDINATE = "device_mesh._runtime_compute_coordinate_on_dim.default"
@@ -40,7 +41,7 @@ class Interpreter:
 
     ``inputs`` gives one value a rank for placeholders; a placeholder without a value fails what depends on it.
     ``filling``: what uninitialised memory is filled with, see ``operators.unset``. ``rounded``: where given, results
-    are rounded otherwise than they were, at random.
+    are rounded otherwise than they were.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Interpreter:
         program: Program,
         inputs: Mapping[torch.fx.Node, RankValues],
         filling: int | None = None,
-        rounded: torch.Generator | None = None,
+        rounded: Rounding | None = None,
     ) -> None:
         self._program = program
         self._filling = filling
@@ -59,6 +60,8 @@ class Interpreter:
         self._values: dict[torch.fx.Node, RankValues] = dict(inputs)
         self.uninitialised = False
         """Whether an evaluated operator returned uninitialised memory (filled here)."""
+        self.unspecified = False
+        """Whether an evaluated operator chose among equal elements as torch does not specify."""
 
     @property
     def ranks(self) -> int:
@@ -72,6 +75,10 @@ class Interpreter:
     def with_filling(self, filling: int) -> Interpreter:
         """The same program on the same inputs, with uninitialised memory filled otherwise."""
         return Interpreter(self._program, self._inputs, filling)
+
+    def with_rounding(self, rounding: Rounding) -> Interpreter:
+        """The same program on the same inputs, with its results rounded otherwise."""
+        return Interpreter(self._program, self._inputs, self._filling, rounding)
 
     def value(self, wanted: torch.fx.Node) -> RankValues:
         """The value of a node, one object a rank. Raises :class:`EvaluationError` where it has none."""
@@ -142,11 +149,12 @@ class Interpreter:
 
     def _call(self, node: torch.fx.Node, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         result = operators.evaluate(node.target, args, kwargs)
+        self.unspecified = self.unspecified or ties.are_unspecified(node.target, name, args, kwargs)
         if name and operators.is_uninitialised(name):
             self.uninitialised = self.uninitialised or not _is_overwritten(node)
             return operators.unset(result, self._filling)
         if self._rounding is not None and not rounding.is_exact(node.target, name):
-            return rounding.disturbed(result, self._rounding)
+            return self._rounding.change(result)
         return result
 
     def _collective(

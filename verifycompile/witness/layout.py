@@ -51,8 +51,8 @@ def distribute(
 ) -> list[torch.Tensor]:
     """Each rank's part, in row-major order of the mesh.
 
-    Parts of a ``Partial`` placement are random values that reduce to ``tensor``. Ranks that hold equal values share
-    one tensor object.
+    Parts of a ``Partial`` placement are random, of whole numbers as far as ``tensor`` is, and reduce to it. Ranks that
+    hold equal values share one tensor object.
     """
     parts = [tensor]
     for placement, size in zip(placements, mesh_shape, strict=True):
@@ -76,7 +76,7 @@ def _summands(tensor: torch.Tensor, reduce_op: str, size: int, generator: torch.
     if reduce_op not in ("sum", "avg") or not tensor.is_floating_point():
         raise EvaluationError(f"no values of {tensor.dtype} for placement Partial({reduce_op!r})")
     whole = tensor * size if reduce_op == "avg" else tensor
-    noise = [torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) for _ in range(size - 1)]
+    noise = [torch.randint(-3, 4, tensor.shape, generator=generator).to(tensor.dtype) for _ in range(size - 1)]
     return [*noise, whole - torch.stack(noise).sum(0)] if noise else [whole]
 
 

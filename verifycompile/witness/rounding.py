@@ -8,6 +8,8 @@ rounding may explain.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from verifycompile.torch_interface.evaluation import is_view
@@ -36,12 +38,23 @@ def is_exact(target: object, name: str) -> bool:
     return namespace != "aten" or is_view(target) or operator.partition(".")[0] in _EXACT
 
 
-def disturbed(value: object, generator: torch.Generator) -> object:
-    """``value`` with every element that is no whole number changed a little."""
-    if isinstance(value, (list, tuple)):
-        return tuple(disturbed(item, generator) for item in value)
-    if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
-        return value
-    factor = 1 + CHANGE * torch.randn(value.shape, generator=generator, dtype=value.dtype)
-    # What is a whole number was counted or compared, and may be compared again.
-    return torch.where(value == value.round(), value, value * factor)
+@dataclasses.dataclass(frozen=True)
+class Rounding:
+    """Changes of results, at random. ``sign``: -1 gives the opposite of each change that 1 gives with the same seed."""
+
+    generator: torch.Generator
+    sign: int = 1
+
+    @staticmethod
+    def seeded(seed: int, sign: int = 1) -> Rounding:
+        return Rounding(torch.Generator().manual_seed(seed), sign)
+
+    def change(self, value: object) -> object:
+        """``value`` with every element that is no whole number changed a little."""
+        if isinstance(value, (list, tuple)):
+            return tuple(self.change(item) for item in value)
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+            return value
+        noise = torch.randn(value.shape, generator=self.generator, dtype=value.dtype)
+        # What is a whole number was counted or compared, and may be compared again.
+        return torch.where(value == value.round(), value, value * (1 + self.sign * CHANGE * noise))

@@ -10,9 +10,9 @@ import torch
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import is_view, real_tensors, size_hint
 from verifycompile.witness.comparison import Agreement, OutputComparison
+from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.ignored import ignored_classes
-from verifycompile.witness.inputs import Distribution, Inputs, draw
+from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.side_by_side import compare_programs
 
 DEFAULT_MAX_ELEMENTS = 50_000_000
@@ -26,13 +26,23 @@ _ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
     (Distribution.NORMAL, 1),
 )
 """Distribution and largest integer of each attempt; later ones only where the ones before could not be evaluated."""
+_EDGES: tuple[tuple[Distribution, int | None, int], ...] = (
+    (Distribution.IGNORED, None, 0),
+    (Distribution.NEGATIVE, None, 0),
+    (Distribution.EMPTY, None, 0),
+    (Distribution.SMALL, None, 0),
+)
+"""Distribution, largest integer and what is added to the seed: legal inputs that most data do not have."""
 _AGAIN: tuple[tuple[Distribution, int | None, int], ...] = (
     (Distribution.REVERSED, None, 0),
     (Distribution.NORMAL, None, 1),
     (Distribution.NORMAL, None, 2),
+    (Distribution.WHOLE, None, 0),
+    (Distribution.WHOLE, None, 1),
+    (Distribution.ONE_INDEX, None, 0),
 )
-"""Distribution, largest integer and what is added to the seed of further attempts with programs of few elements: an
-error may show on some inputs alone, as where the largest element is not on the first rank.
+"""The same of further attempts with programs of few elements: an error may show on some inputs alone, as where the
+largest element is not on the first rank, or where it is there twice.
 """
 _CHEAP = 100_000
 
@@ -70,12 +80,12 @@ def find_witness(
     if max(elements(spec), elements(implementation)) > max_elements:
         return None
     cost = max(elements(spec), elements(implementation))
-    further = ((distribution, None, 0) for distribution in _further(spec, implementation))
+    edges = tuple(attempt for attempt in _EDGES if applies(spec, attempt[0]))
     again = _AGAIN if cost <= _CHEAP else ()
     first = tuple((*attempt, 0) for attempt in _ATTEMPTS)
     agreed = False
     with real_tensors():
-        for distribution, index_limit, shift in (*first, *further, *again):
+        for distribution, index_limit, shift in (*first, *edges, *again):
             if agreed and (distribution, index_limit, shift) in first:
                 continue
             try:
@@ -88,12 +98,6 @@ def find_witness(
                 return _witness(wrong[0], inputs, implementation, seed + shift)
             agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results.values())
     return None
-
-
-def _further(spec: Program, implementation: Program) -> tuple[Distribution, ...]:
-    """What is tried where the programs agree on ordinary inputs."""
-    ignored = (Distribution.IGNORED,) if ignored_classes(spec, implementation) else ()
-    return (*ignored, Distribution.SMALL)
 
 
 def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> dict[str, OutputComparison]:

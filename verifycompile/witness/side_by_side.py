@@ -34,6 +34,7 @@ from verifycompile.witness.inputs import (
     with_traced_strides,
 )
 from verifycompile.witness.interpreter import Interpreter, ancestors
+from verifycompile.witness.rounding import Rounding
 
 
 def compare_programs(
@@ -43,11 +44,7 @@ def compare_programs(
 
     Raises :class:`EvaluationError` where an input cannot be laid out over the ranks.
     """
-    reference = _spec_interpreter(spec, inputs)
-    disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
-    rounded = _spec_interpreter(spec, inputs, rounded=torch.Generator().manual_seed(seed + 3))
-    ranks = _implementation_interpreter(implementation, inputs, seed)
-    comparison = _Comparison(spec, implementation, reference, disturbed=disturbed, rounded=rounded, ranks=ranks)
+    comparison = _Comparison(spec, implementation, inputs, seed)
     results: dict[str, OutputComparison] = {}
     for name in comparison.forward_names:
         results[name] = comparison.output(name)
@@ -57,7 +54,7 @@ def compare_programs(
             continue
         # A tangent of another shape than its output's: the gradients that need it cannot be compared, all else can.
         with contextlib.suppress(EvaluationError):
-            ranks.provide(entry.node, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
+            comparison.provide(entry, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
     forward = [result.relation for result in results.values() if result.relation is not None]
     for name in comparison.backward_names:
         results[name] = comparison.output(name, forward)
@@ -69,21 +66,17 @@ def compare_programs(
 class _Comparison:
     """Outputs of the two programs side by side."""
 
-    def __init__(
-        self,
-        spec: Program,
-        implementation: Program,
-        reference: Interpreter,
-        *,
-        disturbed: Interpreter,
-        rounded: Interpreter,
-        ranks: Interpreter,
-    ) -> None:
+    def __init__(self, spec: Program, implementation: Program, inputs: Inputs, seed: int) -> None:
         self._spec = {output.name: output for output in spec.outputs}
         self._implementation = {output.name: output for output in implementation.outputs}
         self._mesh = implementation.mesh
         self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
-        self._reference, self._disturbed, self._rounded, self._ranks = reference, disturbed, rounded, ranks
+        self._seed = seed
+        self._whole = inputs.are_whole
+        self._reference = _spec_interpreter(spec, inputs)
+        self._ranks = _implementation_interpreter(implementation, inputs, seed)
+        self._disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
+        self._rounded = self._reference.with_rounding(Rounding.seeded(seed + 3))
         self._scale = 0.0
         tangents = {entry.node for entry in tangent_inputs(implementation).values()}
         # How a blocked output lies on the ranks is not known, so its numbers say nothing.
@@ -101,17 +94,18 @@ class _Comparison:
         runs = any(output.kind is OutputKind.GRADIENT for output in implementation.outputs)
         self.missing_gradients = sorted(gradients - self._implementation.keys()) if runs else []
 
+    def provide(self, entry: ProgramInput, values: Sequence[object]) -> None:
+        """Gives the implementation's placeholder its values, one a rank."""
+        self._ranks.provide(entry.node, values)
+
     def missing(self, name: str) -> OutputComparison:
         """How no gradient at all compares with the spec's."""
         try:
-            value, response = (_tensor(p.value(self._spec[name].node)[0]) for p in (self._reference, self._disturbed))
+            reference = self._measured(name)
+            reference = self._uncertain(reference, self._spec[name].node)
         except EvaluationError as error:
             return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
-        if self._reference.uninitialised and _differ(value, response):
-            return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
-        reference = Reference(name, value, tolerance_of(value, response, self._scale))
-        nothing = [torch.zeros_like(value)] * math.prod(self._mesh_shape)
-        reference = self._uncertain(reference, self._spec[name].node)
+        nothing = [torch.zeros_like(reference.value)] * math.prod(self._mesh_shape)
         result = compare(reference, nothing, self._mesh_shape, (Replicate(),) * len(self._mesh_shape))
         return dataclasses.replace(result, detail="the implementation has no such gradient")
 
@@ -133,21 +127,15 @@ class _Comparison:
         implementation: ProgramOutput,
         forward: Sequence[tuple[Placement, ...]],
     ) -> OutputComparison:
-        value = _tensor(self._reference.value(spec.node)[0])
-        response = _tensor(self._disturbed.value(spec.node)[0])
-        if self._reference.uninitialised and _differ(value, response):
-            return OutputComparison(name, Agreement.UNKNOWN, detail="the spec reads uninitialised memory")
-        largest = value.abs().max().item() if value.numel() and value.dtype != torch.bool else 1.0
-        self._scale = max(self._scale, float(largest))
         scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
         parts = [_at_scale(part, scale) for part in self._ranks.value(implementation.node)]
-        reference = Reference(name, value, tolerance_of(value, response, self._scale))
+        reference = self._measured(name)
         required = implementation.required(forward)
         # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
         partial = implementation.kind is not OutputKind.GRADIENT
         result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
         if result.agreement is Agreement.DIFFERENT:
-            reference = self._uncertain(reference, spec.node)
+            reference = self._uncertain(reference, spec.node, implementation.node, scale)
             result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
         no_number = result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value)
         if not no_number or not self._ranks.uninitialised:
@@ -159,16 +147,57 @@ class _Comparison:
             return result
         return OutputComparison(name, Agreement.UNKNOWN, detail="the implementation reads uninitialised memory")
 
-    def _uncertain(self, reference: Reference, node: torch.fx.Node) -> Reference:
+    def _measured(self, name: str) -> Reference:
+        """The spec's output and what rounding may explain. Raises ``EvaluationError`` where it has no certain value."""
+        node = self._spec[name].node
+        value = _tensor(self._reference.value(node)[0])
+        largest = value.abs().max().item() if value.numel() and value.dtype != torch.bool else 1.0
+        self._scale = max(self._scale, float(largest))
+        exact = self._exact
+        response = value if exact and not self._reference.uninitialised else _tensor(self._disturbed.value(node)[0])
+        if self._reference.uninitialised and _differ(value, response):
+            raise EvaluationError("the spec reads uninitialised memory")
+        return Reference(name, value, tolerance_of(value, value if exact else response, self._scale))
+
+    @property
+    def _exact(self) -> bool:
+        """Whether only what the operators round is uncertain: the inputs are whole, and no choice among equals matters.
+
+        Otherwise the inputs are changed a little, which shows what hangs on a choice.
+        """
+        return self._whole and not self._reference.unspecified and not self._ranks.unspecified
+
+    def _uncertain(
+        self, reference: Reference, node: torch.fx.Node, impl_node: torch.fx.Node | None = None, scale: int = 1
+    ) -> Reference:
         """``reference`` with what rounding may explain besides; only a difference makes this worth its cost."""
-        moved = _tensor(self._rounded.value(node)[0])
-        return dataclasses.replace(reference, tolerance=reference.tolerance + rounding_of(reference.value, moved))
+        if not self._exact:
+            moved = _tensor(self._rounded.value(node)[0])
+            return dataclasses.replace(reference, tolerance=reference.tolerance + rounding_of(reference.value, moved))
+        tolerance = reference.tolerance
+        # In both directions: what is compared with a threshold that it just reaches may fall on either side.
+        for sign in (1, -1):
+            rounding = Rounding.seeded(self._seed + 3, sign)
+            moved = _tensor(self._reference.with_rounding(rounding).value(node)[0])
+            tolerance += tolerance_of(reference.value, moved, self._scale)
+            if impl_node is None:
+                continue
+            before = [_at_scale(part, scale) for part in self._ranks.value(impl_node)]
+            after = [_at_scale(part, scale) for part in self._ranks.with_rounding(rounding).value(impl_node)]
+            tolerance += sum(tolerance_of(*_numbers(*pair), 0.0) for pair in zip(before, after, strict=True))
+        return dataclasses.replace(reference, tolerance=tolerance)
 
 
 def _tensor(value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise EvaluationError(f"an output is no tensor but {type(value).__name__}")
     return value
+
+
+def _numbers(before: torch.Tensor, after: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both values without the elements that are no numbers in either, which rounding does not explain."""
+    neither = ~(before.isfinite() | after.isfinite())
+    return before.masked_fill(neither, 0), after.masked_fill(neither, 0)
 
 
 def _at_scale(value: object, scale: int) -> torch.Tensor:
@@ -185,9 +214,7 @@ def _differ(value: torch.Tensor, response: torch.Tensor) -> bool:
     return not torch.allclose(value, response, rtol=0.0, atol=RELATIVE_TOLERANCE * scale)
 
 
-def _spec_interpreter(
-    spec: Program, inputs: Inputs, filling: int | None = None, rounded: torch.Generator | None = None
-) -> Interpreter:
+def _spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None) -> Interpreter:
     values: dict[torch.fx.Node, Sequence[object]] = {
         entry.node: [with_traced_strides(inputs.spec[name], entry.node)] for name, entry in tensor_inputs(spec).items()
     }
@@ -195,7 +222,7 @@ def _spec_interpreter(
         values[entry.node] = [with_traced_strides(inputs.tangents[name], entry.node)]
     for node, size in size_values(spec, inputs.sizes).items():
         values[node] = [size]
-    return Interpreter(spec, values, filling, rounded)
+    return Interpreter(spec, values, filling)
 
 
 def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:
