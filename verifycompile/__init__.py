@@ -41,9 +41,12 @@ IMPORTED_BEFORE_TORCH = "torch" not in sys.modules
 
 
 def observe() -> None:
-    """Record from now on what code asks about its rank and the number of ranks, and with what modules are made."""
+    """Record from now on what code asks about its rank and the number of ranks, with what modules are made, and where
+    the operators of a traced graph come from.
+    """
     importlib.import_module("verifycompile.torch_interface.observation").activate()
     importlib.import_module("verifycompile.torch_interface.constructed").record_constructions()
+    importlib.import_module("verifycompile.torch_interface.traced_lines").keep_lines()
 
 
 def _is_torch_imported() -> bool:

@@ -24,7 +24,7 @@ from verifycompile.capture.merged_ranks import (
 )
 from verifycompile.capture.rank_schedule import OrderError, RankGraph, schedule
 from verifycompile.diagnostics.finding import Finding, Label
-from verifycompile.diagnostics.locate import nearest_location
+from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
@@ -36,7 +36,7 @@ from verifycompile.refinement.dtensor_results import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.mesh import line_through
-from verifycompile.torch_interface.source import location_of
+from verifycompile.torch_interface.value_names import operator_of, value_name
 from verifycompile.verification import finding_of_mismatch, verify_programs
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.evaluate import values_on_one_input
@@ -245,17 +245,17 @@ def _order_report(error: OrderError, spec: Program, ranks: Sequence[RankProgram]
     labels: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     if error.second is not None:
-        place = nearest_location(error.second[1], location_of)
+        place = place_of(error.second[1])
         if place is not None:
             labels = (Label(place, "the other rank is here"),)
-        notes = (f"the other rank is at `{error.second[1].name}`: {error.second[1].format_node()}",)
+        notes = (f"the other rank calls `{operator_of(error.second[1])}` for `{value_name(error.second[1])}`",)
     finding = Finding(
         code="VC109",
         severity=Severity.ERROR,
         message=error.message,
-        impl_location=nearest_location(error.first[1], location_of),
+        impl_location=place_of(error.first[1]),
         label=error.message,
-        labels=labels,
+        labels=(*labels, *helper_labels(error.first[1])),
         notes=notes,
         verdict=Verdict.REFUTED,
     )

@@ -8,19 +8,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-import torch.fx
-
 from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Counterexample, Finding, Label
-from verifycompile.diagnostics.locate import nearest_location
+from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Program, SourceLocation
+from verifycompile.program import Blocker, Program
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
-from verifycompile.torch_interface.source import location_of
+from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.witness import find_witness
 
 NOT_REFUTED = "no concrete input was found on which the programs differ, so this is unproved, not refuted"
@@ -82,22 +80,19 @@ def _distinct(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:
     return tuple({(blocker.code, blocker.message): blocker for blocker in reversed(blockers)}.values())[::-1]
 
 
-def _location(node: torch.fx.Node | None) -> SourceLocation | None:
-    return nearest_location(node, location_of)
-
-
 def finding_of_mismatch(mismatch: Mismatch) -> Finding:
     """The mismatch at the user's lines: refuted where it is certain, else still to be tried on numbers."""
     labels: tuple[Label, ...] = ()
-    origin = None if mismatch.origin_node is None else location_of(mismatch.origin_node)
+    origin = None if mismatch.origin_node is None else model_location_of(mismatch.origin_node)
     if origin is not None:
         labels = (Label(origin, mismatch.origin_label),)
+    labels = (*labels, *helper_labels(mismatch.impl_node))
     return Finding(
         code=mismatch.code,
         severity=Severity.ERROR,
         message=mismatch.message,
-        spec_location=_location(mismatch.spec_node),
-        impl_location=_location(mismatch.impl_node),
+        spec_location=place_of(mismatch.spec_node),
+        impl_location=place_of(mismatch.impl_node),
         relation_found=mismatch.relation_found,
         relation_expected=mismatch.relation_expected,
         label=mismatch.impl_label,
@@ -114,7 +109,7 @@ def _finding_of_blocker(blocker: Blocker) -> Finding:
         code=blocker.code,
         severity=Severity.ERROR,
         message=blocker.message,
-        impl_location=_location(blocker.node),
+        impl_location=place_of(blocker.node),
     )
 
 

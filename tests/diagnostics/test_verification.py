@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from verifycompile import verification
+from verifycompile.diagnostics import locate
 from verifycompile.diagnostics.locate import nearest_location
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -46,7 +47,8 @@ def location(node: torch.fx.Node) -> SourceLocation | None:
 
 @pytest.fixture(autouse=True)
 def source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "location_of", location)
+    monkeypatch.setattr(locate, "model_location_of", location)
+    monkeypatch.setattr(verification, "model_location_of", location)
 
 
 @pytest.fixture

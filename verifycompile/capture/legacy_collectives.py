@@ -17,6 +17,7 @@ from verifycompile.program import Blocker
 from verifycompile.torch_interface.graph_modules import GroupObject, group_object, members_by_name, reduction_of
 from verifycompile.torch_interface.ranks import functional_collectives, namespace
 from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.source import SOURCE_KEYS
 
 aten = torch.ops.aten
 functional = functional_collectives()
@@ -187,8 +188,7 @@ class _Rewriter:
 
     def call(self, target: Any, *args: Any) -> torch.fx.Node:
         made = self.graph.graph.call_function(target, args)
-        kept = ("stack_trace", "nn_module_stack")
-        made.meta.update({key: self.node.meta[key] for key in kept if key in self.node.meta})
+        made.meta.update({key: self.node.meta[key] for key in SOURCE_KEYS if key in self.node.meta})
         return made
 
     def collective(self, target: Any, *args: Any) -> torch.fx.Node:

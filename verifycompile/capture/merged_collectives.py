@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from verifycompile.capture.segments import Simplifier
+from verifycompile.torch_interface.source import MADE_BY, SOURCE_KEYS
 
 aten = torch.ops.aten
 
@@ -37,8 +38,8 @@ class MergedNodes:
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = target(*_example(args), **kwargs, **({"device": "meta"} if target in _CREATED else {}))
         if self.origin is not None:
-            kept = ("stack_trace", "nn_module_stack", "autograd_backward")
-            node.meta.update({key: self.origin.meta[key] for key in kept if key in self.origin.meta})
+            node.meta.update({key: self.origin.meta[key] for key in SOURCE_KEYS if key in self.origin.meta})
+            node.meta[MADE_BY] = self.origin.target
         return self.simplify(node)
 
     def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:

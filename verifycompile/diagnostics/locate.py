@@ -7,9 +7,25 @@ from collections.abc import Callable, Iterable
 
 import torch.fx
 
+from verifycompile.diagnostics.finding import Label
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
+from verifycompile.torch_interface.value_names import operator_of
 
 Locator = Callable[[torch.fx.Node], SourceLocation | None]
+
+
+def place_of(node: torch.fx.Node | None) -> SourceLocation | None:
+    """The line of the user's model that a node stands for, or the nearest one to it."""
+    return nearest_location(node, model_location_of)
+
+
+def helper_labels(node: torch.fx.Node | None) -> tuple[Label, ...]:
+    """The line inside the helper that the model's line calls; nothing where the model's line is the innermost."""
+    location = None if node is None else helper_location_of(node)
+    if node is None or location is None:
+        return ()
+    return (Label(location, f"`{operator_of(node)}` is called here, in `{location.function}`"),)
 
 
 def nearest_location(node: torch.fx.Node | None, locate: Locator) -> SourceLocation | None:

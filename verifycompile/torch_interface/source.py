@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
 import linecache
 import re
@@ -11,13 +13,21 @@ import torch
 import torch.fx
 
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.syntax import syntax_of
 
-_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.*)$')
+_FRAME = re.compile(r'^ {0,2}File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.*)$')
 _CARETS = re.compile(r"^    (?P<blank> *)(?P<carets>[~^]+) *$")
 _MODULE_ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _MODULE_STEP = re.compile(r"\.?_modules\['([^']*)'\]|\['([^']*)'\]")
 _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 _TORCH = Path(torch.__file__).resolve().parent
+SOURCE_KEYS = (
+    "stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source_fn_stack", "fwd_source_fn_stack",
+    "autograd_backward",
+)  # fmt: skip
+"""What torch records of a node's place in the source."""
+MADE_BY = "made_by"
+"""Of a node that stands for what another operator does, that operator."""
 _TRACED_FOR_TORCH = Path(__file__).resolve().parent
 """Functions here are traced in the place of torch's."""
 _TORCH_USER_CODE = _TORCH / "testing"
@@ -29,14 +39,33 @@ def location_of(node: torch.fx.Node) -> SourceLocation | None:
 
     None where torch recorded no stack, or one without a frame outside of torch.
     """
+    frames = frames_of(node)
+    return located(node, frames, len(frames) - 1) if frames else None
+
+
+def located(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: int) -> SourceLocation:
+    """The line of one of the node's frames, with the module and with the end of the expression that was running."""
+    frame = dataclasses.replace(frames[position], module=module_of(node))
+    found = expression_at(node, frames, position)
+    if found is None or found.end_lineno != frame.line or found.end_col_offset is None:
+        return frame
+    return dataclasses.replace(frame, end_column=found.end_col_offset + 1)
+
+
+def expression_at(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: int) -> ast.expr | None:
+    """The expression that one of the node's frames was running: recorded is where it begins, not where it ends."""
+    frame = frames[position]
+    syntax = syntax_of(frame.file)
+    if syntax is None:
+        return None
+    called = frames[position + 1].function if position + 1 < len(frames) else _called(node)
+    return syntax.expression_at(frame.line, frame.column, called)
+
+
+def frames_of(node: torch.fx.Node) -> tuple[SourceLocation, ...]:
+    """The lines outside of torch that were running when ``node`` was made, outermost first."""
     trace = node.meta.get("stack_trace")
-    if not trace:
-        return None
-    found = _innermost_user_frame(trace)
-    if found is None:
-        return None
-    file, line, column, end_column, function = found
-    return SourceLocation(file, line, column, end_column, function, module_of(node))
+    return _user_frames(trace) if trace else ()
 
 
 def module_of(node: torch.fx.Node) -> str:
@@ -46,31 +75,45 @@ def module_of(node: torch.fx.Node) -> str:
         return ""
     path = str(list(stack.values())[-1][0])
     path = _MODULE_STEP.sub(lambda step: "." + (step[1] or step[2]), _MODULE_ROOT.sub("", path))
-    return ".".join(
-        part for part in path.split(".") if part and part not in ("_orig_mod", "_checkpoint_wrapped_module")
-    )
+    return ".".join(part for part in path.split(".") if part and part not in _WRAPPERS)
+
+
+def _called(node: torch.fx.Node) -> str:
+    """The name of the function, method or operator whose call the node is a part of; "" where none is recorded."""
+    stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
+    if not stack:
+        return ""
+    function = stack[-1][1]
+    return function if isinstance(function, str) else str(getattr(function, "__name__", ""))
 
 
 def is_user_file(file: str) -> bool:
     """True for a file outside of torch's own directory and of what stands for it, and for torch.testing."""
     if file.startswith("<"):
         return not file.startswith("<eval_with_key>") and not file.startswith("<frozen")
+    return _is_user_path(file)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_user_path(file: str) -> bool:
     path = Path(file).resolve()
     if path.parent == _TRACED_FOR_TORCH:
         return False
     return not path.is_relative_to(_TORCH) or path.is_relative_to(_TORCH_USER_CODE)
 
 
-@functools.lru_cache(maxsize=4096)
-def _innermost_user_frame(trace: str) -> tuple[str, int, int, int | None, str] | None:
+@functools.lru_cache(maxsize=16384)
+def _user_frames(trace: str) -> tuple[SourceLocation, ...]:
     lines = trace.splitlines()
-    for position in range(len(lines) - 1, -1, -1):
-        frame = _FRAME.match(lines[position])
+    found: list[SourceLocation] = []
+    for position, text in enumerate(lines):
+        frame = _FRAME.match(text)
         if frame is None or not is_user_file(frame["file"]):
             continue
-        column, end_column = _columns(frame["file"], int(frame["line"]), lines[position + 1 : position + 3])
-        return frame["file"], int(frame["line"]), column, end_column, frame["function"].strip()
-    return None
+        file, line = frame["file"], int(frame["line"])
+        column, end_column = _columns(file, line, lines[position + 1 : position + 3])
+        found.append(SourceLocation(file, line, column, end_column, frame["function"].strip()))
+    return tuple(found)
 
 
 def _columns(file: str, line: int, after: list[str]) -> tuple[int, int | None]:

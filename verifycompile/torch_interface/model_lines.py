@@ -1,0 +1,125 @@
+"""The line of the user's model that a node stands for, where the node was made inside a helper that communicates.
+
+A function that does nothing but call collectives (and copy, cast, cut or join what goes in and out) says nothing about
+the fault: all its callers have the same lines. What such a function does is told from the graph: the operators that
+were recorded while it ran. It is passed over in favour of the function that calls it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+
+import torch
+import torch.fx
+from torch._ops import OpOverload
+
+from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.source import MADE_BY, frames_of, located
+from verifycompile.torch_interface.syntax import syntax_of
+
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"})
+_PLUMBING = frozenset({
+    "_to_copy", "cat", "clone", "contiguous", "copy", "copy_", "detach", "empty", "empty_like", "index_select",
+    "lift_fresh_copy", "new_empty", "new_zeros", "pad", "constant_pad_nd", "reshape", "split", "split_with_sizes",
+    "stack", "wait_tensor", "zeros", "zeros_like", "slice_scatter",
+})  # fmt: skip
+"""Operators that move values and compute none."""
+_SCALING = frozenset({"div", "div_", "mul", "mul_"})
+
+_LAMBDA = "<lambda>"
+
+Function = tuple[str, int]
+"""A function: its file and the first line of its definition."""
+
+
+@dataclasses.dataclass
+class _Content:
+    """What was recorded while a function ran. ``calls``: the lines that called it."""
+
+    collectives: bool = False
+    scales: bool = False
+    computes: bool = False
+    calls: set[tuple[str, int]] = dataclasses.field(default_factory=set[tuple[str, int]])
+
+    @property
+    def only_communicates(self) -> bool:
+        """A scale beside a collective is the caller's business where there are several callers, else its own."""
+        return self.collectives and not self.computes and (not self.scales or len(self.calls) > 1)
+
+
+def model_location_of(node: torch.fx.Node) -> SourceLocation | None:
+    """The innermost line outside of torch and of functions that only communicate; None where none is recorded."""
+    frames = frames_of(node)
+    if not frames:
+        return None
+    return located(node, frames, model_frame(node, frames))
+
+
+def helper_location_of(node: torch.fx.Node) -> SourceLocation | None:
+    """The innermost line of the helper that was passed over; None where the model's own line is innermost."""
+    frames = frames_of(node)
+    if not frames or model_frame(node, frames) == len(frames) - 1:
+        return None
+    return located(node, frames, len(frames) - 1)
+
+
+def model_frame(node: torch.fx.Node, frames: tuple[SourceLocation, ...]) -> int:
+    """The position of the innermost frame of a function that does more than communicate.
+
+    Where the whole program only communicates, that of the function that was captured.
+    """
+    helpers = _helpers(node.graph)
+    for position in range(len(frames) - 1, -1, -1):
+        if _function(frames[position]) not in helpers:
+            return position
+    return next((i for i, frame in enumerate(frames) if frame.function != _LAMBDA), len(frames) - 1)
+
+
+def _function(frame: SourceLocation) -> Function | None:
+    """The function that a frame runs; None for the text of a module, which is no function."""
+    syntax = syntax_of(frame.file)
+    first = None if syntax is None else syntax.definition_at(frame.line)
+    return None if first is None else (frame.file, first)
+
+
+_known: weakref.WeakKeyDictionary[torch.fx.Graph, tuple[int, frozenset[Function]]] = weakref.WeakKeyDictionary()
+
+
+def _helpers(graph: torch.fx.Graph) -> frozenset[Function]:
+    """The functions that only communicate, as far as this graph recorded them."""
+    count = len(graph.nodes)
+    known = _known.get(graph)
+    if known is None or known[0] != count:
+        known = count, _find_helpers(graph)
+        _known[graph] = known
+    return known[1]
+
+
+def _find_helpers(graph: torch.fx.Graph) -> frozenset[Function]:
+    contents: dict[Function, _Content] = {}
+    for node in graph.nodes:
+        target = node.meta.get(MADE_BY, node.target)
+        if not isinstance(target, OpOverload) or node.meta.get("is_gradient_acc"):
+            continue  # The sum of a value's gradients has the place of one of them.
+        frames = frames_of(node)
+        for position, frame in enumerate(frames):
+            function = _function(frame)
+            if function is None:
+                continue
+            content = contents.setdefault(function, _Content())
+            _record(content, target)
+            if position > 0:
+                content.calls.add((frames[position - 1].file, frames[position - 1].line))
+    return frozenset(function for function, content in contents.items() if content.only_communicates)
+
+
+def _record(content: _Content, target: OpOverload) -> None:
+    name = target._schema.name.split("::")[1]
+    if target.namespace in _COLLECTIVES:
+        content.collectives = True
+    elif name in _SCALING:
+        content.scales = True
+    elif name not in _PLUMBING and not is_view(target):
+        content.computes = True

@@ -1,0 +1,110 @@
+"""The functions and expressions of a source file, by line and column."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Sequence
+
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
+_NAMES = (ast.Name, ast.Attribute, ast.Constant, ast.Starred)
+"""Expressions that compute nothing."""
+
+_OPERATORS: dict[str, type[ast.AST]] = {
+    "add": ast.Add, "iadd": ast.Add, "sub": ast.Sub, "isub": ast.Sub, "mul": ast.Mult, "imul": ast.Mult,
+    "matmul": ast.MatMult, "truediv": ast.Div, "itruediv": ast.Div, "floordiv": ast.FloorDiv, "mod": ast.Mod,
+    "pow": ast.Pow, "and_": ast.BitAnd, "or_": ast.BitOr, "xor": ast.BitXor, "neg": ast.USub, "invert": ast.Invert,
+    "lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE, "eq": ast.Eq, "ne": ast.NotEq,
+}  # fmt: skip
+"""Functions of the module ``operator`` and the syntax that calls them."""
+
+
+class Syntax:
+    """What one version of a file says."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        self.functions: list[tuple[int, int]] = []
+        self.expressions: dict[tuple[int, int], list[ast.expr]] = {}
+        self.statements: dict[tuple[int, int], ast.expr] = {}
+        self.targets: dict[ast.expr, ast.expr] = {}
+        self._first_lines: dict[int, int | None] = {}
+        for node in ast.walk(_parsed(lines)):
+            if isinstance(node, _FUNCTION):
+                self.functions.append((node.lineno, node.end_lineno or node.lineno))
+            if isinstance(node, ast.expr) and not isinstance(node, _NAMES):
+                self.expressions.setdefault((node.lineno, node.col_offset + 1), []).append(node)
+            if isinstance(node, _STATEMENTS) and node.value is not None:
+                self.statements[node.lineno, node.col_offset + 1] = node.value
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                self.targets[node.value] = node.targets[0]
+
+    def definition_at(self, line: int) -> int | None:
+        """The first line of the innermost function around ``line``; None outside of every function."""
+        if line not in self._first_lines:
+            around = [first for first, last in self.functions if first <= line <= last]
+            self._first_lines[line] = max(around, default=None)
+        return self._first_lines[line]
+
+    def expression_at(self, line: int, column: int, called: str) -> ast.expr | None:
+        """The expression that begins there and calls ``called``, a function, a method or one of ``operator``'s.
+
+        The smallest call where no expression is seen to call it; the value of a statement that begins there, where only
+        the line is recorded.
+        """
+        if (line, column) in self.statements:
+            return self.statements[line, column]
+        found = sorted(self.expressions.get((line, column), ()), key=_end)
+        fitting = [node for node in found if called and _calls(node, called)]
+        if fitting:
+            return fitting[-1]
+        calls = [node for node in found if isinstance(node, ast.Call)]
+        return (calls or found or [None])[0]
+
+    def text_of(self, node: ast.expr) -> str:
+        """The source of an expression as one line."""
+        return ast.unparse(node) if node.lineno != node.end_lineno else self._segment(node)
+
+    def _segment(self, node: ast.expr) -> str:
+        line = self.lines[node.lineno - 1].encode()
+        return line[node.col_offset : node.end_col_offset].decode()
+
+
+def syntax_of(file: str) -> Syntax | None:
+    """A file as ``linecache`` knows it; None where it cannot be read."""
+    lines = linecache.getlines(file)
+    if not lines:
+        return None
+    known = _files.get(file)
+    if known is None or known.lines is not lines:
+        known = Syntax(lines)
+        _files[file] = known
+    return known
+
+
+_files: dict[str, Syntax] = {}
+
+
+def _parsed(lines: Sequence[str]) -> ast.AST:
+    """An empty module for what is not Python."""
+    try:
+        return ast.parse("".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
+def _calls(node: ast.expr, called: str) -> bool:
+    if isinstance(node, ast.Call):
+        function = node.func
+        return called in (getattr(function, "attr", None), getattr(function, "id", None))
+    operator = _OPERATORS.get(called)
+    if isinstance(node, ast.BinOp | ast.UnaryOp):
+        return operator is not None and isinstance(node.op, operator)
+    if isinstance(node, ast.Compare):
+        return operator is not None and isinstance(node.ops[0], operator)
+    return isinstance(node, ast.Subscript) and called == "getitem"
