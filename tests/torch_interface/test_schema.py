@@ -10,6 +10,7 @@ from verifycompile.torch_interface.schema import (
     is_mutable,
     is_overload,
     is_pointwise,
+    number_arguments,
 )
 
 aten = torch.ops.aten
@@ -28,6 +29,14 @@ def test_other_call_targets_have_no_schema():
     assert arguments_of(operator.getitem) is None
     assert not is_overload(operator.getitem)
     assert is_overload(aten.mm.default)
+
+
+def test_numbers_that_an_operator_calculates_with():
+    assert number_arguments(aten.add.Scalar) == {"self", "other", "alpha"}
+    assert number_arguments(aten.clamp.default) == {"self", "min", "max"}
+    assert number_arguments(aten.view.default) == {"self"}
+    assert "dim" not in number_arguments(aten.sum.dim_IntList)
+    assert number_arguments(operator.getitem) == frozenset()
 
 
 def test_in_place_operators_are_mutable():

@@ -1,0 +1,436 @@
+"""What the operators of a graph require of the sizes in it, so that smaller sizes can take their place.
+
+One unknown stands for every distinct number that occurs as a size: sizes that are equal stay equal, which can cost
+smallness but never validity. Most operators require nothing but that; those that multiply, add or cut sizes are listed
+here. What is not understood is pinned: its sizes stay as they are.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.program import Program
+from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.schema import arguments_of
+
+Numbers = tuple[int, ...]
+
+_LARGEST_SHARE = 64
+"""Positions in a dimension keep their proportion where it is at most so many times the common divisor of them all."""
+_OFFSET = 8
+"""Positions so near to an end of a dimension keep their distance from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """The product of the left sizes and of a factor that is no size is the product of the right sizes."""
+
+    left: Numbers
+    right: Numbers
+    factor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """The parts make up the whole."""
+
+    parts: Numbers
+    whole: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Proportion:
+    """``part`` and ``whole`` shrink by the same factor."""
+
+    part: int
+    whole: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Extent:
+    """The positions ``start`` and ``end`` of a dimension of size ``whole`` are ``length`` apart."""
+
+    whole: int
+    start: int
+    end: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """``size`` does not fall below ``least``."""
+
+    size: int
+    least: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Multiple:
+    """``size`` stays divisible by ``divisor``."""
+
+    size: int
+    divisor: int
+
+
+Constraint = Product | Sum | Proportion | Extent | AtLeast | Multiple
+
+
+def keeps_proportion(parts: Iterable[int], whole: int) -> bool:
+    """Whether parts of a dimension can shrink with it."""
+    return whole // math.gcd(whole, *parts) <= _LARGEST_SHARE
+
+
+def offset_from_end(position: int, whole: int) -> int | None:
+    """The distance that a position keeps from the start (positive or 0) or from the end (negative) of its dimension."""
+    if position <= _OFFSET:
+        return position
+    return position - whole if whole - position <= _OFFSET else None
+
+
+@dataclasses.dataclass
+class Constraints:
+    """``numbers``: every number that occurs as a size. ``pinned``: number -> why it stays as it is."""
+
+    numbers: set[int] = dataclasses.field(default_factory=set[int])
+    constraints: dict[Constraint, None] = dataclasses.field(default_factory=dict[Constraint, None])
+    pinned: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
+
+    def add(self, constraint: Constraint) -> None:
+        self.constraints[constraint] = None
+
+    def pin(self, numbers: Iterable[int], reason: str) -> None:
+        for number in numbers:
+            if number > 1:
+                self.pinned.setdefault(number, reason)
+
+    def pin_node(self, node: torch.fx.Node, reason: str) -> None:
+        """Pins all sizes that a node takes and gives."""
+        for other in (node, *node.all_input_nodes):
+            for shape in shapes_of(other):
+                self.pin(shape, reason)
+
+    def product(self, left: Sequence[int | None], right: Sequence[int | None], factor: int = 1) -> None:
+        """Sizes on both sides cancel; None is a size that is no number, and must cancel."""
+        remaining = collections.Counter(right)
+        first: list[int] = []
+        for size in left:
+            if remaining[size] > 0:
+                remaining[size] -= 1
+            elif size is not None:
+                first.append(size)
+        second = [size for size in remaining.elements() if size is not None]
+        left_sizes, right_sizes = (tuple(sorted(s for s in sizes if s != 1)) for sizes in (first, second))
+        if left_sizes or right_sizes:
+            self.add(Product(left_sizes, right_sizes, factor))
+
+    def parts(self, parts: Sequence[int], whole: int) -> None:
+        """A dimension that is put together of parts, or cut into them."""
+        if len(parts) == 1:
+            return
+        if keeps_proportion(parts, whole):
+            for part in parts:
+                self.add(Proportion(part, whole))
+        self.add(Sum(tuple(sorted(parts)), whole))
+
+
+def shapes_of(node: torch.fx.Node) -> list[tuple[int, ...]]:
+    """The sizes of what a node gives that are numbers, one tuple a tensor."""
+    return [tuple(size for size in shape if size is not None) for shape in dimensions_of(node)]
+
+
+def dimensions_of(node: torch.fx.Node) -> list[tuple[int | None, ...]]:
+    """The sizes of what a node gives, one tuple a tensor; None for a size that is no number."""
+    value = node.meta.get("val")
+    values: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
+    return [
+        tuple(None if isinstance(size, torch.SymInt) else size for size in item.shape)
+        for item in values
+        if isinstance(item, torch.Tensor)
+    ]
+
+
+def named_arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """The arguments of a call by their names in the schema, defaults included."""
+    arguments = arguments_of(node.target) or ()
+    found = {argument.name: argument.default for argument in arguments if argument.has_default}
+    found.update(zip((argument.name for argument in arguments), node.args, strict=False))
+    return {**found, **node.kwargs}
+
+
+def collect(program: Program, into: Constraints) -> None:
+    """Adds what one program's operators require."""
+    for node in program.graph.graph.nodes:
+        for shape in shapes_of(node):
+            into.numbers.update(size for size in shape if size > 1)
+        if node.op == "get_attr":
+            into.pin_node(node, f"the graph holds the values of `{node.name}`")
+        elif node.op == "call_function":
+            _collect_call(node, into)
+
+
+def _collect_call(node: torch.fx.Node, into: Constraints) -> None:
+    name = operator_name(node.target)
+    if name is None:
+        return
+    rule = _RULES.get(name.split(".")[1])
+    if rule is not None:
+        rule(node, named_arguments(node), into)
+        return
+    _only_equalities(node, into)
+
+
+def _only_equalities(node: torch.fx.Node, into: Constraints) -> None:
+    """An operator without a rule: each size that it gives must be one that it is given."""
+    given = {size for operand in node.all_input_nodes for shape in shapes_of(operand) for size in shape}
+    named = {size for value in node.args if isinstance(value, (list, tuple)) for size in value if isinstance(size, int)}
+    numbers = {value for value in node.args if type(value) is int}
+    new = {size for shape in shapes_of(node) for size in shape if size > 1} - given - named - numbers
+    if new and node.all_input_nodes:
+        into.pin_node(node, f"how `{operator_name(node.target)}` comes to its sizes is not known")
+
+
+def _pin(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    del arguments
+    into.pin_node(node, f"`{operator_name(node.target)}` does arithmetic with positions")
+
+
+def _operand(arguments: Mapping[str, Any], *names: str) -> tuple[int | None, ...]:
+    for name in names:
+        node = arguments.get(name)
+        if isinstance(node, torch.fx.Node) and dimensions_of(node):
+            return dimensions_of(node)[0]
+    return ()
+
+
+def _view(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    if isinstance(arguments.get("dtype"), torch.dtype):
+        return _pin(node, arguments, into)
+    before, after = _operand(arguments, "self"), dimensions_of(node)[0]
+    if before.count(None) != after.count(None):
+        return into.pin_node(node, f"`{node.name}` mixes numbers with a size that is read from data")
+    return into.product(before, after)
+
+
+def _cat(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    result = dimensions_of(node)[0]
+    dim = arguments.get("dim", 0) % max(len(result), 1)
+    operands = [dimensions_of(item)[0] for item in arguments["tensors"] if isinstance(item, torch.fx.Node)]
+    parts = [shape[dim] for shape in operands if len(shape) == len(result)]
+    if len(parts) != len(operands) or len(operands) != len(arguments["tensors"]):
+        return into.pin_node(node, f"`{node.name}` joins tensors of different dimensions")
+    _join(parts, result[dim], into, node)
+    return None
+
+
+def _join(parts: Sequence[int | None], whole: int | None, into: Constraints, node: torch.fx.Node) -> None:
+    known = [part for part in parts if part is not None]
+    if whole is None or len(known) != len(parts):
+        into.pin([*known, *([] if whole is None else [whole])], f"`{node.name}` joins sizes that are read from data")
+        return
+    into.parts(known, whole)
+
+
+def _stack(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    into.pin([len(arguments["tensors"])], f"`{node.name}` takes so many tensors")
+
+
+def _unbind(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    del arguments
+    into.pin([len(dimensions_of(node))], f"`{node.name}` gives so many tensors")
+
+
+def _slice(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    _cut(node, arguments, _operand(arguments, "self"), dimensions_of(node)[0], into)
+
+
+def _slice_scatter(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    _cut(node, arguments, _operand(arguments, "self"), _operand(arguments, "src"), into)
+
+
+def _slice_backward(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    _cut(node, arguments, dimensions_of(node)[0], _operand(arguments, "grad_output"), into)
+
+
+def _cut(
+    node: torch.fx.Node,
+    arguments: Mapping[str, Any],
+    whole: tuple[int | None, ...],
+    part: tuple[int | None, ...],
+    into: Constraints,
+) -> None:
+    dim = arguments.get("dim", 0) % len(whole)
+    size, length = whole[dim], part[dim]
+    start, end = arguments.get("start"), arguments.get("end")
+    if size is None or length is None:
+        into.pin([s for s in (size, length) if s is not None], f"`{node.name}` cuts at a number that is read from data")
+    elif arguments.get("step", 1) != 1:
+        into.pin([size, length], f"`{node.name}` takes every so many elements")
+    elif isinstance(start, (torch.fx.Node, torch.SymInt)) or isinstance(end, (torch.fx.Node, torch.SymInt)):
+        # The rank says where: whatever it is, the part is the same share of the whole.
+        into.add(Proportion(length, size))
+    elif length != size and length > 0:
+        first = 0 if start is None else max(start + size, 0) if start < 0 else start
+        into.add(Extent(size, first, first + length, length))
+    elif length == 0:
+        into.pin([size], f"`{node.name}` is empty")
+
+
+def _select(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    whole = dimensions_of(node)[0] if "input_sizes" in arguments else _operand(arguments, "self")
+    size, index = whole[arguments.get("dim", 0) % len(whole)], arguments.get("index")
+    if size is None:
+        return
+    if not isinstance(index, int):
+        into.pin([size], f"`{node.name}` selects at a number that is no constant")
+    elif index not in (0, -1, size - 1):
+        into.add(Extent(size, index % size, index % size + 1, 1))
+
+
+def _split(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    whole = _operand(arguments, "self")
+    dim = arguments.get("dim", 0) % len(whole)
+    parts = [shape[dim] for shape in dimensions_of(node)]
+    _join(parts, whole[dim], into, node)
+    known = [part for part in parts if part is not None]
+    if isinstance(arguments.get("split_size"), int):
+        into.numbers.add(arguments["split_size"])
+        if len(set(known)) > 1 and not keeps_proportion(known, sum(known)):
+            into.pin_node(node, f"`{node.name}` has a last part of another size")
+    if len(known) == 1 and arguments.get("split_size") != whole[dim]:
+        into.pin_node(node, f"`{node.name}` gives one part")
+
+
+def _repeat(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    before, after, repeats = _operand(arguments, "self"), dimensions_of(node)[0], arguments["repeats"]
+    padded = (1,) * (len(after) - len(before)) + before
+    for size, count, result in zip(padded, repeats, after, strict=True):
+        if size is None or result is None or not isinstance(count, int):
+            into.pin([s for s in (size, result) if s is not None], f"`{node.name}` repeats as often as data say")
+        elif size == 1:
+            into.numbers.add(count)
+        elif count != 1:
+            into.product((size,), (result,), count)
+
+
+def _pad(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    before, after = _operand(arguments, "self"), dimensions_of(node)[0]
+    if any(not isinstance(size, int) or size < 0 for size in arguments["pad"]) or None in (*before, *after):
+        return into.pin_node(node, f"`{node.name}` crops, or pads by what data say")
+    for position, (size, result) in enumerate(zip(reversed(before), reversed(after), strict=True)):
+        pads = [count for count in arguments["pad"][2 * position : 2 * position + 2] if count]
+        if pads and size is not None and result is not None:
+            into.numbers.update(count for count in pads if count > 1)
+            into.parts([size, *pads], result)
+    return None
+
+
+def _takes_largest(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    count = arguments.get("k")
+    whole = _operand(arguments, "self")
+    size = whole[arguments.get("dim", -1) % len(whole)] if whole else None
+    if not isinstance(count, int) or size is None:
+        return into.pin_node(node, f"`{node.name}` takes as many as data say")
+    into.pin([count], f"`{node.name}` takes so many")
+    return into.add(AtLeast(size, min(size, count + 1)))
+
+
+def _diagonal(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    diagonal = arguments.get("diagonal", 0)
+    if not isinstance(diagonal, int) or abs(diagonal) > 1:
+        into.pin_node(node, f"`{node.name}` has its diagonal elsewhere")
+
+
+def _roll(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    if any(not isinstance(shift, int) or abs(shift) > 1 for shift in arguments["shifts"]):
+        into.pin_node(node, f"`{node.name}` shifts by more than one")
+
+
+def _convolution(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    """Samples and channels of images may shrink; what a kernel moves along does not."""
+    shapes = [shape for item in (node, *node.all_input_nodes) for shape in dimensions_of(item)]
+    reason = f"`{operator_name(node.target)}` moves a kernel along it"
+    grouped = arguments.get("groups", 1) != 1
+    for shape in shapes:
+        into.pin([size for size in shape[0 if grouped else 2 :] if size is not None], reason)
+
+
+def _gather(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    before = _operand(arguments, "input", "self")
+    ranks = arguments.get("group_size")
+    if ranks is None or not before:
+        return into.pin_node(node, f"`{operator_name(node.target)}` of several tensors")
+    return into.product(before, dimensions_of(node)[0], int(ranks))
+
+
+def _scatter(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    before = _operand(arguments, "input", "self")
+    ranks = arguments.get("group_size")
+    if ranks is None or not before:
+        return into.pin_node(node, f"`{operator_name(node.target)}` of several tensors")
+    return into.product(dimensions_of(node)[0], before, int(ranks))
+
+
+def _exchange(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    before, after = _operand(arguments, "input"), dimensions_of(node)[0]
+    for name, shape in (("input_split_sizes", before), ("output_split_sizes", after)):
+        sizes = arguments.get(name)
+        if not sizes:
+            continue
+        if all(isinstance(size, int) for size in sizes) and shape[0] is not None:
+            into.numbers.update(size for size in sizes if size > 1)
+            into.parts(list(sizes), shape[0])
+    if before[0] != after[0]:
+        into.pin([s for s in (before[0], after[0]) if s is not None], f"`{node.name}` exchanges parts that differ")
+
+
+def _exchange_dimension(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    before, after = _operand(arguments, "input", "self"), dimensions_of(node)[0]
+    for size, result in zip(before, after, strict=True):
+        if size is None or result is None or size == result:
+            continue
+        small, large = sorted((size, result))
+        if large % small:
+            into.pin_node(node, f"`{node.name}` exchanges parts that differ")
+        else:
+            into.product((small,), (large,), large // small)
+
+
+_VIEWS = ("view", "_unsafe_view", "reshape", "flatten", "unflatten")
+_CUTS = ("slice", "slice_copy", "narrow")
+_POSITIONS = (
+    *("as_strided", "as_strided_copy", "as_strided_scatter", "unfold", "unfold_backward", "_reshape_alias", "im2col"),
+    *("col2im", "diag_embed", "diagonal", "diagonal_backward", "repeat_interleave", "native_group_norm"),
+    *("native_group_norm_backward", "tensor_split", "multinomial", "randperm", "bincount", "empty_strided"),
+    *("new_empty_strided", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "affine_grid_generator"),
+)
+_Rule = Callable[[torch.fx.Node, Mapping[str, Any], Constraints], None]
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(_VIEWS, _view),
+    **dict.fromkeys(_CUTS, _slice),
+    **dict.fromkeys(_POSITIONS, _pin),
+    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk"), _split),
+    **dict.fromkeys(("split_copy", "split_with_sizes_copy"), _split),
+    **dict.fromkeys(("select", "select_backward", "select_scatter"), _select),
+    **dict.fromkeys(("topk", "kthvalue"), _takes_largest),
+    **dict.fromkeys(("tril", "triu"), _diagonal),
+    **dict.fromkeys(("convolution", "convolution_backward", "conv2d", "_convolution"), _convolution),
+    "slice_scatter": _slice_scatter,
+    "slice_backward": _slice_backward,
+    "cat": _cat,
+    "stack": _stack,
+    "unbind": _unbind,
+    "repeat": _repeat,
+    "constant_pad_nd": _pad,
+    "roll": _roll,
+    "all_gather_into_tensor": _gather,
+    "reduce_scatter_tensor": _scatter,
+    "all_to_all_single": _exchange,
+    "shard_dim_alltoall": _exchange_dimension,
+}

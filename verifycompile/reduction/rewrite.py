@@ -1,0 +1,248 @@
+"""A program with other sizes: its graph copied node by node under the same names, arguments and shapes rewritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx.node import map_arg
+
+from verifycompile.program import Program, Size
+from verifycompile.reduction.constants import Constants
+from verifycompile.reduction.constraints import named_arguments
+from verifycompile.reduction.solve import Sizes
+from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.resized import resized_number, resized_tensor, shape_without_memory
+from verifycompile.torch_interface.schema import names_of
+
+_SIZES = frozenset(
+    {
+        *("size", "sizes", "shape", "input_sizes", "normalized_shape", "split_size", "split_sizes", "num_weights"),
+        *("max_q", "max_k", "max_seqlen_q", "max_seqlen_k", "N", "C", "HxW", "n", "m", "length", "pad", "bias_sizes"),
+        *("input_split_sizes", "output_split_sizes", "self_size", "lengths"),
+    }
+)
+"""Names of arguments that are sizes wherever torch's operators have them."""
+_UNCHECKED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+"""Operators whose further results have shapes of a kernel's own, which nothing reads but their backward pass."""
+
+
+class UnreducibleError(Exception):
+    """``node`` does not take the sizes that were found for it."""
+
+    def __init__(self, node: torch.fx.Node, message: str) -> None:
+        super().__init__(message)
+        self.node, self.message = node, message
+
+
+def rewrite(program: Program, sizes: Sizes, constants: Constants) -> Program:
+    """``program`` at ``sizes``. Raises ``UnreducibleError`` where an operator does not take them."""
+    return _Copy(program, sizes, constants).program()
+
+
+class _Copy:
+    def __init__(self, program: Program, sizes: Sizes, constants: Constants) -> None:
+        self._program, self._sizes, self._constants = program, sizes, constants
+        self._new: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def program(self) -> Program:
+        source = self._program.graph
+        graph = torch.fx.Graph()
+        for node in source.graph.nodes:
+            copied = graph.node_copy(node, lambda operand: self._new[operand])
+            copied.name = node.name
+            copied.meta = dict(node.meta)
+            self._new[node] = copied
+            if node.op == "call_function":
+                self._rewrite_arguments(node, copied)
+            if "val" in node.meta:
+                copied.meta["val"] = self._value(node, copied)
+        module = torch.fx.GraphModule(source, graph)
+        return dataclasses.replace(
+            self._program,
+            graph=module,
+            inputs=tuple(
+                dataclasses.replace(entry, node=self._new[entry.node], global_shape=self._shape(entry.global_shape))
+                for entry in self._program.inputs
+            ),
+            outputs=tuple(
+                dataclasses.replace(
+                    output,
+                    node=self._new[output.node],
+                    global_shape=self._shape(output.global_shape),
+                    global_stride=self._strides(output.global_shape, output.global_stride),
+                )
+                for output in self._program.outputs
+            ),
+            blockers=tuple(
+                dataclasses.replace(blocker, node=None if blocker.node is None else self._new[blocker.node])
+                for blocker in self._program.blockers
+            ),
+            ranks=(),
+            each_rank=None,
+            doubt=None,
+            own=None,
+        )
+
+    def _shape(self, shape: Sequence[Size] | None) -> tuple[Size, ...] | None:
+        if shape is None:
+            return None
+        return tuple(self._sizes.size(size) if isinstance(size, int) else size for size in shape)
+
+    def _strides(self, shape: Sequence[Size] | None, strides: Sequence[Size] | None) -> tuple[Size, ...] | None:
+        if shape is None or strides is None or not all(isinstance(size, int) for size in (*shape, *strides)):
+            return None if strides is None else tuple(strides)
+        new = self._shape(shape) or ()
+        recorded = torch.empty_strided(tuple(shape), tuple(strides), device="meta")  # pyright: ignore[reportArgumentType]
+        return tuple(resized_tensor(recorded, new).stride())
+
+    # -- arguments
+
+    def _rewrite_arguments(self, node: torch.fx.Node, copied: torch.fx.Node) -> None:
+        name = operator_name(node.target)
+        if name is None:
+            if getattr(node.target, "__module__", "") == "_operator" and node.target is not operator.getitem:
+                copied.args = tuple(
+                    self._constants.value(argument) if type(argument) is int else argument for argument in copied.args
+                )
+            return
+        positions = self._positions(node, name.split(".")[1])
+        names = names_of(node.target)
+        copied.args = tuple(
+            self._argument(argument, names[index], positions, node) for index, argument in enumerate(copied.args)
+        )
+        copied.kwargs = {key: self._argument(argument, key, positions, node) for key, argument in copied.kwargs.items()}
+
+    def _argument(self, argument: Any, name: str, positions: Mapping[str, Any], node: torch.fx.Node) -> Any:
+        if name in positions:
+            return positions[name]
+        if name in _SIZES:
+            return self._resized(argument)
+        return self._constants.argument(argument, name, node)
+
+    def _resized(self, argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [self._resized(item) for item in argument]
+        return self._sizes.size(argument) if type(argument) is int else argument
+
+    def _positions(self, node: torch.fx.Node, name: str) -> dict[str, Any]:
+        """New values of arguments that are positions within a dimension."""
+        arguments = named_arguments(node)
+        if name in ("slice", "slice_copy", "slice_scatter", "slice_backward", "narrow"):
+            whole = self._whole(node, arguments)
+            found = {
+                key: self._position(arguments[key], whole)
+                for key in ("start", "end")
+                if type(arguments.get(key)) is int and arguments.get("step", 1) == 1
+            }
+            return {key: value for key, value in found.items() if _is_given(node, key)}
+        if name in ("select", "select_backward", "select_scatter") and type(arguments.get("index")) is int:
+            return {"index": self._position(arguments["index"], self._whole(node, arguments))}
+        if name == "repeat":
+            return {"repeats": self._repeats(arguments)}
+        if name == "arange":
+            return self._range(node, arguments)
+        return {}
+
+    def _whole(self, node: torch.fx.Node, arguments: Mapping[str, Any]) -> int:
+        operand = arguments.get("self")
+        shape = (
+            operand.meta["val"].shape
+            if isinstance(operand, torch.fx.Node) and "input_sizes" not in arguments
+            else node.meta["val"].shape
+        )
+        size = shape[arguments.get("dim", 0) % len(shape)]
+        return size if isinstance(size, int) else 0
+
+    def _position(self, position: int, whole: int) -> int:
+        if whole == 0 or position == 0:
+            return position
+        if position < 0:
+            return -(self._sizes.size(whole) - self._sizes.position(max(position + whole, 0), whole)) or position
+        return self._sizes.position(position, whole) if position <= whole else position
+
+    def _repeats(self, arguments: Mapping[str, Any]) -> list[Any]:
+        shape = arguments["self"].meta["val"].shape
+        repeats = list(arguments["repeats"])
+        padded = (1,) * (len(repeats) - len(shape)) + tuple(shape)
+        return [
+            self._sizes.size(count) if size == 1 and type(count) is int else count
+            for size, count in zip(padded, repeats, strict=True)
+        ]
+
+    def _range(self, node: torch.fx.Node, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A range has as many elements as its shape says, wherever it starts."""
+        length = node.meta["val"].shape[0]
+        start, step = arguments.get("start", 0), arguments.get("step", 1)
+        if type(length) is not int or type(start) is not int or type(step) is not int:
+            return {}
+        first = start if start == 0 else self._constants.value(start)
+        last = first + step * self._sizes.size(length)
+        found = {"start": first, "end": last}
+        return {key: value for key, value in found.items() if _is_given(node, key)}
+
+    # -- recorded values
+
+    def _value(self, node: torch.fx.Node, copied: torch.fx.Node) -> Any:
+        expected = self._expected(node.meta["val"])
+        name = operator_name(node.target) or "" if node.op == "call_function" else ""
+        if not name.startswith(("aten.", "prims.")) or name.split(".")[1].startswith(_UNCHECKED):
+            return self._number(node, copied, expected)
+        operands = [operand.meta.get("val") for operand in copied.all_input_nodes]
+        if not all(_is_concrete(value) for value in operands) or not _is_concrete(expected):
+            return self._number(node, copied, expected)
+        args, kwargs = map_arg((copied.args, copied.kwargs), _without_memory)
+        try:
+            found = shape_without_memory(copied.target, args, kwargs)
+        except Exception as error:
+            raise UnreducibleError(node, f"{type(error).__name__}: {error}") from error
+        if _shapes(found) != _shapes(expected):
+            raise UnreducibleError(node, f"{_shapes(found)} instead of {_shapes(expected)}")
+        return found if _shapes(found) else expected
+
+    def _expected(self, recorded: Any) -> Any:
+        if isinstance(recorded, (list, tuple)):
+            return (
+                type(recorded)(self._expected(item) for item in recorded)
+                if type(recorded) in (list, tuple)
+                else [self._expected(item) for item in recorded]
+            )
+        if isinstance(recorded, torch.Tensor):
+            shape = [resized_number(size, self._sizes.size) for size in recorded.shape]
+            return resized_tensor(recorded, [self._sizes.size(s) if isinstance(s, int) else s for s in shape])
+        return recorded
+
+    def _number(self, node: torch.fx.Node, copied: torch.fx.Node, expected: Any) -> Any:
+        """A symbolic number is computed again, because its constants are arguments that were rewritten."""
+        if not isinstance(node.meta["val"], torch.SymInt) or getattr(node.target, "__module__", "") != "_operator":
+            return resized_number(expected, self._sizes.size) if isinstance(expected, torch.SymInt) else expected
+        args = map_arg(copied.args, lambda operand: operand.meta["val"])
+        if not callable(node.target):
+            return expected
+        return node.target(*args)
+
+
+def _is_given(node: torch.fx.Node, name: str) -> bool:
+    names = names_of(node.target)
+    return name in node.kwargs or (name in names and names.index(name) < len(node.args))
+
+
+def _without_memory(operand: torch.fx.Node) -> Any:
+    return operand.meta["val"]
+
+
+def _is_concrete(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_concrete(item) for item in value)
+    if isinstance(value, torch.Tensor):
+        return value.device.type == "meta"
+    return not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _shapes(value: Any) -> list[tuple[int, ...]]:
+    values: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
+    return [tuple(item.shape) for item in values if isinstance(item, torch.Tensor)]
