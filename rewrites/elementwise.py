@@ -13,7 +13,8 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity
 from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
-from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, View
+from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
+from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
 from verifycompile.rewrites.counted import equal_numbers, smallest_and_largest
 from verifycompile.rewrites.quotients import truncated_share
@@ -430,10 +431,16 @@ def is_whole_sum(view: View) -> bool:
     """Whether a value is a whole number because it is a sum of products of whole numbers, such as a count."""
     if isinstance(view.coefficient, sympy.Expr) or view.coefficient.denominator != 1:
         return False
-    operation = view.term.operation
-    if operation in (COMBINE, CONTRACT):
-        return all(is_whole_sum(operand) for operand in view.term.operands)
-    return operation.whole or operation.indicator
+    return _WHOLE_SUM(view.term)
+
+
+def _is_whole_sum(term: Term) -> bool:
+    if term.operation in (COMBINE, CONTRACT):
+        return all(is_whole_sum(operand) for operand in term.operands)
+    return term.operation.whole or term.operation.indicator
+
+
+_WHOLE_SUM = TermProperty(lambda term: term.operation in (COMBINE, CONTRACT), _is_whole_sum)
 
 
 def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None) -> View:
@@ -461,11 +468,18 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
 
 def _is_stored(view: View) -> bool:
     """Whether every element is one of an input, as those of a quantised weight: not computed, so never wrapped."""
-    if view.coefficient != 1:
-        return False
-    if view.term.operation in (LEAF, INTEGER_LEAF):
-        return True
-    return view.term.operation in (CONCATENATE, STACK, SLICE, RESHAPE) and all(map(_is_stored, view.term.operands))
+    return view.coefficient == 1 and _STORED(view.term)
+
+
+def _is_stored_term(term: Term) -> bool:
+    return term.operation in (LEAF, INTEGER_LEAF) or (_copies_all(term) and all(map(_is_stored, term.operands)))
+
+
+def _copies_all(term: Term) -> bool:
+    return term.operation in (CONCATENATE, STACK, SLICE, RESHAPE)
+
+
+_STORED = TermProperty(_copies_all, _is_stored_term)
 
 
 @operator(aten._to_copy.default)

@@ -16,6 +16,7 @@ from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import UNIT, Axis, IndexFact, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, WHERE
@@ -194,8 +195,12 @@ def integer_leaves(view: View) -> list[View]:
     """Operands reached through integer arithmetic that are no arithmetic themselves, as views over the same space."""
     leaves: list[View] = []
     pending = [view]
+    seen: set[tuple[Term, tuple[Axis, ...]]] = set()
     while pending:
         current = pending.pop()
+        if (current.term, current.axes) in seen:
+            continue
+        seen.add((current.term, current.axes))
         if current.term.operation in _ARITHMETIC or _is_product(current):
             pending.extend(open_view(current).operands)
         elif current.term.index_sizes:
@@ -205,9 +210,16 @@ def integer_leaves(view: View) -> list[View]:
 
 def is_whole(term: Term) -> bool:
     """Whether every element is a whole number by construction."""
+    return _WHOLE(term)
+
+
+def _is_whole(term: Term) -> bool:
     if term.operation in _COPIES:
         return all(v.coefficient in (0, 1, -1) and is_whole(v.term) for v in term.operands)
     return term.operation.whole or term.operation.indicator
+
+
+_WHOLE = TermProperty(lambda term: term.operation in _COPIES, _is_whole)
 
 
 def _is_product(view: View) -> bool:

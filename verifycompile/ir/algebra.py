@@ -23,6 +23,7 @@ from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, UNIT, Axis, Digit, Operation, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 from verifycompile.ir.window import has_windows, range_view, shared_window
 
 CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
@@ -483,7 +484,10 @@ def _flatten_combinations(operands: Sequence[View]) -> Iterator[View]:
 
 def has_infinity(view: View) -> bool:
     """Whether the value is infinite somewhere by construction: real arithmetic does not hold for it."""
-    term = view.term
+    return _INFINITE(view.term)
+
+
+def _has_infinity(term: Term) -> bool:
     if term.operation is CONTRACT:
         return any(has_infinity(operand) for operand in term.operands)
     if term.operation is EXPONENTIAL:
@@ -492,6 +496,9 @@ def has_infinity(view: View) -> bool:
     if term.operation is COMBINE:
         return any(_is_infinite(operand) for operand in term.operands)
     return _is_unbounded(term)
+
+
+_INFINITE = TermProperty(lambda term: term.operation in (CONTRACT, EXPONENTIAL), _has_infinity)
 
 
 def _is_unbounded(term: Term) -> bool:

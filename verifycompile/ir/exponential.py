@@ -6,7 +6,6 @@ With these, the shift by a maximum that every stable softmax carries cancels: ``
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -24,6 +23,7 @@ from verifycompile.ir.indicator import is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
 from verifycompile.ir.term import Operation, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 
 LOGARITHM = Operation("log")
 POWER = Operation("power")
@@ -72,27 +72,21 @@ def _is_number(pool: TermPool, summands: list[View]) -> bool:
 
 def _keeps_masks(view: View) -> bool:
     """Whether an element is minus infinity by a mask that is still seen, so that its exponential is zero there."""
-    operation = view.term.operation
-    if operation.copies:
-        return all(_keeps_masks(operand) for operand in view.term.operands)
-    return operation in (WHERE, COMBINE, CONTRACT, INFINITY)
+    return _KEEPS_MASKS(view.term)
 
 
-_LOWEST: weakref.WeakKeyDictionary[Term, bool] = weakref.WeakKeyDictionary()
-"""What ``may_be_lowest`` found of terms, which never change."""
+def _keeps_masks_of(term: Term) -> bool:
+    if term.operation.copies:
+        return all(_keeps_masks(operand) for operand in term.operands)
+    return term.operation in (WHERE, COMBINE, CONTRACT, INFINITY)
+
+
+_KEEPS_MASKS = TermProperty(lambda term: term.operation.copies, _keeps_masks_of)
 
 
 def may_be_lowest(view: View) -> bool:
     """Whether an element may be minus infinity where the inputs are numbers, by a mask of the program."""
-    pending = [view.term]
-    while pending:
-        term = pending[-1]
-        missing = [] if term.operation.is_finite else [v.term for v in term.operands if v.term not in _LOWEST]
-        if missing:
-            pending.extend(missing)
-            continue
-        _LOWEST[pending.pop()] = _may_be_lowest(term)
-    return _LOWEST[view.term]
+    return _LOWEST(view.term)
 
 
 def _may_be_lowest(term: Term) -> bool:
@@ -106,6 +100,9 @@ def _may_be_lowest(term: Term) -> bool:
     if operation is REDUCE_MAX:
         return may_be_lowest(term.operands[0]) and not _is_seen(term.operands[0], term.summed_indices)
     return not term.operands or any(may_be_lowest(operand) for operand in term.operands)
+
+
+_LOWEST = TermProperty(lambda term: not term.operation.is_finite, _may_be_lowest)
 
 
 def _is_seen(view: View, bound: range) -> bool:
@@ -268,9 +265,10 @@ def is_positive(view: View) -> bool:
 
     A sum of products under an inequality is, if it takes some element everywhere: no row of a causal mask is empty.
     """
-    if view.coefficient != 1:
-        return False
-    term = view.term
+    return view.coefficient == 1 and _POSITIVE(view.term)
+
+
+def _is_positive(term: Term) -> bool:
     if term.operation is EXPONENTIAL:
         return True
     if term.operation is COMBINE:
@@ -281,6 +279,9 @@ def is_positive(view: View) -> bool:
     if not masks:
         return True
     return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
+
+
+_POSITIVE = TermProperty(lambda term: term.operation in (COMBINE, CONTRACT, POWER), _is_positive)
 
 
 def _is_positive_number(value: Scalar) -> bool:

@@ -12,7 +12,8 @@ from verifycompile.ir.algebra import CONTRACT, IOTA, elementwise, multiply_views
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.scalar import ONE, ZERO
-from verifycompile.ir.term import UNIT, Operation, TermPool, View
+from verifycompile.ir.term import UNIT, Operation, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 from verifycompile.ir.window import WINDOW
 
 EQUAL = Operation("equal", commutative=True, indicator=True)
@@ -25,12 +26,20 @@ def is_indicator(view: View) -> bool:
     """Whether every element is 0 or 1 by construction."""
     if view.coefficient == 0:
         return True
-    if view.coefficient != 1:
-        return False
-    operation = view.term.operation
-    if (operation is CONTRACT and not view.term.summed) or operation in (WINDOW, CONCATENATE):
-        return all(is_indicator(v) for v in view.term.operands)
-    return operation.indicator or operation is UNIT
+    return view.coefficient == 1 and _INDICATOR(view.term)
+
+
+def _is_made_of_others(term: Term) -> bool:
+    return (term.operation is CONTRACT and not term.summed) or term.operation in (WINDOW, CONCATENATE)
+
+
+def _is_indicator(term: Term) -> bool:
+    if _is_made_of_others(term):
+        return all(is_indicator(operand) for operand in term.operands)
+    return term.operation.indicator or term.operation is UNIT
+
+
+_INDICATOR = TermProperty(_is_made_of_others, _is_indicator)
 
 
 def equal(pool: TermPool, left: View, right: View) -> View:

@@ -15,7 +15,8 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwi
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, add, as_scalar, divide, multiply, to_sympy
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, UNIT, Digit, Operation, TermPool, View
+from verifycompile.ir.term import CONSTANT, UNIT, Digit, Operation, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 
 AT_MOST = Operation("at_most", indicator=True, attributes_by_piece=True)
 """``left <= right + c`` of whole numbers; the attribute is c. What is subtracted on one side stands on the other."""
@@ -27,11 +28,20 @@ def is_whole(view: View) -> bool:
         return True
     if not isinstance(view.coefficient, Fraction) or view.coefficient.denominator != 1:
         return False
-    operation = view.term.operation
-    if operation.whole or operation.indicator:
+    return _WHOLE(view.term)
+
+
+def _may_be_made_of_wholes(term: Term) -> bool:
+    return term.operation in (COMBINE, CONTRACT) or term.operation.copies
+
+
+def _is_whole(term: Term) -> bool:
+    if term.operation.whole or term.operation.indicator:
         return True
-    made_of_wholes = operation in (COMBINE, CONTRACT) or operation.copies
-    return made_of_wholes and all(is_whole(operand) for operand in view.term.operands)
+    return _may_be_made_of_wholes(term) and all(is_whole(operand) for operand in term.operands)
+
+
+_WHOLE = TermProperty(_may_be_made_of_wholes, _is_whole)
 
 
 def whole_at_most(pool: TermPool, left: View, right: View, strict: bool = False) -> View | None:

@@ -10,12 +10,13 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, has_infinity
 from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import Scalar
-from verifycompile.ir.term import UNIT, TermPool, View
+from verifycompile.ir.term import UNIT, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 
 
 def is_nonnegative(view: View) -> bool:
     """Whether no element is negative, for all values of the inputs."""
-    return view.is_zero or (_is_nonnegative_number(view.coefficient) and _is_nonnegative_term(view))
+    return view.is_zero or (_is_nonnegative_number(view.coefficient) and _NONNEGATIVE(view.term))
 
 
 def is_positive_sum(view: View) -> bool:
@@ -67,8 +68,7 @@ def _is_nonnegative_number(value: Scalar) -> bool:
     return value >= 0
 
 
-def _is_nonnegative_term(view: View) -> bool:
-    term = view.term
+def _is_nonnegative_term(term: Term) -> bool:
     operation = term.operation
     if operation.indicator or operation.nonnegative:
         return True
@@ -87,3 +87,13 @@ def _is_nonnegative_term(view: View) -> bool:
         # A root is no negative number where it is a number at all.
         return whole_and_even or getattr(exponent, "denominator", 0) == 2 or is_nonnegative(term.operands[0])
     return False
+
+
+def _follows_from_operands(term: Term) -> bool:
+    operation = term.operation
+    if operation.indicator or operation.nonnegative:
+        return False
+    return operation in (CONTRACT, COMBINE, CONCATENATE, STACK, POWER) or operation.extreme
+
+
+_NONNEGATIVE = TermProperty(_follows_from_operands, _is_nonnegative_term)
