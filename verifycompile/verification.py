@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 
 from verifycompile.certificate import Certificate
-from verifycompile.diagnostics.finding import Counterexample, Finding, Label
+from verifycompile.counterexamples import counterexample_of
+from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
@@ -124,16 +125,7 @@ def _with_witness(finding: Finding, spec: Program, implementation: Program) -> F
         return dataclasses.replace(finding, notes=(*finding.notes, note))
     if witness is None:
         return dataclasses.replace(finding, notes=(*finding.notes, NOT_REFUTED))
-    counterexample = Counterexample(
-        inputs=witness.inputs,
-        spec_value=witness.spec_value,
-        implementation_value=witness.impl_value,
-        rank=witness.rank,
-        output=witness.output,
-        index=witness.index,
-        seed=witness.seed,
-        detail=witness.detail,
-    )
+    counterexample = counterexample_of(witness, spec, implementation)
     notes = (*finding.notes, CAUSE_UNCERTAIN) if finding.code.startswith("VC2") else finding.notes
     return dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)
 

@@ -33,6 +33,8 @@ WITNESS = types.SimpleNamespace(
     inputs={"x": [1.0]},
     seed=3,
     detail="",
+    premise="",
+    shown=None,
 )
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from verifycompile.witness import attention
-from verifycompile.witness.error import EvaluationError
 
 generator = torch.Generator().manual_seed(0)
 Q, K, V, G = (torch.randn(2, 4, 8, 4, generator=generator, dtype=torch.float64) for _ in range(4))
@@ -21,11 +20,11 @@ CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backwa
 def test_forward_and_backward(kind, causal):
     operands = {"query": Q, "key": K, "value": V, "dropout_p": 0.0, "is_causal": causal}
     output, logsumexp = CPU(Q, K, V, 0.0, causal)
-    results = attention.evaluate(f"aten._scaled_dot_product_{kind}.default", operands)
+    results = attention.attention_of(f"aten._scaled_dot_product_{kind}.default", operands)
     torch.testing.assert_close(results[0], output)
     torch.testing.assert_close(results[1], logsumexp)
     gradient = {"grad_out_" if kind.startswith("efficient") else "grad_out": G, "grad_input_mask": [True] * 3 + [False]}
-    backward = attention.evaluate(f"aten._scaled_dot_product_{kind}_backward.default", operands | gradient)
+    backward = attention.attention_of(f"aten._scaled_dot_product_{kind}_backward.default", operands | gradient)
     for value, expected in zip(backward[:3], CPU_BACKWARD(G, Q, K, V, output, logsumexp, 0.0, causal), strict=True):
         torch.testing.assert_close(value, expected)
 
@@ -34,12 +33,12 @@ def test_grouped_heads():
     operands = {"query": Q, "key": K[:, :2], "value": V[:, :2], "is_causal": True, "scale": 0.5, "grad_out": G}
     name = "aten._scaled_dot_product_flash_attention.default"
     wide = operands | {"key": K[:, :2].repeat_interleave(2, 1), "value": V[:, :2].repeat_interleave(2, 1)}
-    torch.testing.assert_close(attention.evaluate(name, operands)[0], attention.evaluate(name, wide)[0])
+    torch.testing.assert_close(attention.attention_of(name, operands)[0], attention.attention_of(name, wide)[0])
     backward = name.replace(".default", "_backward.default")
-    narrow, repeated = attention.evaluate(backward, operands), attention.evaluate(backward, wide)
+    narrow, repeated = attention.attention_of(backward, operands), attention.attention_of(backward, wide)
     torch.testing.assert_close(narrow[1], repeated[1].unflatten(1, (2, 2)).sum(2))
 
 
 def test_dropout_is_refused():
-    with pytest.raises(EvaluationError):
-        attention.evaluate("aten._scaled_dot_product_flash_attention.default", {"dropout_p": 0.1})
+    with pytest.raises(ValueError, match="draws random numbers"):
+        attention.attention_of("aten._scaled_dot_product_flash_attention.default", {"dropout_p": 0.1})

@@ -48,14 +48,17 @@ def plural(count: int, noun: str) -> str:
 
 def counterexample_lines(counterexample: Counterexample) -> list[str]:
     """What differs, then the inputs where they are few enough to read."""
-    lines = [f"counterexample (seed {counterexample.seed}): {_difference(counterexample)}"]
+    lines = [f"counterexample (seed {counterexample.seed}): {describe_difference(counterexample)}"]
+    if counterexample.premise:
+        lines.append(counterexample.premise)
     inputs = counterexample.inputs
     if sum(_count(value) for value in inputs.values()) > MAX_INLINE_ELEMENTS:
         return lines
     return [*lines, *(f"{name} = {_nested(value)}" for name, value in inputs.items())]
 
 
-def _difference(counterexample: Counterexample) -> str:
+def describe_difference(counterexample: Counterexample) -> str:
+    """Which output differs where, and the two values."""
     place = f"`{counterexample.output}`"
     if math.isnan(counterexample.spec_value):
         return f"{place} has another shape than in the spec: {counterexample.detail}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
 
 from verifycompile.diagnostics.severity import Severity
@@ -17,7 +18,8 @@ class Counterexample:
     ``inputs``: name -> the spec's whole input as nested lists where it is small, else a summary; ``seed`` reproduces
     them. ``output``: the output that differs. ``rank`` holds the element ``index`` of the spec's output, or takes part
     in it where it is partial. Values are computed in float64; both are NaN where the shapes differ, which ``detail``
-    then tells.
+    then tells. ``premise``: what sets the inputs apart from those on which no difference was found.
+    ``script``: the text of a script that replays it, "" where there is none because of ``no_script``.
     """
 
     inputs: Mapping[str, object]
@@ -28,6 +30,20 @@ class Counterexample:
     index: tuple[int, ...] = ()
     seed: int = 0
     detail: str = ""
+    premise: str = ""
+    script: str = dataclasses.field(default="", repr=False, compare=False)
+    no_script: str = dataclasses.field(default="", repr=False, compare=False)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Write a script that needs torch alone, runs both programs on these inputs and fails where they differ.
+
+        Raises ``ValueError`` where the programs cannot be written as such a script, ``OSError`` where the file cannot
+        be written.
+        """
+        if not self.script:
+            reason = self.no_script or "the programs are not known"
+            raise ValueError(f"no script shows this counterexample: {reason}.")
+        pathlib.Path(path).write_text(self.script, encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.certificate import Certificate
-from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.finding import Counterexample, Finding
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.question import Question
 from verifycompile.refinement.result import NodeCounts
@@ -86,6 +86,11 @@ class Report:
 
     def __bool__(self) -> bool:
         return self.verdict is Verdict.VERIFIED
+
+    @property
+    def counterexample(self) -> Counterexample | None:
+        """That of the first finding that has one."""
+        return next((f.counterexample for f in self.findings if f.counterexample is not None), None)
 
     def __str__(self) -> str:
         from verifycompile.diagnostics.render_text import render_report

@@ -1,4 +1,7 @@
-"""Fused attention operators of any device, computed from their definition in the precision of their operands."""
+"""Fused attention operators of any device, computed from their definition in the precision of their operands.
+
+The text of this module may become part of a script (see ``reproduction``), so it needs torch alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from verifycompile.witness.error import EvaluationError
+# --8<-- what is below is part of the scripts
 
 _FORWARD = frozenset(
     f"aten._scaled_dot_product_{kind}_attention{suffix}.default"
@@ -17,14 +20,14 @@ _BACKWARD = frozenset(name.replace(".default", "_backward.default") for name in 
 
 
 def is_attention(name: str) -> bool:
-    """Whether :func:`evaluate` computes this operator."""
+    """Whether :func:`attention_of` computes this operator."""
     return name in _FORWARD or name in _BACKWARD
 
 
-def evaluate(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
+def attention_of(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     """The operator's results. Those that carry no value of the computation (seeds, debug masks) are None."""
     if arguments.get("dropout_p", 0.0) != 0.0:
-        raise EvaluationError(f"{name} draws random numbers")
+        raise ValueError(f"{name} draws random numbers")
     if name in _FORWARD:
         return _forward(name, arguments)
     return _backward(name, arguments)
@@ -61,7 +64,7 @@ def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
         return results
     mask = arguments["grad_input_mask"]
     if isinstance(mask, (list, tuple)) and len(mask) == 4 and mask[3]:
-        raise EvaluationError(f"{name}: gradient of the attention bias")
+        raise ValueError(f"{name}: gradient of the attention bias")
     return (*results, None)
 
 
@@ -103,5 +106,5 @@ def _sum_heads(gradient: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
 def _tensor(arguments: Mapping[str, object], name: str) -> torch.Tensor:
     value = arguments.get(name)
     if not isinstance(value, torch.Tensor):
-        raise EvaluationError(f"attention without the operand {name}")
+        raise TypeError(f"attention without the operand {name}")
     return value

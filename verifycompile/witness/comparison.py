@@ -92,16 +92,31 @@ def compare(
         return OutputComparison(reference.name, Agreement.UNKNOWN, detail="the spec's output is not finite")
     if placements is not None and not open_axes:
         return _compare_under(reference, parts, mesh_shape, tuple(placements))
-    candidates = clean_placements(reference.value.dim(), mesh_shape)
+    candidates = candidate_placements(reference.value.dim(), mesh_shape, placements, open_axes, partial=partial)
+    return _compare_any(reference, parts, mesh_shape, candidates)
+
+
+def candidate_placements(
+    dims: int,
+    mesh_shape: Sequence[int],
+    placements: Sequence[Placement] | None,
+    open_axes: frozenset[int],
+    *,
+    partial: bool,
+) -> list[tuple[Placement, ...]]:
+    """The placements under any of which an output of ``dims`` dimensions may be the spec's; see :func:`compare`."""
+    if placements is not None and not open_axes:
+        return [tuple(placements)]
+    candidates = clean_placements(dims, mesh_shape)
     if placements is not None:
         opened = (
             tuple(f if a in open_axes else p for a, (p, f) in enumerate(zip(placements, found, strict=True)))
             for found in candidates
         )
-        candidates = list(dict.fromkeys(opened))
-    elif not partial:
-        candidates = [found for found in candidates if not any(isinstance(item, Partial) for item in found)]
-    return _compare_any(reference, parts, mesh_shape, candidates)
+        return list(dict.fromkeys(opened))
+    if not partial:
+        return [found for found in candidates if not any(isinstance(item, Partial) for item in found)]
+    return candidates
 
 
 def _compare_under(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -10,6 +11,7 @@ from verifycompile.rewrites.custom_operators import recognise
 from verifycompile.torch_interface.evaluation import argument_names, decomposition, is_random, operator_name
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.grouped import grouped_product
 
 _NAMESPACES = ("aten.", "prims.")
 _PYTHON_MODULES = ("_operator", "math")
@@ -52,7 +54,7 @@ def evaluate(target: object, args: Sequence[object], kwargs: Mapping[str, object
         raise EvaluationError(f"no interpretation of the operator {name}")
     arguments = dict(zip(argument_names(target), args, strict=False)) | dict(kwargs)
     if attention.is_attention(name):
-        return attention.evaluate(name, arguments)
+        return _checked(functools.partial(attention.attention_of, name))(arguments)
     special = _SPECIAL.get(name)
     if special is not None:
         return special(arguments)
@@ -72,12 +74,21 @@ def _call(target: object, name: str, args: Sequence[object], kwargs: Mapping[str
         definition = decomposition(target)
         if not callable(definition):
             raise EvaluationError(f"{name} has no CPU kernel") from error
+        _without_kernel.add(name)
     except _EXACT_FAILURES as error:
         raise EvaluationError(f"{name}: {error}") from error
     try:
         return definition(*args, **kwargs)
     except _EXACT_FAILURES as error:
         raise EvaluationError(f"{name}: {error}") from error
+
+
+def is_decomposed(name: str) -> bool:
+    """Whether an evaluation of the operator took torch's reference decomposition, because there is no CPU kernel."""
+    return name in _without_kernel
+
+
+_without_kernel: set[str] = set()
 
 
 def _cpu_keywords(kwargs: Mapping[str, object]) -> dict[str, object]:
@@ -124,26 +135,14 @@ def _dropout(arguments: Mapping[str, object]) -> object:
     return tensor.clone(), torch.ones(tensor.shape, dtype=torch.bool)
 
 
-def _grouped_mm(arguments: Mapping[str, object]) -> object:
-    """torch's kernels take no float64. Behind the last group nothing is written: no number is there."""
-    left, right, ends = (arguments.get(name) for name in ("self", "mat2", "offs"))
-    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or arguments.get("bias") is not None:
-        raise EvaluationError("_grouped_mm without two tensors, or with a bias")
-    if not isinstance(ends, torch.Tensor):
-        return left @ right
-    stops = ends.tolist()
-    parts = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
-    if left.dim() == right.dim() == 2:
-        return torch.stack([left[:, part] @ right[part] for part in parts])
-    size = left.shape[0] if left.dim() == 2 else right.shape[1]
-    if not stops or stops[-1] > size or any(part.stop < part.start for part in parts):
-        raise EvaluationError(f"_grouped_mm: groups that end at {stops} of {size} rows")
-    behind = size - stops[-1]
-    if left.dim() == 2:
-        products = [left[part] @ right[number] for number, part in enumerate(parts)]
-        return torch.cat([*products, left.new_full((behind, right.shape[2]), float("nan"))])
-    products = [left[number] @ right[:, part] for number, part in enumerate(parts)]
-    return torch.cat([*products, left.new_full((left.shape[1], behind), float("nan"))], 1)
+def _checked(function: Callable[[Mapping[str, object]], object]) -> Callable[[Mapping[str, object]], object]:
+    def evaluated(arguments: Mapping[str, object]) -> object:
+        try:
+            return function(arguments)
+        except (TypeError, ValueError) as error:
+            raise EvaluationError(str(error)) from error
+
+    return evaluated
 
 
 _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
@@ -154,7 +153,7 @@ _SPECIAL: Mapping[str, Callable[[Mapping[str, object]], object]] = {
     "aten._softmax.default": _softmax(log=False),
     "aten._log_softmax.default": _softmax(log=True),
     "aten.native_dropout.default": _dropout,
-    "aten._grouped_mm.default": _grouped_mm,
+    "aten._grouped_mm.default": _checked(grouped_product),
 }
 
 

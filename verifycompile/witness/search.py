@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import is_view, real_tensors, size_hint
@@ -13,6 +14,8 @@ from verifycompile.witness.comparison import Agreement, OutputComparison
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs
+from verifycompile.witness.minimise import Found, minimised
+from verifycompile.witness.premise import premise_of
 from verifycompile.witness.side_by_side import compare_programs
 
 DEFAULT_MAX_ELEMENTS = 50_000_000
@@ -48,13 +51,31 @@ _CHEAP = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
+class Difference:
+    """Inputs on which ``output`` differs, with what it takes to compute and compare it again.
+
+    ``tangents``: how the cotangents lie on the ranks. ``candidates``: the placements under any of which the output may
+    be the spec's. ``scale``: how often the spec's value it is. ``seed``: of the parts of partial inputs.
+    """
+
+    output: str
+    inputs: Inputs
+    tangents: Mapping[str, tuple[Placement, ...]]
+    candidates: Sequence[tuple[Placement, ...]]
+    scale: int
+    tolerance: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Witness:
     """An input on which the implementation is wrong.
 
     ``output``: name of the program output. ``rank``: the rank that holds (or, for a partial value, takes part in) the
     element ``index`` of the spec's output, which should be ``spec_value`` and is ``impl_value``; both are NaN where
     the shapes differ (see ``detail``). ``inputs``: name -> values as nested lists where there are few, else a summary.
-    ``seed``: reproduces the inputs. ``tolerance``: largest difference that rounding could explain.
+    ``seed``: reproduces the inputs. ``tolerance``: largest difference that rounding could explain. ``premise``: what
+    sets the inputs apart from those on which no difference was found. ``shown``: the inputs themselves.
     """
 
     output: str
@@ -67,15 +88,25 @@ class Witness:
     max_abs_difference: float
     tolerance: float = 0.0
     detail: str = ""
+    premise: str = ""
+    shown: Difference | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 def find_witness(
-    spec: Program, implementation: Program, *, seed: int = 0, max_elements: int = DEFAULT_MAX_ELEMENTS
+    spec: Program,
+    implementation: Program,
+    *,
+    seed: int = 0,
+    max_elements: int = DEFAULT_MAX_ELEMENTS,
+    output: str = "",
+    simplify: bool = True,
 ) -> Witness | None:
     """A witness that the implementation does not refine the spec, or None where none was found.
 
     Both graphs are evaluated in float64 on the CPU, the implementation on all ranks. None does not mean equality:
     the graphs may be too large (more than ``max_elements`` elements over all ranks), random, or not evaluable.
+    ``output``: the one to be shown where it is among those that differ. ``simplify``: whether to look for inputs of
+    fewer and smaller numbers.
     """
     if max(elements(spec), elements(implementation)) > max_elements:
         return None
@@ -90,13 +121,18 @@ def find_witness(
                 continue
             try:
                 inputs = draw(spec, implementation, seed + shift, distribution, index_limit)
-                results = compare_programs(spec, implementation, inputs, seed + shift)
+                compared = compare_programs(spec, implementation, inputs, seed + shift)
             except EvaluationError:
                 continue
-            wrong = [result for result in results.values() if result.agreement is Agreement.DIFFERENT]
+            results = compared.outputs.values()
+            wrong = [result for result in results if result.agreement is Agreement.DIFFERENT]
             if wrong:
-                return _witness(wrong[0], inputs, implementation, seed + shift)
-            agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results.values())
+                found = Found(inputs, compared, next((item for item in wrong if item.name == output), wrong[0]))
+                if simplify:
+                    found = minimised(spec, implementation, found, seed=seed + shift, cost=cost)
+                premise = premise_of(spec, found.inputs) if agreed else ""
+                return _witness(found, implementation, seed=seed + shift, premise=premise)
+            agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results)
     return None
 
 
@@ -104,7 +140,7 @@ def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> di
     """How each output of the spec compares on one random input. Raises :class:`EvaluationError`."""
     with real_tensors():
         inputs = draw(spec, implementation, seed, Distribution.NORMAL, None)
-        return compare_programs(spec, implementation, inputs, seed)
+        return dict(compare_programs(spec, implementation, inputs, seed).outputs)
 
 
 def elements(program: Program) -> int:
@@ -129,10 +165,20 @@ def _elements_of(value: object) -> int:
     return count
 
 
-def _witness(result: OutputComparison, inputs: Inputs, implementation: Program, seed: int) -> Witness:
+def _witness(found: Found, implementation: Program, *, seed: int, premise: str) -> Witness:
+    result, compared, inputs = found.result, found.compared, found.inputs
     ranks = implementation.mesh.ranks if implementation.mesh is not None else (0,)
     summaries = {name: _summary(value) for name, value in inputs.spec.items()}
     summaries |= {f"cotangent of {name}": _summary(value) for name, value in inputs.tangents.items()}
+    shown = Difference(
+        output=result.name,
+        inputs=inputs,
+        tangents=compared.tangents,
+        candidates=compared.candidates[result.name],
+        scale=compared.scales.get(result.name, 1),
+        tolerance=result.tolerance,
+        seed=seed,
+    )
     return Witness(
         output=result.name,
         rank=ranks[result.rank],
@@ -144,6 +190,8 @@ def _witness(result: OutputComparison, inputs: Inputs, implementation: Program, 
         max_abs_difference=result.max_abs_difference,
         tolerance=result.tolerance,
         detail=result.detail,
+        premise=premise,
+        shown=shown,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.fx
@@ -18,6 +18,7 @@ from verifycompile.witness.comparison import (
     Agreement,
     OutputComparison,
     Reference,
+    candidate_placements,
     compare,
     rounding_of,
     tolerance_of,
@@ -37,16 +38,33 @@ from verifycompile.witness.interpreter import Interpreter, ancestors
 from verifycompile.witness.rounding import Rounding
 
 
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """``outputs``: how each output of the spec compares, by name. ``tangents``: how each cotangent lay on the ranks.
+
+    ``candidates``: of an output that was compared, the placements under any of which it may be the spec's.
+    ``scales``: how often the spec's value an output is.
+    """
+
+    outputs: Mapping[str, OutputComparison]
+    tangents: Mapping[str, tuple[Placement, ...]]
+    candidates: Mapping[str, Sequence[tuple[Placement, ...]]]
+    scales: Mapping[str, int]
+
+
 def compare_programs(
-    spec: Program, implementation: Program, inputs: Inputs, seed: int = 0
-) -> dict[str, OutputComparison]:
-    """How each output of the spec compares, by name; to be called under ``real_tensors``.
+    spec: Program, implementation: Program, inputs: Inputs, seed: int = 0, only: str | None = None
+) -> Compared:
+    """Both programs on ``inputs``, every output or the one called ``only``; to be called under ``real_tensors``.
 
     Raises :class:`EvaluationError` where an input cannot be laid out over the ranks.
     """
     comparison = _Comparison(spec, implementation, inputs, seed)
     results: dict[str, OutputComparison] = {}
-    for name in comparison.forward_names:
+    tangents: dict[str, tuple[Placement, ...]] = {}
+    # How a cotangent lies on the ranks may follow from where its output lies.
+    first = [name for name in comparison.forward_names if only in (None, name) or only in comparison.backward_names]
+    for name in first:
         results[name] = comparison.output(name)
     for name, entry in tangent_inputs(implementation).items():
         layout = _tangent_placements(entry, results.get(name))
@@ -55,12 +73,15 @@ def compare_programs(
         # A tangent of another shape than its output's: the gradients that need it cannot be compared, all else can.
         with contextlib.suppress(EvaluationError):
             comparison.provide(entry, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
+            tangents[name] = layout
     forward = [result.relation for result in results.values() if result.relation is not None]
     for name in comparison.backward_names:
-        results[name] = comparison.output(name, forward)
+        if only in (None, name):
+            results[name] = comparison.output(name, forward)
     for name in comparison.missing_gradients:
-        results[name] = comparison.missing(name)
-    return results
+        if only in (None, name):
+            results[name] = comparison.missing(name)
+    return Compared(results, tangents, comparison.candidates, comparison.scales)
 
 
 class _Comparison:
@@ -78,6 +99,8 @@ class _Comparison:
         self._disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
         self._rounded = self._reference.with_rounding(Rounding.seeded(seed + 3))
         self._scale = 0.0
+        self.candidates: dict[str, Sequence[tuple[Placement, ...]]] = {}
+        self.scales: dict[str, int] = {}
         tangents = {entry.node for entry in tangent_inputs(implementation).values()}
         # How a blocked output lies on the ranks is not known, so its numbers say nothing.
         blocked = {blocker.node for blocker in implementation.blockers if blocker.node is not None}
@@ -105,6 +128,7 @@ class _Comparison:
             reference = self._uncertain(reference, self._spec[name].node)
         except EvaluationError as error:
             return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
+        self.candidates[name] = [(Replicate(),) * len(self._mesh_shape)]
         nothing = [torch.zeros_like(reference.value)] * math.prod(self._mesh_shape)
         result = compare(reference, nothing, self._mesh_shape, (Replicate(),) * len(self._mesh_shape))
         return dataclasses.replace(result, detail="the implementation has no such gradient")
@@ -133,6 +157,10 @@ class _Comparison:
         required = implementation.required(forward)
         # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
         partial = implementation.kind is not OutputKind.GRADIENT
+        candidates = candidate_placements(
+            reference.value.dim(), self._mesh_shape, required, implementation.open_axes, partial=partial
+        )
+        self.candidates[name], self.scales[name] = candidates, scale
         result = compare(reference, parts, self._mesh_shape, required, implementation.open_axes, partial=partial)
         if result.agreement is Agreement.DIFFERENT:
             reference = self._uncertain(reference, spec.node, implementation.node, scale)

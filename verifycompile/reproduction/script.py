@@ -1,0 +1,261 @@
+"""A script that needs torch alone, runs both programs on one input, on all ranks, and fails where they differ."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+import sympy
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+
+from verifycompile.program import Program, ProgramInput
+from verifycompile.reproduction import runtime
+from verifycompile.reproduction.source import GraphSource, NoScriptError, identifier, literal
+from verifycompile.torch_interface.evaluation import symbolic_expression
+from verifycompile.torch_interface.placements import is_known, norm_order, outer_blocks, sharded_dimension
+from verifycompile.witness import attention, grouped
+from verifycompile.witness.inputs import placements_of, size_values, tangent_inputs, tensor_inputs
+from verifycompile.witness.search import Difference
+
+MAX_NUMBERS = 100_000
+"""Numbers that a script may hold; more make a file that nobody reads."""
+_CUT = "# --8<-- what is below is part of the scripts\n"
+_LISTED_NUMBERS = 64
+_MESH_OF_ONE = "rank"
+
+
+def reproduction_script(spec: Program, implementation: Program, shown: Difference, summary: str) -> str:
+    """The text of the script. ``summary``: what differs, in words. Raises :class:`NoScriptError`."""
+    return _Script(spec, implementation, shown).text(summary)
+
+
+class _Script:
+    def __init__(self, spec: Program, implementation: Program, shown: Difference) -> None:
+        self.spec, self.implementation, self.shown = spec, implementation, shown
+        self.mesh = implementation.mesh
+        self.axes = {_MESH_OF_ONE: 1} if self.mesh is None else {axis.name: axis.size for axis in self.mesh.axes}
+        self.names: dict[tuple[str, str], str] = {}
+        """Kind and name of an input -> its name in the script."""
+
+    def text(self, summary: str) -> str:
+        spec, spec_parameters = self._function(self.spec, "spec", self.shown.inputs.sizes)
+        implementation, parameters = self._function(self.implementation, "implementation", {}, "me")
+        tensors = self._tensors({*spec_parameters.values(), *parameters.values()})
+        placements = {name: self._placements(node) for node, name in parameters.items()}
+        pieces = [
+            self._docstring(summary),
+            _IMPORTS,
+            self._inputs(tensors),
+            spec,
+            implementation,
+            self._settings(placements, list(spec_parameters.values())),
+            self._main(placements),
+            "\n".join(_module_text(module) for module in _modules(spec + implementation)),
+            'if __name__ == "__main__":\n    main()\n',
+        ]
+        return "\n\n\n".join(piece.strip("\n") for piece in pieces) + "\n"
+
+    # -- programs
+
+    def _function(
+        self, program: Program, name: str, sizes: Mapping[sympy.Symbol, int], *first: str
+    ) -> tuple[str, dict[torch.fx.Node, str]]:
+        """The text of the function ``name``, and its parameters by placeholder."""
+        output = next((output for output in program.outputs if output.name == self.shown.output), None)
+        if output is None:
+            shape = list(next(o.node for o in self.spec.outputs if o.name == self.shown.output).meta["val"].shape)
+            return (
+                f"def {name}({', '.join(first)}):\n    return torch.zeros({shape})  # it computes no such gradient",
+                {},
+            )
+        parameters = self._parameters(program)
+        numbers = {node: str(number) for node, number in size_values(program, sizes).items()}
+        source = GraphSource(program, output.node, {**parameters, **numbers})
+        used = {node: parameters[node] for node in source.placeholders if node in parameters}
+        body = source.body()
+        if any("as_strided" in line for line in body):
+            body = [*_layouts(used), *body]
+        return "\n".join([f"def {name}({', '.join([*first, *used.values()])}):", *body]), used
+
+    def _parameters(self, program: Program) -> dict[torch.fx.Node, str]:
+        """Placeholders of tensors -> names, the same for both programs."""
+        names: dict[torch.fx.Node, str] = {}
+        for kind, entries in (("", tensor_inputs(program)), ("cotangent of ", tangent_inputs(program))):
+            for name, entry in entries.items():
+                if (kind, name) not in self.names:
+                    self.names[kind, name] = identifier(kind.replace(" ", "_") + name, self.names.values())
+                names[entry.node] = self.names[kind, name]
+        return names
+
+    # -- inputs
+
+    def _tensors(self, used: set[str]) -> dict[str, torch.Tensor]:
+        values = {("", name): value for name, value in self.shown.inputs.spec.items()}
+        values |= {("cotangent of ", name): value for name, value in self.shown.inputs.tangents.items()}
+        tensors = {self.names[key]: value for key, value in values.items() if self.names.get(key) in used}
+        count = sum(_numbers(value) for value in tensors.values())
+        if count > MAX_NUMBERS:
+            raise NoScriptError(f"the inputs have {count} numbers")
+        return tensors
+
+    def _inputs(self, tensors: Mapping[str, torch.Tensor]) -> str:
+        lines = ["def inputs():", '    """The inputs of the spec; every rank gets its part of them."""']
+        for name, value in tensors.items():
+            lines += [f"    {line}" for line in _assignment(name, value)]
+        names = ", ".join(f'"{name}": {name}' for name in tensors)
+        return "\n".join([*lines, f"    return {{{names}}}"])
+
+    def _placements(self, node: torch.fx.Node) -> tuple[Placement, ...]:
+        mesh_dims = 0 if self.mesh is None else len(self.mesh.axes)
+        entry = next(entry for entry in self.implementation.inputs if entry.node is node)
+        if self.mesh is None:
+            return (Replicate(),)
+        return (
+            self.shown.tangents.get(entry.name, ())
+            if _is_tangent(entry, self.implementation)
+            else placements_of(entry, mesh_dims)
+        )
+
+    # -- texts
+
+    def _docstring(self, summary: str) -> str:
+        ranks = ", ".join(f"{name}={size}" for name, size in self.axes.items())
+        runs = f"what each rank of the mesh ({ranks}) runs" if self.mesh is not None else "what all ranks run together"
+        return f'"""{summary}\n\n{textwrap.fill(_ABOUT.replace("RUNS", runs), 118)}\n"""'
+
+    def _settings(self, placements: Mapping[str, tuple[Placement, ...]], spec_inputs: Sequence[str]) -> str:
+        candidates = self.shown.candidates if self.mesh is not None else [(Replicate(),)]
+        lines = [
+            f"OUTPUT = {self.shown.output!r}",
+            f"MESH = {_mapping({name: str(size) for name, size in self.axes.items()})}",
+            f"SPEC_INPUTS = {list(spec_inputs)!r}",
+            "# How the inputs of the implementation lie on the ranks: a placement for each mesh axis.",
+            f"PLACEMENTS = {_mapping({name: _placement_list(items) for name, items in placements.items()})}",
+            "# In any of these ways the output may lie on the ranks.",
+            f"OUTPUT_PLACEMENTS = [{', '.join(_placement_list(items) for items in candidates)}]",
+            f"TOLERANCE = {self.shown.tolerance!r}  # what rounding may explain",
+        ]
+        return "\n".join(lines)
+
+    def _main(self, placements: Mapping[str, tuple[Placement, ...]]) -> str:
+        partial = any(isinstance(item, Partial) for items in placements.values() for item in items)
+        seed = f", seed={self.shown.seed + 2}" if partial else ""
+        scale = "" if self.shown.scale == 1 else f" / {self.shown.scale}"
+        note = "" if self.shown.scale == 1 else f"  # a rank's gradient is {self.shown.scale} times the spec's"
+        return "\n".join(
+            [
+                "def main():",
+                "    ranks, values = Ranks(MESH), inputs()",
+                "    expected = spec(**{name: values[name] for name in SPEC_INPUTS})",
+                f"    parts = {{name: parts_of(values[name], ranks, on{seed}) for name, on in PLACEMENTS.items()}}",
+                f"    found = [value{scale} for value in ranks.run(implementation, parts)]{note}",
+                "    gap = min(largest_difference(found, expected, ranks, items) for items in OUTPUT_PLACEMENTS)",
+                '    values = "\\n".join(f"on rank {rank}: {value.tolist()}" for rank, value in enumerate(found))',
+                '    text = f"{OUTPUT} differs by {gap:.6g}\\nin the spec: {expected.tolist()}\\n{values}"',
+                "    assert gap <= TOLERANCE, text",
+                '    print(f"{OUTPUT} agrees on this input")',
+            ]
+        )
+
+
+def _modules(used: str) -> list[ModuleType]:
+    modules = [runtime]
+    if "attention_of(" in used:
+        modules.append(attention)
+    if "grouped_product(" in used:
+        modules.append(grouped)
+    return modules
+
+
+def _is_tangent(entry: ProgramInput, program: Program) -> bool:
+    return any(entry is tangent for tangent in tangent_inputs(program).values())
+
+
+def _layouts(parameters: Mapping[torch.fx.Node, str]) -> list[str]:
+    """Lines that give the inputs the memory layouts that they were traced with."""
+    lines: list[str] = []
+    for node, name in parameters.items():
+        traced: torch.Tensor = node.meta["val"]
+        known = not any(symbolic_expression(stride) for stride in traced.stride())
+        if known and traced.numel() and not traced.is_contiguous():
+            lines.append(f"    {name} = with_strides({name}, {tuple(traced.stride())})")
+    return lines
+
+
+def _numbers(value: torch.Tensor) -> int:
+    """How many numbers it takes to write ``value`` down."""
+    flat = value.flatten()
+    if flat.numel() and bool((flat == flat[0]).all()):
+        return 1
+    return min(int((flat != 0).sum()) * (value.dim() + 1), flat.numel())
+
+
+def _assignment(name: str, value: torch.Tensor) -> list[str]:
+    """Statements that make ``value``: zeros with a few other elements, or all of them."""
+    places = value.nonzero().tolist() if value.numel() else []
+    whole = literal(value)
+    if not places or value.dim() == 0 or len(places) > _LISTED_NUMBERS or whole.startswith("torch.full"):
+        return [f"{name} = {whole}"]
+    dtype = str(value.dtype)
+    zeros = f"{name} = torch.zeros({list(value.shape)}, dtype={dtype})"
+    return [zeros, *(f"{name}{place} = {_number(value[tuple(place)].item())}" for place in places)]
+
+
+def _number(value: object) -> str:
+    return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)
+
+
+def _mapping(items: Mapping[str, str]) -> str:
+    if not items:
+        return "{}"
+    return "{\n" + "".join(f'    "{name}": {text},\n' for name, text in items.items()) + "}"
+
+
+def _placement_list(placements: Sequence[Placement]) -> str:
+    return f"[{', '.join(_placement(item) for item in placements)}]"
+
+
+def _placement(placement: Placement) -> str:
+    dim = sharded_dimension(placement)
+    if not is_known(placement) or norm_order(placement) is not None:
+        raise NoScriptError(f"the placement {placement}")
+    if dim is not None:
+        blocks = outer_blocks(placement)
+        return f"Shard({dim})" if blocks == 1 else f"_StridedShard({dim}, split_factor={blocks})"
+    return f'Partial("{placement.reduce_op}")' if isinstance(placement, Partial) else "Replicate()"
+
+
+def _module_text(module: ModuleType) -> str:
+    title = (module.__doc__ or "").split("\n", 1)[0]
+    return f"# {title}\n" + inspect.getsource(module).split(_CUT, 1)[1]
+
+
+_ABOUT = (
+    "`python FILE` fails as long as the programs differ on this input, and says so once they agree. It needs torch "
+    "alone. `spec` is the single-device program and `implementation` RUNS, as torch captured them; everything is "
+    "computed in float64 on the CPU, and only what the output depends on is here. Above the lines stands the source "
+    "line that they come from. Mend `implementation` as you mean to mend the source, and run this again; "
+    '`me.all_reduce(value, "sum", "tp")` and the like communicate. Then verify the mended source: this is one input.'
+)
+
+_IMPORTS = """
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+torch.set_default_dtype(torch.float64)
+aten, prims = torch.ops.aten, torch.ops.prims
+"""

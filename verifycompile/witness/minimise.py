@@ -1,0 +1,177 @@
+"""From inputs on which an output differs to fewer and simpler numbers on which it still does.
+
+Every step is a proposal that is evaluated; what no longer differs is not taken. The number of evaluations is bounded by
+their cost, so that the same programs always give the same counterexample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+
+from verifycompile.program import Program
+from verifycompile.witness.comparison import Agreement, OutputComparison
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.inputs import Inputs
+from verifycompile.witness.side_by_side import Compared, compare_programs
+
+ELEMENTS = 10_000_000
+"""What all evaluations together may cost, in elements of both programs; see ``search.elements``."""
+_FEWEST, _MOST = 30, 500
+"""Evaluations, however large or small the programs are."""
+_SECONDS = 5.0
+"""Where evaluations are slower than their elements tell, for as long as this."""
+_CLEAR = 100
+"""A difference is kept clearly above what rounding may explain: by this factor."""
+
+_Item = TypeVar("_Item")
+_Key = tuple[bool, str]
+"""Whether it is a tangent, and the name of an input."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Inputs, and how both programs compare on them in the output that differs."""
+
+    inputs: Inputs
+    compared: Compared
+    result: OutputComparison
+
+
+def minimised(spec: Program, implementation: Program, found: Found, *, seed: int, cost: int) -> Found:
+    """``found``, or simpler inputs on which the same output differs. ``cost``: elements of one evaluation."""
+    evaluations = min(max(ELEMENTS // max(cost, 1), _FEWEST), _MOST)
+    search = _Minimisation(spec, implementation, found, seed, evaluations)
+    search.make_whole()
+    search.drop_inputs()
+    search.drop_elements()
+    search.make_ones()
+    return search.best
+
+
+class _Minimisation:
+    def __init__(self, spec: Program, implementation: Program, found: Found, seed: int, evaluations: int) -> None:
+        self._spec, self._implementation, self._seed = spec, implementation, seed
+        self._left = evaluations
+        self._deadline = time.monotonic() + _SECONDS
+        self.best = found
+
+    # -- steps
+
+    def make_whole(self) -> None:
+        """Small whole numbers in all inputs at once; where none will do, in as many inputs as possible."""
+        if self.best.inputs.are_whole:
+            return
+        generator = torch.Generator().manual_seed(self._seed)
+        for make in _WHOLE:
+            if self._try({key: make(value, generator) for key, value in self._floats()}):
+                return
+        for key, value in list(self._floats()):
+            _ = any(self._try({key: simpler}) for simpler in (torch.ones_like(value), value.round(), _quarters(value)))
+
+    def drop_inputs(self) -> None:
+        """Zeros in the place of whole inputs."""
+        keys = [key for key, value in self._values() if _is_set(value)]
+        _drop(keys, lambda some: self._try({key: torch.zeros_like(self._value(key)) for key in some}))
+
+    def drop_elements(self) -> None:
+        """Zeros in the place of elements, first of the smallest inputs."""
+        for key, value in sorted(self._values(), key=lambda item: item[1].numel()):
+            if _is_set(value):
+                places = value.flatten().nonzero().flatten().tolist()
+                _drop(places, lambda some, key=key: self._try({key: self._without(key, some)}))
+
+    def make_ones(self) -> None:
+        """1 in the place of other numbers."""
+        for key, value in list(self._floats()):
+            ones = (value != 0).to(value.dtype)
+            if not torch.equal(ones, value) and not self._try({key: ones}):
+                self._try({key: value.sign()})
+
+    # -- values
+
+    def _values(self) -> list[tuple[_Key, torch.Tensor]]:
+        inputs = self.best.inputs
+        named = [((False, name), value) for name, value in inputs.spec.items()]
+        return named + [((True, name), value) for name, value in inputs.tangents.items()]
+
+    def _floats(self) -> Iterator[tuple[_Key, torch.Tensor]]:
+        return ((key, value) for key, value in self._values() if value.is_floating_point())
+
+    def _value(self, key: _Key) -> torch.Tensor:
+        tangent, name = key
+        return (self.best.inputs.tangents if tangent else self.best.inputs.spec)[name]
+
+    def _without(self, key: _Key, places: Sequence[int]) -> torch.Tensor:
+        value = self._value(key)
+        flat = value.flatten().clone()
+        flat[list(places)] = 0
+        return flat.reshape(value.shape)
+
+    # -- trials
+
+    def _try(self, changes: Mapping[_Key, torch.Tensor]) -> bool:
+        """Whether the output still differs with these values, which then become the best known."""
+        if self._left <= 0 or time.monotonic() > self._deadline or not changes:
+            return False
+        self._left -= 1
+        inputs = dataclasses.replace(
+            self.best.inputs,
+            spec={name: changes.get((False, name), value) for name, value in self.best.inputs.spec.items()},
+            tangents={name: changes.get((True, name), value) for name, value in self.best.inputs.tangents.items()},
+        )
+        name = self.best.result.name
+        try:
+            compared = compare_programs(self._spec, self._implementation, inputs, self._seed, only=name)
+        except EvaluationError:
+            return False
+        result = compared.outputs.get(name)
+        if result is None or not self._is_as_clear(result):
+            return False
+        self.best = Found(inputs, compared, result)
+        return True
+
+    def _is_as_clear(self, result: OutputComparison) -> bool:
+        known = self.best.result
+        if result.agreement is not Agreement.DIFFERENT:
+            return False
+        if math.isfinite(known.impl_value) != math.isfinite(result.impl_value):
+            return False
+        return result.max_abs_difference > _CLEAR * result.tolerance or not math.isfinite(known.impl_value)
+
+
+def _is_set(value: torch.Tensor) -> bool:
+    """Whether an input has elements other than 0; a single whole number may be a count, by which programs divide."""
+    return bool(value.any()) and (value.dim() > 0 or value.is_floating_point() or value.dtype == torch.bool)
+
+
+def _drop(items: Sequence[_Item], without: Callable[[Sequence[_Item]], bool]) -> None:
+    """Tries to do without all items, else without each half; the later half first, so that the first places stay."""
+    if not items or without(items) or len(items) == 1:
+        return
+    middle = len(items) // 2
+    _drop(items[middle:], without)
+    _drop(items[:middle], without)
+
+
+def _quarters(value: torch.Tensor) -> torch.Tensor:
+    return (value * 4).round() / 4
+
+
+def _between(low: int, high: int) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    def make(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return torch.randint(low, high, value.shape, generator=generator).to(value.dtype)
+
+    return make
+
+
+def _ones(value: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    return torch.ones_like(value)
+
+
+_WHOLE = (_ones, _between(0, 2), _between(-1, 2), _between(1, 4), _between(-2, 3), _between(-2, 3))
