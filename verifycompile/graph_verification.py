@@ -28,6 +28,7 @@ from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.question import Provenance, Question
 from verifycompile.rank_verification import order_finding, verify_ranks
 from verifycompile.torch_interface.mesh import axes_of_line
+from verifycompile.torch_interface.value_names import value_name
 from verifycompile.verification import verify_programs
 
 
@@ -130,7 +131,7 @@ def _groups(program: Program) -> dict[str, tuple[int, ...]]:
             if isinstance(key, str) and key.startswith("ranks:") and key not in groups:
                 spans = axes_of_line(ranks_of(key), program.mesh)
                 if spans is None:
-                    raise DifferentGraphsError(f"the group of `{node.name}` is no product of mesh axes", node)
+                    raise DifferentGraphsError(f"the group of `{value_name(node)}` is no product of mesh axes", node)
                 groups[key] = spans
     return groups
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from verifycompile.certificate import Certificate
 from verifycompile.counterexamples import counterexample_of
+from verifycompile.diagnostics.codes import UNPROVED_CODES
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, Stats
@@ -23,9 +24,7 @@ from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.witness import find_witness
 
 NOT_REFUTED = "no concrete input was found on which the programs differ, so this is unproved, not refuted"
-CAUSE_UNCERTAIN = (
-    "that the programs differ is certain; that this line is the cause is not, because the proof stopped here"
-)
+CAUSE_UNCERTAIN = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
@@ -126,8 +125,18 @@ def _with_witness(finding: Finding, spec: Program, implementation: Program) -> F
     if witness is None:
         return dataclasses.replace(finding, notes=(*finding.notes, NOT_REFUTED))
     counterexample = counterexample_of(witness, spec, implementation)
-    notes = (*finding.notes, CAUSE_UNCERTAIN) if finding.code.startswith("VC2") else finding.notes
-    return dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)
+    refuted = dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample)
+    return _certain(refuted) if finding.code in UNPROVED_CODES else refuted
+
+
+def _certain(finding: Finding) -> Finding:
+    """A difference that is certain, at the place where the proof stopped: what stopped it is no error of its own."""
+    assert finding.counterexample is not None
+    stopped = f"{CAUSE_UNCERTAIN} ({finding.code}: {finding.message.removesuffix('.')})"
+    message = f"`{finding.counterexample.output}` differs from the spec's"
+    return dataclasses.replace(
+        finding, code="VC107", message=message, label="the proof stopped here", notes=(*finding.notes, stopped)
+    )
 
 
 def _peak_memory() -> int:

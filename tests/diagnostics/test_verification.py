@@ -118,7 +118,7 @@ def test_a_mismatch_without_a_witness_is_unproved(verify: Callable[..., Report])
     assert report.verdict is Verdict.UNPROVED
     assert report.findings[0].severity is Severity.ERROR
     assert report.findings[0].notes == (UNPROVED_NOTE,)
-    assert str(report).startswith("unproved[VC101]: partial sum used where the full value is needed\n")
+    assert str(report).startswith("unproved[VC101]: partial sum used where the full value is needed (suspected)\n")
 
 
 def test_unproved_is_a_warning_where_the_user_says_so(verify: Callable[..., Report]) -> None:
@@ -136,10 +136,15 @@ def test_a_witness_that_fails_leaves_the_finding_unproved(verify: Callable[..., 
 def test_a_difference_behind_a_blocker_is_refuted_without_blaming_the_line(verify: Callable[..., Report]) -> None:
     report = verify(mismatch("VC201"), WITNESS)
     assert report.verdict is Verdict.REFUTED
-    assert report.findings[0].code == "VC201"
-    assert report.findings[0].notes == (
-        "that the programs differ is certain; that this line is the cause is not, because the proof stopped here",
+    found = report.findings[0]
+    assert (found.code, found.message, found.label) == (
+        "VC107",
+        "`output.0` differs from the spec's",
+        "the proof stopped here",
     )
+    stopped = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
+    assert found.notes == (f"{stopped} (VC201: the message)",)
+    assert str(report).startswith("error[VC107]: another value than the spec's\n")
 
 
 def test_a_blocker_is_never_verified(verify: Callable[..., Report]) -> None:

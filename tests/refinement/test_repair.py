@@ -58,7 +58,7 @@ def test_right_program():
 @pytest.mark.parametrize(
     ("fault", "code", "line", "words"),
     [
-        ({"total": 0}, "VC101", "return y * squares", "full value of `sum_1`, which is a partial sum over tp"),
+        ({"total": 0}, "VC101", "return y * squares", "full value of `squares`, which is a partial sum over tp"),
         ({"mean": "sum"}, "VC103", "mean_of_rows =", "sums over tp, where the mean is expected"),
         ({"on": "dp"}, "VC105", "mean_of_rows =", "over dp, where tp is expected"),
         ({"twice": True}, "VC102", "squares = collectives", "over dp"),

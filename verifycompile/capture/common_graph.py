@@ -24,6 +24,7 @@ from verifycompile.torch_interface.ranks import exchanges_parts, new_coordinate
 from verifycompile.torch_interface.schema import arguments_of
 from verifycompile.torch_interface.shapes import symbol_of
 from verifycompile.torch_interface.source import location_of
+from verifycompile.torch_interface.value_names import value_name
 
 Path = tuple[int | str, ...]
 """Way to an argument of a node: ``("args", 0, 2)``."""
@@ -64,7 +65,8 @@ def compare(
         comparison.row([nodes[position] for nodes in rows])
     exchanged = next((node for node in comparison.numbers if exchanges_parts(node)), None)
     if exchanged is not None:
-        raise DifferentGraphsError(f"the ranks exchange parts of different sizes in `{exchanged.name}`", exchanged)
+        text = f"the ranks exchange parts of different sizes in `{value_name(exchanged)}`"
+        raise DifferentGraphsError(text, exchanged)
     longer = next((rank for rank, nodes in zip(ranks, rows, strict=True) if len(nodes) != len(shortest)), None)
     if longer is not None:
         raise DifferentGraphsError(f"the graph of rank {longer} is longer than that of another rank", None)
@@ -76,7 +78,7 @@ def check_equal(graphs: Mapping[int, torch.fx.GraphModule]) -> None:
     for node, paths in compare(graphs).numbers.items():
         for numbers in paths.values():
             shown = _listed(dict(zip(graphs, numbers, strict=True)))
-            raise DifferentGraphsError(f"`{node.name}` has other numbers{_line(node)}: {shown}", node)
+            raise DifferentGraphsError(f"`{value_name(node)}` has other numbers{_line(node)}: {shown}", node)
 
 
 class _Comparison:
@@ -112,14 +114,14 @@ class _Comparison:
         for rank, value, twins in zip(self._ranks, values, self._twins, strict=True):
             same = twins.get(value) is ours if isinstance(value, torch.fx.Node) else type(value) is type(ours)
             if not same:
-                raise self._different(first, rank, f"has another operand of `{first.name}` than", "")
+                raise self._different(first, rank, f"has another operand of `{value_name(first)}` than", "")
         if isinstance(ours, torch.fx.Node):
             return
         if isinstance(ours, (list, tuple, dict)):
             keys = list(ours) if isinstance(ours, dict) else list(range(len(ours)))
             for rank, value in zip(self._ranks, values, strict=True):
                 if (list(value) if isinstance(value, dict) else list(range(len(value)))) != keys:
-                    raise self._different(first, rank, f"has other arguments of `{first.name}` than", "")
+                    raise self._different(first, rank, f"has other arguments of `{value_name(first)}` than", "")
             for key in keys:
                 self._argument(first, (*path, key), [value[key] for value in values])
             return
@@ -282,7 +284,7 @@ def generalize(graph: torch.fx.GraphModule, differences: Differences, mesh: Mesh
         for path, found in fitted.items():
             if found is None:
                 numbers = dict(zip(differences.ranks, paths[path], strict=True))
-                text = f"a number of `{node.name}` is not linear in the rank's coordinates: {_listed(numbers)}"
+                text = f"a number of `{value_name(node)}` is not linear in the rank's coordinates: {_listed(numbers)}"
                 raise DifferentGraphsError(text, node)
         values = {path: found for path, found in fitted.items() if found is not None}
         if node.target is operator.getitem:
@@ -323,7 +325,7 @@ class _Writer:
         pieces = node.args[0]
         index = values.get(("args", 1))
         if not isinstance(pieces, torch.fx.Node) or index is None or len(values) != 1:
-            raise DifferentGraphsError(f"`{node.name}` picks another value on another rank", node)
+            raise DifferentGraphsError(f"`{value_name(node)}` is another piece on another rank", node)
         arguments: list[Any] = list(pieces.args)
         place = 1 if pieces.target is torch.ops.aten.unbind.int else 2
         dim: Any = arguments[place] if len(arguments) > place else pieces.kwargs.get("dim", 0)
@@ -332,7 +334,7 @@ class _Writer:
             return
         lengths = {value.shape[dim] for value in pieces.meta["val"]} if pieces.target in _PIECES else set()
         if len(lengths) != 1:
-            raise DifferentGraphsError(f"`{node.name}` picks another value on another rank", node)
+            raise DifferentGraphsError(f"`{value_name(node)}` is another piece on another rank", node)
         length = lengths.pop()
         start = (index[0] * length, tuple(step * length for step in index[1]))
         end = (start[0] + length, start[1])

@@ -18,6 +18,7 @@ from verifycompile.torch_interface.graph_modules import GroupObject, group_objec
 from verifycompile.torch_interface.ranks import functional_collectives, namespace
 from verifycompile.torch_interface.schema import names_of
 from verifycompile.torch_interface.source import SOURCE_KEYS
+from verifycompile.torch_interface.value_names import value_name
 
 aten = torch.ops.aten
 functional = functional_collectives()
@@ -216,7 +217,7 @@ class _Rewriter:
 def _shape(node: torch.fx.Node) -> tuple[Any, ...]:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
-        raise UnsupportedCollectiveError(f"the shape of `{node.name}` is not recorded")
+        raise UnsupportedCollectiveError(f"the shape of `{value_name(node)}` is not recorded")
     return tuple(value.shape)
 
 

@@ -29,6 +29,7 @@ from verifycompile.capture.merged_collectives import (
 from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankNode, schedule
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.value_names import value_name
 
 aten = torch.ops.aten
 
@@ -311,7 +312,7 @@ class _Merger:
         while node not in self.values[position]:
             sent = self.deliveries.get(((position, node), None))
             if sent is None:
-                raise UnmergeableError(f"`{node.name}` has no value", node)
+                raise UnmergeableError(f"`{value_name(node)}` has no value", node)
             position, node = sent
         return self.values[position][node]
 

@@ -19,6 +19,7 @@ import torch.fx
 
 from verifycompile.torch_interface.evaluation import argument_names, operator_name
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
+from verifycompile.torch_interface.value_names import value_name
 
 RankNode = tuple[int, torch.fx.Node]
 """A node of the graph of one rank: the position of the rank in the mesh, and the node."""
@@ -239,7 +240,7 @@ class _Scheduler:
         members = self.graphs[post.node[0]].members(post.group)
         for rank in (source, target):
             if rank not in self.place or rank not in members:
-                raise OrderError(f"rank {rank} is no member of the group of `{post.node[1].name}`", post.node)
+                raise OrderError(f"rank {rank} is no member of the group of `{value_name(post.node[1])}`", post.node)
         return source, target, post.tag, members
 
     # -- collectives
@@ -286,7 +287,8 @@ class _Scheduler:
             raise OrderError(f"rank {rank} calls a collective of the ranks {list(members)}", (position, node))
         missing = [rank for rank in members if rank not in self.place]
         if missing:
-            raise OrderError(f"the group of `{node.name}` has rank {missing[0]}, which has no graph", (position, node))
+            text = f"the group of `{value_name(node)}` has rank {missing[0]}, which has no graph"
+            raise OrderError(text, (position, node))
         return members
 
     def _check_meeting(self, name: str, nodes: tuple[RankNode, ...], rows: tuple[Mapping[str, Any], ...]) -> None:

@@ -10,6 +10,7 @@ import torch.fx
 
 from verifycompile.program import Blocker
 from verifycompile.torch_interface.shapes import shape_of
+from verifycompile.torch_interface.value_names import value_name
 
 
 def uneven_blockers(graph: torch.fx.GraphModule, coordinates: AbstractSet[sympy.Symbol]) -> tuple[Blocker, ...]:
@@ -23,7 +24,7 @@ def uneven_blockers(graph: torch.fx.GraphModule, coordinates: AbstractSet[sympy.
             continue
         for dimension, size in enumerate(shape_of(value)):
             if not isinstance(size, int) and size.free_symbols & coordinates:
-                message = f"the size of dimension {dimension} of `{node.name}` differs by rank: {size}."
+                message = f"the size of dimension {dimension} of `{value_name(node)}` differs by rank: {size}."
                 blockers.append(Blocker(node, "VC204", message))
                 break
     return tuple(blockers)

@@ -11,7 +11,8 @@ from verifycompile.diagnostics.severity import Severity
 class Code:
     """A stable code with its explanation.
 
-    ``title`` stands alone: lower case, no final period, names the problem and not the fix. ``meaning``, ``reason``
+    ``title`` stands alone: lower case, no final period, names the problem and not the fix; ``certain_title`` stands in
+    its place where the title speaks of the proof and a concrete input shows a wrong value. ``meaning``, ``reason``
     and ``fix`` are one paragraph of Markdown each; ``example`` and ``fixed_example`` are Python source
     (``fixed_example`` may be empty where the fix is not a change of the program).
     """
@@ -24,3 +25,4 @@ class Code:
     example: str
     fix: str
     fixed_example: str = ""
+    certain_title: str = ""

@@ -29,6 +29,9 @@ CODES: Mapping[str, Code] = _registry(
 )
 """Every diagnostic code, in ascending order."""
 
+UNPROVED_CODES = frozenset(code.code for code in codes_proofs.CODES)
+"""Codes that say what stopped a proof: none of them is ever an error of the program."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Section:

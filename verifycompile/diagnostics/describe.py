@@ -6,13 +6,27 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from verifycompile.diagnostics.codes import CODES, UNPROVED_CODES
 from verifycompile.diagnostics.finding import Counterexample, Finding
+from verifycompile.diagnostics.verdict import Verdict
 
 if TYPE_CHECKING:
     from verifycompile.diagnostics.report import Report
 
+SUSPECTED = " (suspected)"
+"""What follows the title of an error that no concrete input shows."""
+
 MAX_ASSUMPTIONS = 8
 MAX_INLINE_ELEMENTS = 16
+
+
+def title_of(finding: Finding) -> str:
+    """The title of a finding's code, as far as its verdict goes: certain, suspected, or about the proof."""
+    code = CODES[finding.code]
+    if finding.verdict is Verdict.REFUTED:
+        return code.certain_title or code.title
+    speaks_of_proof = finding.code in UNPROVED_CODES or code.certain_title or not finding.code.startswith("VC1")
+    return code.title if speaks_of_proof else code.title + SUSPECTED
 
 
 def finding_notes(finding: Finding) -> tuple[str, ...]:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from verifycompile.diagnostics.codes import CODES
-from verifycompile.diagnostics.describe import assumption_lines, counterexample_lines, finding_notes, statistics_lines
+from verifycompile.diagnostics.describe import (
+    assumption_lines,
+    counterexample_lines,
+    finding_notes,
+    statistics_lines,
+    title_of,
+)
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.render_concise import tag
 from verifycompile.diagnostics.source_text import display_path, excerpt
@@ -57,15 +62,15 @@ def render_finding(finding: Finding, *, color: bool = False) -> str:
 
 def _message_is_shown(finding: Finding, labels: tuple[Label, ...]) -> bool:
     """Whether the heading or the label of the primary place says what the message says."""
-    if finding.message == CODES[finding.code].title:
+    if finding.message == title_of(finding):
         return True
     return bool(labels) and finding.label in {"", finding.message}
 
 
 def _heading(finding: Finding, color: bool) -> str:
-    """The code's title, which is the same for every finding of this code: the particulars stand at the source line."""
+    """The title of the code: the particulars stand at the source line."""
     style = Style.ERROR if finding.verdict is Verdict.REFUTED else Style.UNPROVED
-    return f"{paint(tag(finding), style, color)}: {paint(CODES[finding.code].title, Style.EMPHASIS, color)}"
+    return f"{paint(tag(finding), style, color)}: {paint(title_of(finding), Style.EMPHASIS, color)}"
 
 
 def _sub_item(marker: str, text: str, margin: str, color: bool) -> str:
@@ -87,7 +92,7 @@ def _labels(finding: Finding) -> tuple[Label, ...]:
 
 
 def _primary_text(finding: Finding) -> str:
-    if finding.label or finding.message == CODES[finding.code].title:
+    if finding.label or finding.message == title_of(finding):
         return finding.label
     return finding.message
 

@@ -58,6 +58,7 @@ from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
+from verifycompile.torch_interface.value_names import names_of_inputs, value_name
 
 FAMILIES = _catalogue.FAMILIES
 
@@ -169,7 +170,8 @@ class Lowering:
         if node.op == "get_attr":
             return self._constant(node)
         if node.op == "placeholder":
-            return self._unknown(node, UNREPRESENTABLE, f"the input `{node.name}` has no counterpart in the spec")
+            name = value_name(node, names_of_inputs(self.program))
+            return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the spec")
         if node.op != "call_function":
             return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
         undefined = next((operand for operand in node.all_input_nodes if operand in self._undefined), None)
@@ -197,7 +199,7 @@ class Lowering:
         if sympy.simplify(computed - sympy.sympify(value)) == 0:
             return value
         return self._unknown(
-            node, UNREPRESENTABLE, f"`{node.name}` is recorded as {value} where its operands give {computed}"
+            node, UNREPRESENTABLE, f"`{value_name(node)}` is recorded as {value} where its operands give {computed}"
         )
 
     def _call(self, node: torch.fx.Node) -> Any:

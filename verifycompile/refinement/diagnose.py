@@ -25,6 +25,7 @@ from verifycompile.refinement.relations import Diagnosis, NodeRelations, ordered
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.rewrites.loss import ignored_by_mean
+from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
 
 
 def diagnose(case: Diagnosis) -> Mismatch:
@@ -52,6 +53,11 @@ class _Cause:
         self.spec, self.implementation = case.spec, case.implementation
         self.mesh = self.relations.mesh
         self.spec_output, self.impl_output = case.failed[0]
+        self.inputs = names_of_inputs(self.spec.program)
+
+    def name(self, node: torch.fx.Node) -> str:
+        """What a value of the spec is called in its source."""
+        return value_name(node, self.inputs)
 
     # -- collectives
 
@@ -77,8 +83,9 @@ class _Cause:
                 continue
             origin = self.relations.first_holder(source) if found.axes else None
             label = f"the value became partial over {self._axes(found.axes)} here" if found.axes else ""
-            site = _Site(spec_node, node, spec_node.name, origin, label)
-            return self._at(*fault, site, found, f"{spec_node.name} on every rank of {self._axes(group)}")
+            value = self.name(spec_node)
+            site = _Site(spec_node, node, value, origin, label)
+            return self._at(*fault, site, found, f"{value} on every rank of {self._axes(group)}")
         return None
 
     def _collective_fault(
@@ -163,10 +170,10 @@ class _Cause:
                 f"{operator_name(root)} is the mean over a rank's own targets other than {ignored}; ranks may have "
                 "different numbers of them. Divide the sum by the number on all ranks"
             )
-            return self._at("VC103", message, _Site(root, twin, root.name), found)
+            return self._at("VC103", message, _Site(root, twin, self.name(root)), found)
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
             message = f"the operands of {operator_name(root)} are sharded in ways that do not fit together"
-            return self._at("VC104", message, _Site(root, twin, root.name), found)
+            return self._at("VC104", message, _Site(root, twin, self.name(root)), found)
         return self._fault(found, root, twin, root, twin)
 
     def _same_rows(self, pairs: Sequence[tuple[torch.fx.Node, torch.fx.Node]]) -> bool:
@@ -182,7 +189,7 @@ class _Cause:
         spec_operand: torch.fx.Node,
         impl_operand: torch.fx.Node,
     ) -> Mismatch:
-        operand = spec_operand.name
+        operand = self.name(spec_operand)
         site = _Site(root, twin, operand)
         if found.kind in (Kind.PARTIAL, Kind.PARTIAL_PIECE):
             return self._partial_fault(found, site, operator_name(root), impl_operand)
@@ -222,7 +229,7 @@ class _Cause:
         """The spec's name of the value that the implementation uses, where it is one of the spec's."""
         view = _value(self.implementation, node)
         related = None if view is None else self.relations.of_implementation(view)
-        return None if related is None else related[0].name
+        return None if related is None else self.name(related[0])
 
     def _is_other_axis(self, found: Found) -> bool:
         axes = () if self.mesh is None else enumerate(self.mesh.axes)
@@ -341,8 +348,7 @@ def _value(lowering: Lowering, node: torch.fx.Node) -> View | None:
 
 def operator_name(node: torch.fx.Node) -> str:
     """The operator of a node as reports name it."""
-    name = getattr(node.target, "__name__", node.name)
-    return f"`{name.split('.')[0]}`"
+    return f"`{operator_of(node)}`"
 
 
 def _show(placements: Sequence[object]) -> str:

@@ -27,6 +27,7 @@ from verifycompile.rewrites.collective import REDUCTION_ARGUMENT, c10d, reduce_o
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.value_names import names_of_inputs, value_name
 
 MAX_NODES = 3000
 """How many nodes may be lowered again in all: a few seconds at most, for a program that is refused anyway."""
@@ -114,6 +115,7 @@ class _Candidates:
         self.lowering = case.implementation
         mesh = case.implementation.program.mesh
         self.axes = () if mesh is None else mesh.axes
+        self.inputs = names_of_inputs(case.implementation.program)
         self.nodes = [n for n in self.relations.impl_order if n.op == "call_function" and self._view(n) is not None]
 
     def all(self) -> Iterator[_Repair]:
@@ -184,7 +186,7 @@ class _Candidates:
             ):
                 reduced = self._reduced(value, operation, axes)
                 if reduced is not None:
-                    text = f"{operator_name(reader)} needs the {wanted} of `{node.name}`, {message}"
+                    text = f"{operator_name(reader)} needs the {wanted} of `{value_name(node, self.inputs)}`, {message}"
                     note = f"an all-reduce ({operation}) of it over {over}"
                     yield dataclasses.replace(self._repair(node, reduced, "VC101", text, note), at=reader)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import torch.fx
 from torch._ops import OpOverload
 
+from verifycompile.program import Program, Role
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_frame
 from verifycompile.torch_interface.source import MADE_BY, expression_at, frames_of
@@ -29,6 +30,13 @@ _COTANGENTS = "tangents_"
 """What AOTAutograd calls the placeholders of cotangents."""
 
 _COPIES = frozenset({"clone", "contiguous", "detach", "alias", "lift_fresh_copy", "wait_tensor", "copy"})
+
+
+def names_of_inputs(program: Program) -> dict[torch.fx.Node, str]:
+    """What the placeholders of a program are called."""
+    return {
+        item.node: f"gradient of {item.name}" if item.role is Role.TANGENT else item.name for item in program.inputs
+    }
 
 
 def value_name(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, str] | None = None) -> str:

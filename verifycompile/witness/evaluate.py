@@ -9,6 +9,7 @@ import torch.fx
 
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.value_names import value_name
 from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs, tangent_inputs, tensor_inputs, with_traced_strides
@@ -38,6 +39,6 @@ def _values(program: Program, inputs: Inputs, nodes: Sequence[torch.fx.Node]) ->
     for node in nodes:
         value = interpreter.value(node)[0]
         if not isinstance(value, torch.Tensor):
-            raise EvaluationError(f"`{node.name}` is no tensor")
+            raise EvaluationError(f"`{value_name(node)}` is no tensor")
         values.append(value)
     return values

@@ -23,6 +23,7 @@ from verifycompile.torch_interface.evaluation import (
     returns_fresh_memory,
     symbolic_expression,
 )
+from verifycompile.torch_interface.value_names import value_name
 from verifycompile.witness import collectives, operators, rounding, ties
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import coordinates
@@ -92,7 +93,7 @@ class Interpreter:
         if node.op == "get_attr":
             return [self._constant(node)] * self.ranks
         if node.op != "call_function":
-            raise EvaluationError(f"no value for the {node.op} {node.name}")
+            raise EvaluationError(f"no value for the {node.op} `{value_name(node)}`")
         name = operator_name(node.target) or ""
         if name == _COORDINATE:
             return self._coordinate(node)
@@ -103,7 +104,7 @@ class Interpreter:
             return [args[0] for args, _ in arguments]
         if mutated_arguments(node.target) and not _overwrites_its_own(node):
             # Other readers of the memory, on this rank or on one that shares the value, would see the old value.
-            raise EvaluationError(f"{node.name} writes to a value that is read elsewhere")
+            raise EvaluationError(f"`{value_name(node)}` writes to a value that is read elsewhere")
         if collectives.is_collective(name):
             return self._collective(node, name, arguments)
         return self._local(node, name, arguments)
@@ -123,7 +124,7 @@ class Interpreter:
         symbol = symbolic_expression(node.meta.get("val"))
         axis = self._program.coordinates.get(symbol) if isinstance(symbol, sympy.Symbol) else None
         if axis is None:
-            raise EvaluationError(f"{node.name} is the coordinate of an unknown mesh axis")
+            raise EvaluationError(f"`{value_name(node)}` is the coordinate of an unknown mesh axis")
         return [coordinate[axis] for coordinate in self._coordinates]
 
     def _arguments(self, node: torch.fx.Node, rank: int) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -168,7 +169,7 @@ class Interpreter:
         group = node.args[position] if position < len(node.args) else node.kwargs.get("group_name")
         axes = self._program.groups.get(group.name if isinstance(group, torch.fx.Node) else str(group))
         if axes is None:
-            raise EvaluationError(f"the group of {node.name} spans no known mesh axes")
+            raise EvaluationError(f"the group of `{value_name(node)}` spans no known mesh axes")
         results: list[object] = [None] * self.ranks
         for members in self._groups(axes):
             values = collectives.evaluate(name, [named[rank] for rank in members])
@@ -252,6 +253,6 @@ def _check_strides(node: torch.fx.Node, arguments: Sequence[tuple[tuple[object, 
     for args, _ in arguments:
         actual = args[0]
         if not isinstance(actual, torch.Tensor) or not isinstance(traced, torch.Tensor):
-            raise EvaluationError(f"{node.name}: unknown strides")
+            raise EvaluationError(f"`{value_name(node)}`: unknown strides")
         if tuple(traced.stride()) != actual.stride():
-            raise EvaluationError(f"{node.name}: the operand's strides differ from the traced ones")
+            raise EvaluationError(f"`{value_name(node)}`: the operand's strides differ from the traced ones")
