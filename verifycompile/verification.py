@@ -6,7 +6,7 @@ import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from verifycompile.certificate import Certificate
 from verifycompile.counterexamples import counterexample_of
@@ -18,12 +18,11 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
+from verifycompile.reduction.search import find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.witness import find_witness
 
-NOT_REFUTED = "no concrete input was found on which the programs differ, so this is unproved, not refuted"
 CAUSE_UNCERTAIN = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
@@ -46,7 +45,7 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
     ]
     verdict = Verdict.UNPROVED if findings else Verdict.VERIFIED
     if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
-        findings[0] = _with_witness(findings[0], spec, implementation)
+        findings[0] = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
     if verdict is Verdict.UNPROVED and findings and result.exhausted:
         note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
@@ -113,19 +112,21 @@ def _finding_of_blocker(blocker: Blocker) -> Finding:
     )
 
 
-def _with_witness(finding: Finding, spec: Program, implementation: Program) -> Finding:
+def _with_witness(finding: Finding, spec: Program, implementation: Program, proved: Collection[str]) -> Finding:
     """The finding as refuted with a counterexample where there is one, else with a note that there is none."""
     if finding.verdict is Verdict.REFUTED:
         return finding
     try:
-        witness = find_witness(spec, implementation)
+        search = find_difference(spec, implementation, proved)
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
         note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
         return dataclasses.replace(finding, notes=(*finding.notes, note))
+    notes = (*finding.notes, search.note) if search.note else finding.notes
+    witness = search.witness
     if witness is None:
-        return dataclasses.replace(finding, notes=(*finding.notes, NOT_REFUTED))
-    counterexample = counterexample_of(witness, spec, implementation)
-    refuted = dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample)
+        return dataclasses.replace(finding, notes=notes)
+    counterexample = counterexample_of(witness, search.spec, search.implementation)
+    refuted = dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)
     return _certain(refuted) if finding.code in UNPROVED_CODES else refuted
 
 

@@ -6,7 +6,7 @@ The engine and the witness are replaced: what they find on real programs is test
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program, SourceLocation
+from verifycompile.reduction.search import Search
 from verifycompile.refinement.result import Mismatch, RefinementResult
 
 UNPROVED_NOTE = "no concrete input was found on which the programs differ, so this is unproved, not refuted"
@@ -61,13 +62,15 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
         blockers: tuple[Blocker, ...] = (),
         options: Options | None = None,
     ) -> Report:
-        def find_witness(spec: Program, implementation: Program) -> Any:
+        def find_difference(spec: Program, implementation: Program, proved: Collection[str]) -> Search:
+            assert proved is result.relations
             if isinstance(witness, Exception):
                 raise witness
-            return witness
+            found: Any = witness
+            return Search(found, spec, implementation, "" if witness else UNPROVED_NOTE)
 
         monkeypatch.setattr(verification, "check_refinement", lambda spec, implementation: result)
-        monkeypatch.setattr(verification, "find_witness", find_witness)
+        monkeypatch.setattr(verification, "find_difference", find_difference)
         spec = Program(graph(), (), (), assumptions=("a",), seconds=1.0)
         implementation = Program(graph(), (), (), blockers=blockers, assumptions=("b", "a"), seconds=3.0)
         return verification.verify_programs(spec, implementation, options or Options())

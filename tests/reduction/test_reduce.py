@@ -98,7 +98,7 @@ def test_a_mean_over_a_sharded_dimension_divides_by_the_reduced_size():
         {"x": (16384, 4096)}, {"x": (16384, 512)}, layouts,
     )  # fmt: skip
     small = check(spec, right, wrong, ((512, 2), (4096, 16), (16384, 2)))
-    assert small.readings == {512: (2,)}
+    assert [reading.numbers for reading in small.readings] == [{512: (2,)}]
 
 
 def test_the_reciprocal_of_a_size_and_the_root_of_another():

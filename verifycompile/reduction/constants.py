@@ -7,20 +7,22 @@ same difference is what ``control.py`` looks at.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import fractions
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.reduction.constraints import shapes_of
+from verifycompile.reduction.constraints import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.schema import number_arguments
+from verifycompile.torch_interface.schema import names_of, number_arguments
 
 Number = int | float
 
@@ -28,6 +30,9 @@ _NO_SIZES = frozenset({"exponent", "eps", "p", "dropout_p", "negative_slope", "m
 """Names of arguments that are numbers of their own."""
 _PRECISION = 1e-6
 _LARGEST_DIMENSIONS = 6
+_DIGITS = 2
+_SMALL = 256
+_RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 _ROOTS: tuple[float, ...] = (0.5, -0.5, 0.25, -0.25)
 _FACTORS: tuple[float, ...] = (1.0, 2.0, 0.5)
 
@@ -55,42 +60,97 @@ class Constants:
         return self.value(argument) if type(argument) in (int, float) else argument
 
 
-def readings(programs: Sequence[Program], sizes: Sizes) -> dict[Number, tuple[Number, ...]]:
-    """Each number of the programs that may come from a size that changes -> what it may become, likeliest first."""
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Numbers that are read together -> what each may become, likeliest first.
+
+    A number is read alone, but for positions, such as the first row of each rank's part: those that may be multiples of
+    the same sizes are all multiples of one of them, or none is.
+    """
+
+    numbers: Mapping[Number, tuple[Number, ...]]
+
+    @property
+    def taken(self) -> dict[Number, Number]:
+        """What the numbers become in the reduced programs."""
+        return {number: candidates[0] for number, candidates in self.numbers.items()}
+
+    def alternatives(self) -> list[dict[Number, Number]]:
+        """All that the numbers may be, first what was taken and last the numbers themselves."""
+        columns = zip(*self.numbers.values(), strict=True)
+        read = [dict(zip(self.numbers, column, strict=True)) for column in columns]
+        return [*read, {number: number for number in self.numbers}]
+
+
+def readings(programs: Sequence[Program], sizes: Sizes) -> tuple[Reading, ...]:
+    """How the numbers of the programs that may come from a size that changes may be read."""
     singles = {number: new for number, new in sizes.sizes.items() if number != new}
     products = _products(programs, sizes)
     ranks = max((len(p.mesh.ranks) for p in programs if p.mesh is not None), default=1)
-    found: dict[Number, tuple[Number, ...]] = {}
-    for number in dict.fromkeys(abs(n) for program in programs for n in _numbers(program)):
+    is_factor: dict[Number, bool] = {}
+    for number, is_position in itertools.chain.from_iterable(map(_numbers, programs)):
+        is_factor[abs(number)] = is_factor.get(abs(number), False) or not is_position
+    found: list[Reading] = []
+    positions: dict[int, dict[fractions.Fraction, int]] = {}
+    for number, factor in is_factor.items():
+        if not factor and type(number) is int:
+            positions[number] = _as_position(number, products, singles, ranks)
+            continue
         candidates = [*_from_products(number, products), *_from_roots(number, singles)]
-        if type(number) is int:
-            candidates += _from_multiples(number, singles, ranks)
         distinct = tuple(dict.fromkeys(new for new in candidates if new != number))
         if distinct:
-            found[number] = distinct
-    return found
+            found.append(Reading({number: distinct}))
+    return (*found, *_position_readings(positions))
 
 
-def _numbers(program: Program) -> Iterator[Number]:
+def _position_readings(positions: Mapping[int, Mapping[fractions.Fraction, int]]) -> Iterator[Reading]:
+    """Positions that shrink by the same factors, one reading for each set of factors; the commonest factor first."""
+    common = collections.Counter(factor for candidates in positions.values() for factor in candidates)
+    classes: dict[tuple[fractions.Fraction, ...], dict[Number, tuple[Number, ...]]] = {}
+    for number, candidates in positions.items():
+        factors = tuple(sorted(candidates, key=lambda factor: (-common[factor], factor)))
+        if factors:
+            classes.setdefault(factors, {})[number] = tuple(candidates[factor] for factor in factors)
+    return (Reading(numbers) for numbers in classes.values())
+
+
+def unexplained(programs: Sequence[Program], known: Collection[Number]) -> list[Number]:
+    """Numbers that one program has and the other has not, of which nothing says that they come from no size.
+
+    A number of few digits is one that somebody wrote.
+    """
+    own = [{abs(number) for number, _ in _numbers(program)} for program in programs]
+    alone = own[0].symmetric_difference(own[1])
+    return sorted(n for n in alone if n not in known and not _is_written(n) and not _is_written(1 / n))
+
+
+def _is_written(number: Number) -> bool:
+    short = float(f"{number:.{_DIGITS - 1}e}")
+    return abs(short - number) <= _PRECISION * number or (number <= _SMALL and number == int(number))
+
+
+def _numbers(program: Program) -> Iterator[tuple[Number, bool]]:
+    """The numbers that a program calculates with, each with whether it calculates positions there."""
     for node in program.graph.graph.nodes:
         if node.op != "call_function":
             continue
         if operator_name(node.target) is None:
             if getattr(node.target, "__module__", "") == "_operator":
-                yield from _flat(argument for argument in node.args if type(argument) is int)
+                yield from ((n, True) for n in _flat(argument for argument in node.args if type(argument) is int))
             continue
-        names = number_arguments(node.target)
-        for name, argument in _named(node).items():
-            if name in names and name not in _NO_SIZES:
-                yield from _flat([argument])
-        if operator_name(node.target) == "aten.arange.start_step":
-            yield from _flat(node.args[:1])
+        calculates = number_arguments(node.target) - _NO_SIZES
+        named = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
+        is_position = _calculates_positions(node)
+        for number in _flat(argument for name, argument in named.items() if name in calculates):
+            yield number, is_position
 
 
-def _named(node: torch.fx.Node) -> dict[str, Any]:
-    from verifycompile.torch_interface.schema import names_of
-
-    return {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
+def _calculates_positions(node: torch.fx.Node) -> bool:
+    """Whether all that an operator takes are whole numbers: indices, labels, positions."""
+    operands = [value for operand in node.all_input_nodes for value in tensors_of(operand.meta.get("val"))]
+    if not operands:
+        return operator_name(node.target) in _RANGES
+    return all(not value.dtype.is_floating_point and not value.dtype.is_complex for value in operands)
 
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Number]:
@@ -150,9 +210,18 @@ def _from_roots(number: Number, singles: Mapping[int, int]) -> Iterator[Number]:
             yield singles[source] ** exponent
 
 
-def _from_multiples(number: int, singles: Mapping[int, int], ranks: int) -> Iterator[int]:
-    """The offset of a rank's part: a multiple of a size, or the last number before it."""
+def _as_position(
+    number: int, products: Mapping[int, Mapping[int, None]], singles: Mapping[int, int], ranks: int
+) -> dict[fractions.Fraction, int]:
+    """What a position becomes that is a multiple of a size, or the last one before it, by the factor of that size.
+
+    The part of a rank begins at such a multiple.
+    """
+    found: dict[fractions.Fraction, int] = {}
     for shift, (size, new) in itertools.product((0, 1), singles.items()):
         count, rest = divmod(number + shift, size)
-        if rest == 0 and 1 <= count <= ranks and (count > 1 or shift):
-            yield count * new - shift
+        if rest == 0 and 1 <= count <= ranks:
+            found.setdefault(fractions.Fraction(new, size), count * new - shift)
+    for new in products.get(number, ()):
+        found.setdefault(fractions.Fraction(new, number), new)
+    return found

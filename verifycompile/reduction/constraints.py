@@ -147,13 +147,16 @@ def shapes_of(node: torch.fx.Node) -> list[tuple[int, ...]]:
 
 def dimensions_of(node: torch.fx.Node) -> list[tuple[int | None, ...]]:
     """The sizes of what a node gives, one tuple a tensor; None for a size that is no number."""
-    value = node.meta.get("val")
-    values: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
     return [
         tuple(None if isinstance(size, torch.SymInt) else size for size in item.shape)
-        for item in values
-        if isinstance(item, torch.Tensor)
+        for item in tensors_of(node.meta.get("val"))
     ]
+
+
+def tensors_of(recorded: Any) -> list[torch.Tensor]:
+    """The tensors in what was recorded of a node."""
+    values: Sequence[Any] = recorded if isinstance(recorded, (list, tuple)) else (recorded,)
+    return [item for item in values if isinstance(item, torch.Tensor)]
 
 
 def named_arguments(node: torch.fx.Node) -> dict[str, Any]:

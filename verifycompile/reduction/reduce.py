@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifycompile.program import Program
-from verifycompile.reduction.constants import Constants, Number, readings
+from verifycompile.reduction.constants import Constants, Number, Reading, readings
 from verifycompile.reduction.constraints import Constraints, Multiple, collect, shapes_of
 from verifycompile.reduction.rewrite import UnreducibleError, rewrite
 from verifycompile.reduction.solve import Sizes, solve
@@ -23,15 +23,14 @@ class Reduced:
 
     ``spec``, ``implementation``: their nodes have the names, the order and the ``meta`` of the nodes they come from,
     except for the recorded values. ``sizes``: each size that changed, and what it became. ``pinned``: what stayed, and
-    why. ``readings``: numbers in the programs' arithmetic that may come from a size -> what they may become; the first
-    is what was taken.
+    why. ``readings``: how the numbers in the programs' arithmetic that may come from a size may be read.
     """
 
     spec: Program
     implementation: Program
     sizes: tuple[tuple[int, int], ...]
     pinned: tuple[str, ...]
-    readings: Mapping[Number, tuple[Number, ...]]
+    readings: tuple[Reading, ...]
     source: tuple[Program, Program]
     solution: Sizes
 
@@ -62,7 +61,7 @@ def reduce_sizes(
         if not changed:
             return None
         found = readings((spec, implementation), solution)
-        constants = Constants({number: candidates[0] for number, candidates in found.items()})
+        constants = Constants({number: new for reading in found for number, new in reading.taken.items()})
         try:
             small = [rewrite(program, solution, constants) for program in (spec, implementation)]
         except UnreducibleError as error:

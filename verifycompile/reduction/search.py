@@ -1,0 +1,154 @@
+"""A witness at reduced sizes, for programs whose own sizes are too large to evaluate."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+from verifycompile.program import Program
+from verifycompile.reduction.constants import Number, unexplained
+from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
+from verifycompile.reduction.rewrite import UnreducibleError
+from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
+from verifycompile.witness.search import DEFAULT_MAX_ELEMENTS, elements
+
+UNPROVED = "so this is unproved, not refuted"
+NOT_REFUTED = f"no concrete input was found on which the programs differ, {UNPROVED}"
+TOO_LARGE = "the programs are too large to evaluate"
+_MOST_NAMED = 8
+_SMALLEST = 2
+_MOST_READINGS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What a search for a difference found.
+
+    ``witness``: of a difference of ``spec`` and ``implementation``, or None. These are the programs themselves, or the
+    ones at reduced sizes; ``note`` says which sizes were reduced, or why no difference is shown.
+    """
+
+    witness: Witness | None
+    spec: Program
+    implementation: Program
+    note: str = ""
+
+
+def find_difference(
+    spec: Program,
+    implementation: Program,
+    proved: Collection[str] = (),
+    *,
+    max_elements: int = DEFAULT_MAX_ELEMENTS,
+) -> Search:
+    """A difference of the programs at their own sizes, or at reduced ones where those are too large to evaluate.
+
+    ``proved``: names of the outputs that are proved equal. A difference at reduced sizes has a control: what is proved
+    agrees there too, and the programs differ however the numbers in them that may come from sizes are read.
+    """
+    if max(elements(spec), elements(implementation)) <= max_elements:
+        witness = find_witness(spec, implementation, max_elements=max_elements)
+        return Search(witness, spec, implementation, "" if witness else NOT_REFUTED)
+    reduced = evaluable(spec, implementation, max_elements)
+    if reduced is None:
+        return Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
+    sizes = described_sizes(reduced)
+    witness = find_witness(reduced.spec, reduced.implementation, max_elements=max_elements)
+    if witness is None:
+        note = f"{TOO_LARGE}; at reduced sizes ({sizes}) {NOT_REFUTED}"
+        return Search(None, reduced.spec, reduced.implementation, note)
+    doubt = _doubt(reduced, witness, proved, max_elements)
+    if doubt:
+        note = (
+            f"{TOO_LARGE}; that they differ at reduced sizes ({sizes}) may come from the reduction: {doubt}; {UNPROVED}"
+        )
+        return Search(None, reduced.spec, reduced.implementation, note)
+    note = f"{TOO_LARGE}: the difference is shown at reduced sizes ({sizes})"
+    return Search(witness, reduced.spec, reduced.implementation, note)
+
+
+def described_sizes(reduced: Reduced) -> str:
+    """The sizes that changed, the largest first."""
+    changed = [f"{old} -> {new}" for old, new in reversed(reduced.sizes)]
+    rest = len(changed) - _MOST_NAMED
+    return ", ".join(changed[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def evaluable(
+    spec: Program,
+    implementation: Program,
+    max_elements: int = DEFAULT_MAX_ELEMENTS,
+    pinned: Mapping[int, str] | None = None,
+) -> Reduced | None:
+    """Both programs at reduced sizes that can be evaluated, or None."""
+    for kept in (KEPT, _SMALLEST):
+        reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned)
+        if reduced is not None and max(elements(reduced.spec), elements(reduced.implementation)) <= max_elements:
+            return reduced
+    return None
+
+
+def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elements: int) -> str:
+    """Why a difference at reduced sizes may be none at the programs' own; empty where it is one."""
+    try:
+        agreements = compare_outputs(reduced.spec, reduced.implementation)
+    except EvaluationError:
+        agreements = {}
+    differing = {name for name, result in agreements.items() if result.agreement is Agreement.DIFFERENT}
+    broken = sorted((differing | {witness.output}) & set(proved))
+    if broken:
+        return f"`{broken[0]}` is proved equal, and differs at the reduced sizes"
+    count = math.prod(len(reading.alternatives()) for reading in reduced.readings)
+    if count > _MOST_READINGS:
+        return f"{len(reduced.readings)} numbers of the programs may come from sizes that were reduced"
+    for chosen in _further_readings(reduced):
+        try:
+            programs = reduced.read_as(chosen)
+        except UnreducibleError:
+            continue
+        if find_witness(*programs, max_elements=max_elements) is None and not _is_impossible(*programs):
+            return f"the programs agree at the reduced sizes where {_described(reduced, chosen)}"
+    return _unrestored(reduced, max_elements)
+
+
+def _is_impossible(spec: Program, implementation: Program) -> bool:
+    """Whether a program raises on inputs that its sizes allow: then its numbers are not what they were read as."""
+    results = compare_outputs(spec, implementation).values()
+    return any("out of range" in result.detail or "out of bounds" in result.detail for result in results)
+
+
+def _further_readings(reduced: Reduced) -> Iterator[dict[Number, Number]]:
+    """Every reading of the numbers but the one that was taken: each may be a size, or no more than a number."""
+    choices = [reading.alternatives() for reading in reduced.readings]
+    for chosen in itertools.islice(itertools.product(*choices), 1, None):
+        yield {number: new for reading in chosen for number, new in reading.items()}
+
+
+def _described(reduced: Reduced, chosen: Mapping[Number, Number]) -> str:
+    """A reading in words."""
+    taken = {number: new for reading in reduced.readings for number, new in reading.taken.items()}
+    changes = [
+        f"{number} stays" if number == new else f"{number} becomes {new}"
+        for number, new in chosen.items()
+        if new != taken[number]
+    ]
+    return f"in their arithmetic {', '.join(changes)}"
+
+
+def _unrestored(reduced: Reduced, max_elements: int) -> str:
+    """Whether a number that only one of the programs has may come from a size in a way that is not understood.
+
+    Then the programs must differ also where each size in turn is the real one.
+    """
+    numbers = unexplained(reduced.source, {number for reading in reduced.readings for number in reading.numbers})
+    if not numbers:
+        return ""
+    for size, _ in reduced.sizes:
+        restored = evaluable(*reduced.source, max_elements, {size: "restored"})
+        if restored is None:
+            return f"the number {numbers[0]} of one program may come from the size {size}, which cannot be evaluated"
+        if find_witness(restored.spec, restored.implementation, max_elements=max_elements) is None:
+            return f"the programs agree where the size {size} stays"
+    return ""
