@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 
-from verifycompile.diagnostics.describe import describe_difference
-from verifycompile.diagnostics.finding import Counterexample
-from verifycompile.program import Program
+import torch
+
+from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS, describe_difference
+from verifycompile.diagnostics.finding import Counterexample, Sparse
+from verifycompile.program import Mesh, Program
 from verifycompile.reproduction import NoScriptError, reproduction_script
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.witness import Witness
+
+_WRITTEN_OUT = 16
+"""Elements of an input up to which all are told, zeros included."""
 
 
 def counterexample_of(witness: Witness, spec: Program, implementation: Program) -> Counterexample:
     """The counterexample that ``witness`` of these two programs is."""
     found = Counterexample(
-        inputs=witness.inputs,
+        inputs={name: _shown(value) for name, value in witness.inputs.items()},
         spec_value=witness.spec_value,
         implementation_value=witness.impl_value,
         rank=witness.rank,
@@ -24,6 +29,7 @@ def counterexample_of(witness: Witness, spec: Program, implementation: Program) 
         seed=witness.seed,
         detail=witness.detail,
         premise=witness.premise,
+        mesh={} if implementation.mesh is None else _ranks(implementation.mesh),
     )
     if witness.shown is None:
         return found
@@ -33,3 +39,24 @@ def counterexample_of(witness: Witness, spec: Program, implementation: Program) 
     except NoScriptError as error:
         return dataclasses.replace(found, no_script=str(error))
     return dataclasses.replace(found, script=script)
+
+
+def _shown(value: torch.Tensor) -> object:
+    if value.numel() <= _WRITTEN_OUT:
+        return value.tolist()
+    places = [tuple(place) for place in value.nonzero().tolist()]
+    if len(places) <= MAX_INLINE_ELEMENTS:
+        return Sparse(tuple(value.shape), tuple((place, value[place].item()) for place in places))
+    kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.dtype == torch.bool or value.is_complex():
+        return kind
+    return f"{kind}, {value.min().item():.4g} to {value.max().item():.4g}"
+
+
+def _ranks(mesh: Mesh) -> dict[str, int]:
+    """The user's axes: one that was cut into parts has as many ranks as they have together."""
+    sizes: dict[str, int] = {}
+    for axis in mesh.axes:
+        name = axis.part_of or axis.name
+        sizes[name] = sizes.get(name, 1) * axis.size
+    return sizes

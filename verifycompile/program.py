@@ -45,10 +45,14 @@ class OutputKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MeshAxis:
-    """One dimension of the device mesh: its name and its number of ranks."""
+    """One dimension of the device mesh: its name and its number of ranks.
+
+    ``part_of``: the user's axis, where this one is a digit of it.
+    """
 
     name: str
     size: int
+    part_of: str = dataclasses.field(default="", compare=False)
 
 
 @dataclasses.dataclass(frozen=True)

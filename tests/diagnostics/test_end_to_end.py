@@ -42,6 +42,13 @@ error[VC101]: partial sum used where the full value is needed
 13 |         y = self.down(h)
    |             ------------ the value became partial over tp here
 """
+COUNTEREXAMPLE = """
+   = note: counterexample (tp=4): `output.0` at [0, 0] is 2.9545 in the spec, 1.84134 on rank 0 (under no clean relation)
+           up.weight[0, 0] = 1, up.weight[4, 0] = 1
+           x[0, 0] = 1
+           down.weight[0, 0] = 1, down.weight[0, 4] = 1
+           everything else is 0
+"""
 
 
 @pytest.fixture
@@ -72,8 +79,7 @@ def test_a_missing_reduction_is_a_compile_error_at_its_line(model: ModuleType) -
     text = str(caught.value)
     assert text == str(report)
     assert text.startswith(REFUTED)
-    number = r"-?[\d.e-]+"
-    assert re.search(rf"= note: counterexample \(seed 0\): `output.0` at \[\d, \d\] is {number} in the spec, ", text)
+    assert COUNTEREXAMPLE in text
     assert "   = see: verifycompile explain VC101\n" in text
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from verifycompile.diagnostics import render_concise, render_github, render_text
 from verifycompile.diagnostics.describe import counterexample_lines
-from verifycompile.diagnostics.finding import Counterexample, Finding, Label
+from verifycompile.diagnostics.finding import Counterexample, Finding, Label, Sparse
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.style import wants_color
@@ -312,6 +312,8 @@ def test_json_of_a_refuted_report() -> None:
         "implementation_value": 0.0,
         "seed": 7,
         "detail": "",
+        "premise": "",
+        "mesh": {},
         "inputs": {"x": [1.0, 0.0], "down.weight": [[1.0, 0.5], [0.0, -1.0]]},
     }
 
@@ -345,12 +347,32 @@ def test_json_has_no_infinities() -> None:
     assert counterexample["inputs"]["x"] == ["nan"]
 
 
-@pytest.mark.parametrize("value", ["float64[100], -2.1 to 1.9", [0.0] * 17])
+@pytest.mark.parametrize("value", ["float64[100], -2.1 to 1.9", [1.0] * 37])
 def test_large_inputs_are_left_to_the_seed(value: object) -> None:
     large = dataclasses.replace(COUNTEREXAMPLE, inputs={"x": value})
     report = Report(Verdict.REFUTED, findings=(dataclasses.replace(FINDING, counterexample=large),))
     assert json.loads(report.to_json())["findings"][0]["counterexample"]["inputs"] == {"x": value}
     assert "x = " not in str(report)
+
+
+def test_inputs_that_are_nearly_all_zeros() -> None:
+    few = Sparse((64, 16), (((0, 0), 1.0), ((3, 2), -1.5)))
+    inputs = {"x": few, "labels": [0, -100], "bias": [0.0, 0.0], "up.weight": Sparse((64, 64), ())}
+    found = dataclasses.replace(COUNTEREXAMPLE, inputs=inputs, mesh={"dp": 2, "tp": 4}, premise="a premise")
+    assert counterexample_lines(found) == [
+        "counterexample (dp=2, tp=4): `output.0` at [0, 1] is 1 in the spec, 0 on rank 1",
+        "a premise",
+        "x[0, 0] = 1, x[3, 2] = -1.5",
+        "labels = [0, -100]",
+        "everything else is 0",
+    ]
+    report = Report(Verdict.REFUTED, findings=(dataclasses.replace(FINDING, counterexample=found),))
+    assert json.loads(report.to_json())["findings"][0]["counterexample"]["inputs"]["x"] == {
+        "shape": [64, 16],
+        "elements": [{"index": [0, 0], "value": 1.0}, {"index": [3, 2], "value": -1.5}],
+    }
+    zeros = dataclasses.replace(found, inputs={"x": [0.0]}, premise="")
+    assert counterexample_lines(zeros)[1:] == ["all inputs are 0"]
 
 
 def test_a_counterexample_of_another_shape() -> None:

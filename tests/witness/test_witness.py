@@ -100,7 +100,7 @@ def test_shape_difference_is_a_witness_only_under_a_required_layout():
     required = find_witness(spec, trace(lambda x: x * 2, local, on=TP, layouts={"x": [S0], "output.0": [S1]}))
     assert required is not None
     assert math.isnan(required.impl_value)
-    assert required.detail == "shape (2, 4) under (Shard(dim=1),), the spec's is (4, 2)"
+    assert required.detail == "shape [2, 4], the spec's is [4, 2], with Shard(1) over tp"
     plain = trace(lambda x: x[:1] * 3, local, on=TP, layouts={"x": [S0]})
     assert find_witness(spec, plain) is None
 

@@ -74,5 +74,8 @@ def _cut(mesh: Mesh, boundaries: set[int]) -> RefinedMesh:
         if len(sizes) == 1:
             axes.append(axis)
         else:
-            axes.extend(MeshAxis(f"{axis.name}.{position}", size) for position, size in enumerate(sizes))
+            axes.extend(
+                MeshAxis(f"{axis.name}.{position}", size, axis.part_of or axis.name)
+                for position, size in enumerate(sizes)
+            )
     return RefinedMesh(mesh, Mesh(tuple(axes), mesh.ranks), tuple(parts))

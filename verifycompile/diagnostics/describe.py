@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from verifycompile.diagnostics.codes import CODES, UNPROVED_CODES
-from verifycompile.diagnostics.finding import Counterexample, Finding
+from verifycompile.diagnostics.finding import Counterexample, Finding, Sparse
 from verifycompile.diagnostics.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ SUSPECTED = " (suspected)"
 """What follows the title of an error that no concrete input shows."""
 
 MAX_ASSUMPTIONS = 8
-MAX_INLINE_ELEMENTS = 16
+MAX_INLINE_ELEMENTS = 36
 
 
 def title_of(finding: Finding) -> str:
@@ -62,13 +62,33 @@ def plural(count: int, noun: str) -> str:
 
 def counterexample_lines(counterexample: Counterexample) -> list[str]:
     """What differs, then the inputs where they are few enough to read."""
-    lines = [f"counterexample (seed {counterexample.seed}): {describe_difference(counterexample)}"]
+    inputs = counterexample.inputs
+    shown = sum(_count(value) for value in inputs.values()) <= MAX_INLINE_ELEMENTS
+    ranks = ", ".join(f"{name}={size}" for name, size in counterexample.mesh.items())
+    where = ranks if shown and ranks else f"seed {counterexample.seed}"
+    lines = [f"counterexample ({where}): {describe_difference(counterexample)}"]
     if counterexample.premise:
         lines.append(counterexample.premise)
-    inputs = counterexample.inputs
-    if sum(_count(value) for value in inputs.values()) > MAX_INLINE_ELEMENTS:
+    if not shown or not inputs:
         return lines
-    return [*lines, *(f"{name} = {_nested(value)}" for name, value in inputs.items())]
+    told = {name: value for name, value in inputs.items() if _is_set(value)}
+    lines += [line for name, value in told.items() for line in _input_lines(name, value)]
+    if len(told) < len(inputs) or any(isinstance(value, Sparse) for value in told.values()):
+        lines.append("everything else is 0" if told else "all inputs are 0")
+    return lines
+
+
+def _input_lines(name: str, value: object) -> list[str]:
+    if not isinstance(value, Sparse):
+        return [f"{name} = {_nested(value)}"]
+    return [", ".join(f"{name}{list(index)} = {_nested(element)}" for index, element in value.elements)]
+
+
+def _is_set(value: object) -> bool:
+    """Whether an input has an element that is not 0."""
+    if isinstance(value, list):
+        return any(_is_set(item) for item in cast("list[object]", value))
+    return bool(value.elements) if isinstance(value, Sparse) else bool(value)
 
 
 def describe_difference(counterexample: Counterexample) -> str:
@@ -84,10 +104,12 @@ def describe_difference(counterexample: Counterexample) -> str:
 
 
 def _count(value: object) -> int:
-    """Numbers in nested lists; what is only summarized is never inline."""
+    """Numbers other than 0; what is only summarized is never inline."""
     if isinstance(value, list):
         return sum(_count(item) for item in cast("list[object]", value))
-    return MAX_INLINE_ELEMENTS + 1 if isinstance(value, str) else 1
+    if isinstance(value, Sparse):
+        return len(value.elements)
+    return MAX_INLINE_ELEMENTS + 1 if isinstance(value, str) else int(bool(value))
 
 
 def _number(value: float) -> str:

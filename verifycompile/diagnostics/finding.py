@@ -12,13 +12,22 @@ from verifycompile.program import SourceLocation
 
 
 @dataclasses.dataclass(frozen=True)
+class Sparse:
+    """A tensor of zeros but for a few ``elements``: index and value of each."""
+
+    shape: tuple[int, ...]
+    elements: tuple[tuple[tuple[int, ...], float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Counterexample:
     """A concrete input on which the two programs differ.
 
-    ``inputs``: name -> the spec's whole input as nested lists where it is small, else a summary; ``seed`` reproduces
-    them. ``output``: the output that differs. ``rank`` holds the element ``index`` of the spec's output, or takes part
-    in it where it is partial. Values are computed in float64; both are NaN where the shapes differ, which ``detail``
-    then tells. ``premise``: what sets the inputs apart from those on which no difference was found.
+    ``inputs``: name -> the spec's whole input as nested lists where it is small, as ``Sparse`` where it is nearly all
+    zeros, else a summary; ``seed`` reproduces them. ``mesh``: axis name -> number of ranks. ``output``: the output that
+    differs. ``rank`` holds the element ``index`` of the spec's output, or takes part in it where it is partial. Values
+    are computed in float64; both are NaN where the shapes differ, which ``detail`` then tells. ``premise``: what sets
+    the inputs apart from those on which no difference was found.
     ``script``: the text of a script that replays it, "" where there is none because of ``no_script``.
     """
 
@@ -31,6 +40,7 @@ class Counterexample:
     seed: int = 0
     detail: str = ""
     premise: str = ""
+    mesh: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     script: str = dataclasses.field(default="", repr=False, compare=False)
     no_script: str = dataclasses.field(default="", repr=False, compare=False)
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from verifycompile.diagnostics.finding import Counterexample, Finding
+from verifycompile.diagnostics.finding import Counterexample, Finding, Sparse
 from verifycompile.program import SourceLocation
 from verifycompile.question import Question
 
@@ -70,6 +70,8 @@ def _counterexample(counterexample: Counterexample) -> Mapping[str, Any]:
         "implementation_value": _number(counterexample.implementation_value),
         "seed": counterexample.seed,
         "detail": counterexample.detail,
+        "premise": counterexample.premise,
+        "mesh": dict(counterexample.mesh),
         "inputs": {name: _finite(value) for name, value in counterexample.inputs.items()},
     }
 
@@ -82,6 +84,9 @@ def _number(value: float) -> float | str:
 def _finite(value: object) -> object:
     if isinstance(value, list):
         return [_finite(item) for item in cast("list[object]", value)]
+    if isinstance(value, Sparse):
+        elements = [{"index": list(index), "value": _finite(element)} for index, element in value.elements]
+        return {"shape": list(value.shape), "elements": elements}
     return _number(value) if isinstance(value, float) else value
 
 

@@ -178,23 +178,27 @@ def _joined(values: Sequence[torch.Tensor], placement: Any) -> torch.Tensor:
     return torch.cat([column[block] for block in range(blocks) for column in grid], placement.dim)
 
 
-def largest_difference(
+def difference(
     parts: Sequence[torch.Tensor], expected: torch.Tensor, ranks: Ranks, placements: Sequence[Any]
-) -> float:
-    """Between ``expected`` and the whole tensors that the ranks' parts are; infinite where they make up none."""
+) -> tuple[float, str]:
+    """The largest difference between ``expected`` and the whole tensors that the ranks' parts are, and where it is."""
     try:
-        return max(difference(whole, expected) for whole in whole_of(parts, ranks, placements))
-    except (IndexError, RuntimeError, ValueError):
-        return math.inf
+        wholes = whole_of(parts, ranks, placements)
+    except (IndexError, RuntimeError, ValueError) as error:
+        return math.inf, f"is not to be put together from the ranks' parts: {error}"
+    return max((_gap(whole, expected) for whole in wholes), key=lambda found: found[0])
 
 
-def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference of two elements; infinite where the shapes differ or only one is a number."""
+def _gap(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, str]:
     if found.shape != expected.shape:
-        return math.inf
-    first, second = (torch.view_as_real(v.resolve_conj()) if v.is_complex() else v.double() for v in (found, expected))
-    gap = (first - second).abs().nan_to_num(nan=math.inf, posinf=math.inf)
-    return float(gap.max()) if gap.numel() else 0.0
+        return math.inf, f"has the shape {list(found.shape)}, in the spec {list(expected.shape)}"
+    if not found.numel():
+        return 0.0, "has no elements"
+    distance = (found - expected).abs() if found.is_complex() else (found.double() - expected.double()).abs()
+    distance = distance.nan_to_num(nan=math.inf, posinf=math.inf)
+    place = [int(index) for index in torch.unravel_index(distance.argmax(), distance.shape)]
+    one, other = (value[tuple(place)].item() for value in (expected, found))
+    return float(distance.max()), f"at {place} is {one:.6g} in the spec, {other:.6g} in the implementation"
 
 
 def unset(value: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,7 @@ class OutputComparison:
 
     For DIFFERENT: ``rank`` (position in the mesh, row-major) holds or, for partial values, takes part in the element
     ``index`` of the spec's output, where the implementation has ``impl_value`` instead of ``spec_value``.
+    ``under``: the placements under which they were compared, None where there are several that would do.
     """
 
     name: str
@@ -52,6 +53,7 @@ class OutputComparison:
     impl_value: float = math.nan
     max_abs_difference: float = 0.0
     tolerance: float = 0.0
+    under: tuple[Placement, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +131,9 @@ def _compare_under(
     wholes = assemble(parts, mesh_shape, placements)
     for whole in wholes:
         if whole.shape != spec_value.shape:
-            detail = f"shape {tuple(whole.shape)} under {placements}, the spec's is {tuple(spec_value.shape)}"
+            detail = f"shape {list(whole.shape)}, the spec's is {list(spec_value.shape)}"
             agreement = Agreement.DIFFERENT if _squeezed(whole) != _squeezed(spec_value) else Agreement.UNKNOWN
-            return OutputComparison(name, agreement, detail=detail)
+            return OutputComparison(name, agreement, detail=detail, under=placements)
     differences = [_difference(whole, spec_value) for whole in wholes]
     sizes = [_largest(difference) for difference in differences]
     worst = max(range(len(wholes)), key=sizes.__getitem__)
@@ -155,7 +157,7 @@ def _compare_under(
         impl_value=float(_real(wholes[worst])[real_index]),
         max_abs_difference=sizes[worst],
         tolerance=tolerance,
-        detail=f"under {placements}",
+        under=placements,
     )
 
 
@@ -185,7 +187,7 @@ def _compare_any(
         shapes = sorted({tuple(part.shape) for part in parts})
         detail = f"shapes {shapes} for the spec's {tuple(spec_value.shape)}"
         return OutputComparison(name, Agreement.UNKNOWN, detail=detail)
-    return dataclasses.replace(closest, detail="under no clean relation")
+    return dataclasses.replace(closest, detail="under no clean relation", under=None)
 
 
 def clean_placements(dims: int, mesh_shape: Sequence[int]) -> list[tuple[Placement, ...]]:

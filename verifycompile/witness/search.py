@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.program import Program
+from verifycompile.program import Mesh, Program
 from verifycompile.torch_interface.evaluation import is_view, real_tensors, size_hint
 from verifycompile.witness.comparison import Agreement, OutputComparison
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.minimise import Found, minimised
+from verifycompile.witness.placed import describe_placements
 from verifycompile.witness.premise import premise_of
 from verifycompile.witness.side_by_side import compare_programs
 
 DEFAULT_MAX_ELEMENTS = 50_000_000
-_LARGEST_PRINTED_INPUT = 16
 _ELEMENTS_OF_A_CALL = 128
 """Calling an operator takes the time of about so many elements, however small its result is."""
 _ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
@@ -73,7 +73,7 @@ class Witness:
 
     ``output``: name of the program output. ``rank``: the rank that holds (or, for a partial value, takes part in) the
     element ``index`` of the spec's output, which should be ``spec_value`` and is ``impl_value``; both are NaN where
-    the shapes differ (see ``detail``). ``inputs``: name -> values as nested lists where there are few, else a summary.
+    the shapes differ (see ``detail``). ``inputs``: name -> the spec's whole input.
     ``seed``: reproduces the inputs. ``tolerance``: largest difference that rounding could explain. ``premise``: what
     sets the inputs apart from those on which no difference was found. ``shown``: the inputs themselves.
     """
@@ -83,7 +83,7 @@ class Witness:
     index: tuple[int, ...]
     spec_value: float
     impl_value: float
-    inputs: Mapping[str, object]
+    inputs: Mapping[str, torch.Tensor] = dataclasses.field(compare=False)
     seed: int
     max_abs_difference: float
     tolerance: float = 0.0
@@ -168,8 +168,7 @@ def _elements_of(value: object) -> int:
 def _witness(found: Found, implementation: Program, *, seed: int, premise: str) -> Witness:
     result, compared, inputs = found.result, found.compared, found.inputs
     ranks = implementation.mesh.ranks if implementation.mesh is not None else (0,)
-    summaries = {name: _summary(value) for name, value in inputs.spec.items()}
-    summaries |= {f"cotangent of {name}": _summary(value) for name, value in inputs.tangents.items()}
+    values = {**inputs.spec, **{f"cotangent of {name}": value for name, value in inputs.tangents.items()}}
     shown = Difference(
         output=result.name,
         inputs=inputs,
@@ -185,20 +184,19 @@ def _witness(found: Found, implementation: Program, *, seed: int, premise: str) 
         index=result.index,
         spec_value=result.spec_value,
         impl_value=result.impl_value,
-        inputs=summaries,
+        inputs=values,
         seed=seed,
         max_abs_difference=result.max_abs_difference,
         tolerance=result.tolerance,
-        detail=result.detail,
+        detail=_detail(result, implementation.mesh),
         premise=premise,
         shown=shown,
     )
 
 
-def _summary(value: torch.Tensor) -> object:
-    if value.numel() <= _LARGEST_PRINTED_INPUT:
-        return value.tolist()
-    kind = str(value.dtype).removeprefix("torch.")
-    if value.dtype == torch.bool or value.is_complex():
-        return f"{kind}{list(value.shape)}"
-    return f"{kind}{list(value.shape)}, {value.min().item():.4g} to {value.max().item():.4g}"
+def _detail(result: OutputComparison, mesh: Mesh | None) -> str:
+    """How the output was compared, on the axes of the user's mesh."""
+    if result.under is None or mesh is None:
+        return result.detail
+    placed = describe_placements(result.under, mesh)
+    return f"{result.detail}, with {placed}" if result.detail else placed
