@@ -32,6 +32,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
 from verifycompile.question import Question
 from verifycompile.rank_evidence import with_rank_evidence
+from verifycompile.reduction.search import programs_to_evaluate
 from verifycompile.refinement.dtensor_results import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
@@ -205,8 +206,14 @@ def _layout_by_numbers(
 ) -> Placements:
     held = merged.held[name]
     node = next(output.node for output in spec.outputs if output.name == name)
+    programs = programs_to_evaluate(spec, merged.program)
+    if programs is None:
+        return fitting[0]
+    nodes = [{node.name: node for node in program.graph.graph.nodes} for program in programs]
     try:
-        (expected,), found = values_on_one_input(spec, merged.program, [node], list(held.values()))
+        (expected,), found = values_on_one_input(
+            *programs, [nodes[0][node.name]], [nodes[1][part.name] for part in held.values()]
+        )
     except EvaluationError:
         return fitting[0]
     parts = dict(zip(held, found, strict=True))

@@ -69,6 +69,16 @@ def find_difference(
     return Search(witness, reduced.spec, reduced.implementation, note)
 
 
+def programs_to_evaluate(
+    spec: Program, implementation: Program, max_elements: int = DEFAULT_MAX_ELEMENTS
+) -> tuple[Program, Program] | None:
+    """The programs, at reduced sizes where their own are too large to evaluate; None where there are none."""
+    if max(elements(spec), elements(implementation)) <= max_elements:
+        return spec, implementation
+    reduced = evaluable(spec, implementation, max_elements)
+    return None if reduced is None else (reduced.spec, reduced.implementation)
+
+
 def described_sizes(reduced: Reduced) -> str:
     """The sizes that changed, the largest first."""
     changed = [f"{old} -> {new}" for old, new in reversed(reduced.sizes)]
@@ -108,7 +118,7 @@ def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elem
             programs = reduced.read_as(chosen)
         except UnreducibleError:
             continue
-        if find_witness(*programs, max_elements=max_elements) is None and not _is_impossible(*programs):
+        if find_witness(*programs, max_elements=max_elements, simplify=False) is None and not _is_impossible(*programs):
             return f"the programs agree at the reduced sizes where {_described(reduced, chosen)}"
     return _unrestored(reduced, max_elements)
 
@@ -149,6 +159,7 @@ def _unrestored(reduced: Reduced, max_elements: int) -> str:
         restored = evaluable(*reduced.source, max_elements, {size: "restored"})
         if restored is None:
             return f"the number {numbers[0]} of one program may come from the size {size}, which cannot be evaluated"
-        if find_witness(restored.spec, restored.implementation, max_elements=max_elements) is None:
+        programs = (restored.spec, restored.implementation)
+        if find_witness(*programs, max_elements=max_elements, simplify=False) is None:
             return f"the programs agree where the size {size} stays"
     return ""
