@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS, describe_difference
+from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS
 from verifycompile.diagnostics.finding import Counterexample, Sparse
 from verifycompile.program import Mesh, Program
 from verifycompile.reproduction import NoScriptError, reproduction_script
@@ -29,13 +29,13 @@ def counterexample_of(witness: Witness, spec: Program, implementation: Program) 
         seed=witness.seed,
         detail=witness.detail,
         premise=witness.premise,
-        mesh={} if implementation.mesh is None else _ranks(implementation.mesh),
+        mesh={} if implementation.mesh is None else ranks_of(implementation.mesh),
     )
     if witness.shown is None:
         return found
     try:
         with real_tensors():
-            script = reproduction_script(spec, implementation, witness.shown, describe_difference(found))
+            script = reproduction_script(spec, implementation, witness.shown)
     except NoScriptError as error:
         return dataclasses.replace(found, no_script=str(error))
     return dataclasses.replace(found, script=script)
@@ -53,7 +53,7 @@ def _shown(value: torch.Tensor) -> object:
     return f"{kind}, {value.min().item():.4g} to {value.max().item():.4g}"
 
 
-def _ranks(mesh: Mesh) -> dict[str, int]:
+def ranks_of(mesh: Mesh) -> dict[str, int]:
     """The user's axes: one that was cut into parts has as many ranks as they have together."""
     sizes: dict[str, int] = {}
     for axis in mesh.axes:

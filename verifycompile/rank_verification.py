@@ -15,6 +15,7 @@ from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.capture.merged_ranks import (
+    ON_RANK,
     MergedRanks,
     RankProgram,
     assemble,
@@ -31,6 +32,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, Program
 from verifycompile.question import Question
+from verifycompile.rank_counterexamples import on_their_ranks
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.reduction.search import programs_to_evaluate
 from verifycompile.refinement.dtensor_results import misread_shards
@@ -120,12 +122,13 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     report = verify_programs(whole_spec, whole, options)
     if report.verdict is Verdict.UNPROVED:
         report = _in_parts(whole_spec, whole, options) or report
+    report = on_their_ranks(report, merged, layouts, mesh)
     relations = {
         output.name: describe(output.name, layouts[output.name], mesh)
         for output in spec.outputs
         if output.name in report.relations and output.name in layouts
     }
-    other = {name: text for name, text in report.relations.items() if name not in layouts and " on rank " not in name}
+    other = {name: text for name, text in report.relations.items() if name not in layouts and ON_RANK not in name}
     return dataclasses.replace(report, relations={**other, **relations})
 
 

@@ -75,7 +75,7 @@ def shows(spec: Program, wrong: Program, right: Program, run: Callable[[str], No
     with pytest.raises(AssertionError, match="in the spec"):
         run(found.script)
     assert find_witness(spec, right) is None
-    run(reproduction_script(spec, right, witness.shown, "mended"))
+    run(reproduction_script(spec, right, witness.shown))
     return found
 
 

@@ -24,12 +24,20 @@ class UnmergeableError(Exception):
         self.node = node
 
 
+RANK = "verifycompile_rank"
+"""Key of a node's ``meta``: the global rank that runs it."""
+
+
 class MergedNodes:
-    """Makes nodes with recorded shapes. ``uneven``: sizes of dimensions whose parts are not of one size."""
+    """Makes nodes with recorded shapes. ``uneven``: sizes of dimensions whose parts are not of one size.
+
+    ``rank``: the global rank that the nodes made now belong to, None for all of a group.
+    """
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.graph = graph
         self.origin: torch.fx.Node | None = None
+        self.rank: int | None = None
         self.simplify = Simplifier(self.call)
         self.uneven: set[int] = set()
 
@@ -40,6 +48,8 @@ class MergedNodes:
         if self.origin is not None:
             node.meta.update({key: self.origin.meta[key] for key in SOURCE_KEYS if key in self.origin.meta})
             node.meta[MADE_BY] = self.origin.target
+        if self.rank is not None:
+            node.meta[RANK] = self.rank
         return self.simplify(node)
 
     def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:

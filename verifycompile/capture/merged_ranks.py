@@ -20,6 +20,7 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile.capture.merged_collectives import (
     COLLECTIVES,
+    RANK,
     MergedNodes,
     UnmergeableError,
     divides_unevenly,
@@ -34,6 +35,9 @@ from verifycompile.torch_interface.value_names import value_name
 aten = torch.ops.aten
 
 Placements = tuple[Placement, ...]
+
+ON_RANK = " on rank "
+"""Stands between the name of an output and the rank that holds it, where several ranks hold it whole."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +97,7 @@ def with_outputs(
             continue
         variants = assemble(held, layouts[output.name], mesh, builder.join, builder.reduce)
         for number, (position, node) in enumerate(variants):
-            name = output.name if number == 0 else f"{output.name} on rank {mesh.ranks[position]}"
+            name = output.name if number == 0 else f"{output.name}{ON_RANK}{mesh.ranks[position]}"
             spec_outputs.append(dataclasses.replace(output, name=name))
             # Where the layout was asked for, a permutation of the elements will not do: () requires equality.
             exact = None if merged.required[output.name] is None else ()
@@ -258,7 +262,7 @@ class _Merger:
                     continue
                 if item.name not in whole:
                     raise UnmergeableError(f"the input `{item.name}` has no counterpart in the spec", item.node)
-                self.nodes.origin = item.node
+                self.nodes.origin, self.nodes.rank = item.node, self.mesh.ranks[position]
                 part = self._part(position, whole[item.name], item)
                 if tuple(part.meta["val"].shape) != tuple(item.node.meta["val"].shape):
                     shapes = list(item.node.meta["val"].shape), list(part.meta["val"].shape)
@@ -268,7 +272,7 @@ class _Merger:
                         item.node,
                     )
                 self.values[position][item.node] = part
-        self.nodes.origin = None
+        self.nodes.origin = self.nodes.rank = None
         return inputs
 
     def _part(self, position: int, whole: torch.fx.Node, item: ProgramInput) -> torch.fx.Node:
@@ -339,11 +343,12 @@ class _Merger:
         if node.op != "call_function":
             raise UnmergeableError(f"a graph node of kind `{node.op}`", node)
         copied = self.graph.node_copy(node, lambda operand: self._value(position, operand))
-        self.nodes.origin = node
+        copied.meta[RANK] = self.mesh.ranks[position]
+        self.nodes.origin, self.nodes.rank = node, self.mesh.ranks[position]
         if node.target is not aten.slice.Tensor or not self._is_in_spec(node, copied):
             copied = self.nodes.simplify(copied)
         self.values[position][node] = copied
-        self.nodes.origin = None
+        self.nodes.origin = self.nodes.rank = None
 
     def _is_in_spec(self, node: torch.fx.Node, copied: torch.fx.Node) -> bool:
         """Whether a slice in a rank's own code is one that the spec takes as well: else it may divide a dimension."""

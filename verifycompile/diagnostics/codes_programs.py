@@ -146,7 +146,7 @@ CODES = (
         meaning=(
             "No value of the implementation was found from which the spec's value could be put together by slices, "
             "concatenations, permutations and reductions over mesh axes, and the cause is none of the known ones. The "
-            "title is \"another value than the spec's\" where a concrete input shows a wrong value."
+            'title is "another value than the spec\'s" where a concrete input shows a wrong value.'
         ),
         reason=(
             "Either the programs compute different things from this node on, or they are equal by an argument that "

@@ -28,7 +28,8 @@ class Counterexample:
     differs. ``rank`` holds the element ``index`` of the spec's output, or takes part in it where it is partial. Values
     are computed in float64; both are NaN where the shapes differ, which ``detail`` then tells. ``premise``: what sets
     the inputs apart from those on which no difference was found.
-    ``script``: the text of a script that replays it, "" where there is none because of ``no_script``.
+    ``script``: the text of a script that replays it, but for the first line, which says what differs; "" where there is
+    none because of ``no_script``.
     """
 
     inputs: Mapping[str, object]
@@ -53,7 +54,9 @@ class Counterexample:
         if not self.script:
             reason = self.no_script or "the programs are not known"
             raise ValueError(f"no script shows this counterexample: {reason}.")
-        pathlib.Path(path).write_text(self.script, encoding="utf-8")
+        from verifycompile.diagnostics.describe import describe_difference
+
+        pathlib.Path(path).write_text(f'"""{describe_difference(self)}"""\n\n{self.script}', encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,9 +28,9 @@ _LISTED_NUMBERS = 64
 _MESH_OF_ONE = "rank"
 
 
-def reproduction_script(spec: Program, implementation: Program, shown: Difference, summary: str) -> str:
-    """The text of the script. ``summary``: what differs, in words. Raises :class:`NoScriptError`."""
-    return _Script(spec, implementation, shown).text(summary)
+def reproduction_script(spec: Program, implementation: Program, shown: Difference) -> str:
+    """The text of the script; :func:`titled` puts what differs above it. Raises :class:`NoScriptError`."""
+    return _Script(spec, implementation, shown).text()
 
 
 class _Script:
@@ -41,13 +41,13 @@ class _Script:
         self.names: dict[tuple[str, str], str] = {}
         """Kind and name of an input -> its name in the script."""
 
-    def text(self, summary: str) -> str:
+    def text(self) -> str:
         spec, spec_parameters = self._function(self.spec, "spec", self.shown.inputs.sizes)
         implementation, parameters = self._function(self.implementation, "implementation", {}, "me")
         tensors = self._tensors({*spec_parameters.values(), *parameters.values()})
         placements = {name: self._placements(node) for node, name in parameters.items()}
         pieces = [
-            self._docstring(summary),
+            self._about(),
             _IMPORTS,
             self._inputs(tensors),
             spec,
@@ -122,10 +122,10 @@ class _Script:
 
     # -- texts
 
-    def _docstring(self, summary: str) -> str:
+    def _about(self) -> str:
         ranks = ", ".join(f"{name}={size}" for name, size in self.axes.items())
-        runs = f"what each rank of the mesh ({ranks}) runs" if self.mesh is not None else "what all ranks run together"
-        return f'"""{summary}\n\n{textwrap.fill(_ABOUT.replace("RUNS", runs), 118)}\n"""'
+        runs = f"what each rank of the mesh ({ranks}) runs" if self.mesh is not None else _TOGETHER
+        return "\n".join(f"# {line}" for line in textwrap.wrap(_ABOUT.replace("RUNS", runs), 118))
 
     def _settings(self, placements: Mapping[str, tuple[Placement, ...]], spec_inputs: Sequence[str]) -> str:
         candidates = self.shown.candidates if self.mesh is not None else [(Replicate(),)]
@@ -232,12 +232,15 @@ def _module_text(module: ModuleType) -> str:
     return f"# {title}\n" + inspect.getsource(module).split(_CUT, 1)[1]
 
 
+_TOGETHER = "what all ranks run, as one program in which collectives are the sums and concatenations that they compute"
+
 _ABOUT = (
     "`python FILE` fails as long as the programs differ on this input, and says so once they agree. It needs torch "
     "alone. `spec` is the single-device program and `implementation` RUNS, as torch captured them; everything is "
-    "computed in float64 on the CPU, and only what the output depends on is here. Above the lines stands the source "
-    "line that they come from. Mend `implementation` as you mean to mend the source, and run this again; "
-    '`me.all_reduce(value, "sum", "tp")` and the like communicate. Then verify the mended source: this is one input.'
+    "computed in float64 on the CPU, and only what the output depends on is here. Above the lines stand the source "
+    "lines that they come from. Mend `implementation` as you mean to mend the source, and run this again; "
+    'ranks communicate by `me.all_reduce(value, "sum", "tp")` and the like. '
+    "Then verify the mended source: this is one input."
 )
 
 _IMPORTS = """

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from verifycompile.capture.merged_collectives import RANK
 from verifycompile.diagnostics.source_text import display_path, excerpt
 from verifycompile.program import Program, SourceLocation
 from verifycompile.torch_interface.evaluation import (
@@ -20,7 +21,7 @@ from verifycompile.torch_interface.evaluation import (
     operator_name,
     symbolic_expression,
 )
-from verifycompile.torch_interface.source import location_of
+from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
 from verifycompile.witness import attention, collectives, operators
 from verifycompile.witness.interpreter import ancestors
 
@@ -72,7 +73,7 @@ class GraphSource:
         self._output = output
         self._names = dict(parameters)
         self._needed = ancestors([output])
-        self._place: SourceLocation | None = None
+        self._place: object = None
 
     @property
     def placeholders(self) -> list[torch.fx.Node]:
@@ -96,16 +97,15 @@ class GraphSource:
         return lines
 
     def _comment(self, node: torch.fx.Node) -> list[str]:
-        """The user's line, where it is another one than that of the line before."""
-        place = location_of(node)
-        if place is None or (
-            self._place is not None and (place.file, place.line) == (self._place.file, self._place.line)
-        ):
+        """The user's lines, where they are others than those of the line before."""
+        found = [place for place in (model_location_of(node), helper_location_of(node)) if place is not None]
+        rank = node.meta.get(RANK)
+        key = (rank, *((place.file, place.line) for place in found))
+        if not found or key == self._place:
             return []
-        self._place = place
-        line = excerpt(place)
-        text = "" if line is None else f": {line.text.strip()}"
-        return [f"{_INDENT}# {display_path(place.file)}:{place.line}{text}"]
+        self._place = key
+        runs = "" if rank is None else f"rank {rank}, "
+        return [f"{_INDENT}# {runs}{_source_line(place)}" for place in found]
 
     # -- nodes
 
@@ -234,6 +234,12 @@ _COLLECTIVES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "shard_dim_alltoall": ("shard_dim_alltoall", ("gather_dim", "shard_dim")),
 }
 """Collective -> the method of a rank in the script, and the arguments between its operand and its group."""
+
+
+def _source_line(place: SourceLocation) -> str:
+    line = excerpt(place)
+    text = "" if line is None else f": {line.text.strip()}"
+    return f"{display_path(place.file)}:{place.line}{text}"
 
 
 def _plain(value: object) -> str:
