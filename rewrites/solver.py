@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any
 
+from verifycompile import bounds
 from verifycompile.ir.size import Size
 from verifycompile.rewrites.formula import Formula, negation, to_data
 
@@ -68,6 +69,7 @@ def proved(question: Question) -> bool:
 def _ask(question: Question) -> bool:
     import z3  # here, because a certificate is checked without a solver
 
+    bounds.check()
     solver = z3.Solver()
     solver.set("timeout", _TIMEOUT_MILLISECONDS)
     for dim, size in question.sizes:

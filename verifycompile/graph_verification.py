@@ -26,10 +26,11 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.question import Provenance, Question
-from verifycompile.rank_verification import order_finding, verify_ranks
+from verifycompile.rank_verification import order_finding, verify_each_rank
 from verifycompile.torch_interface.mesh import axes_of_line
 from verifycompile.torch_interface.value_names import value_name
 from verifycompile.verification import verify_programs
+from verifycompile.within_limits import within_limits
 
 
 def verify_graphs(
@@ -43,6 +44,8 @@ def verify_graphs(
     spec_inputs: Sequence[Any] | None = None,
     rank_inputs: Sequence[Any] | None = None,
     on_unproved: str = "error",
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
 ) -> Report:
     """Whether the ranks' graphs together compute what the spec's graph computes.
 
@@ -55,6 +58,7 @@ def verify_graphs(
     any clean relation will do. ``mesh``: a ``DeviceMesh``, a tuple of sizes, or axis name -> size; by default one axis
     of all ranks. ``groups``: process group name -> global ranks, where this process does not know them.
     ``spec_inputs``, ``rank_inputs``: example values of the placeholders of a graph that records none.
+    ``on_unproved``, ``time_limit``, ``memory_limit``: as in ``Options``.
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     started = time.perf_counter()
@@ -62,7 +66,7 @@ def verify_graphs(
     graphs: list[Any] = [rank_graphs] if single else list(rank_graphs)
     layout = mesh_of(mesh, None if single else len(graphs))
     table = GroupTable({name: tuple(ranks) for name, ranks in (groups or {}).items()}, len(layout.ranks))
-    options = Options.from_mapping({"on_unproved": on_unproved})
+    options = Options.from_mapping({"on_unproved": on_unproved, "time_limit": time_limit, "memory_limit": memory_limit})
     given_inputs = relations_of("in_relations", in_relations, len(graphs))
     given_outputs = relations_of("out_relations", out_relations, len(graphs))
 
@@ -83,7 +87,8 @@ def verify_graphs(
     if single:
         notes["every rank runs the graph given"] = None
     programs = [dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs]
-    report = _report(spec_side, programs, layout, options, even=all(even))
+    work = lambda: _report(spec_side, programs, layout, options, even=all(even))  # noqa: E731
+    report = within_limits(options, spec_seconds + capture_seconds, work)
     return dataclasses.replace(report, question=Question(Provenance.GIVEN, Provenance.GIVEN, len(layout.ranks)))
 
 
@@ -100,7 +105,7 @@ def _report(spec: Program, programs: Sequence[Program], mesh: Mesh, options: Opt
         return verify_programs(spec, general, options)
     share = 1 / len(programs)
     each = [RankProgram(dataclasses.replace(p, seconds=p.seconds * share), ranks_of) for p in programs]
-    return verify_ranks(spec, each, mesh, options)
+    return verify_each_rank(spec, each, mesh, options)
 
 
 def _general_program(programs: Sequence[Program], mesh: Mesh) -> Program | None:

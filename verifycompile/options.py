@@ -29,6 +29,8 @@ class Options:
     ``per_rank_numbers``: ``fnmatch`` patterns of dotted attribute paths, as ``"layers.*.attention.n_heads"``, that hold
     a number per rank; an empty sequence says that none does, None says nothing.
     ``inner``: backend that compiles what was verified. ``on_unproved``: ``"error"`` or ``"warn"``.
+    ``time_limit``: seconds for everything that follows capture; None: ten times what capture took, at least 120.
+    ``memory_limit``: bytes by which the process may grow meanwhile; None: what it has after capture, at least 4 GiB.
     """
 
     spec: Callable[..., Any] | None = None
@@ -42,6 +44,8 @@ class Options:
     per_rank_numbers: tuple[str, ...] | None = None
     inner: str | Callable[..., Any] = "inductor"
     on_unproved: str = "error"
+    time_limit: float | None = None
+    memory_limit: int | None = None
 
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any] | None) -> Options:
@@ -68,6 +72,7 @@ class Options:
                 raise UsageError("VC310", "option `per_rank_numbers` does not apply: it is about a recovered spec.")
         if values.get("on_unproved", "error") not in ("error", "warn"):
             raise UsageError("VC306", 'option `on_unproved` must be "error" or "warn".')
+        _check_limits(values.get("time_limit"), values.get("memory_limit"))
         return Options(**values)
 
 
@@ -84,6 +89,17 @@ def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
             raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
         result[name] = cast(Placements, checked)
     return result
+
+
+def _check_limits(seconds: object, memory: object) -> None:
+    if seconds is not None and not (_is_number(seconds, float) and 0 < cast(float, seconds) < float("inf")):
+        raise UsageError("VC306", "option `time_limit` must be a number of seconds greater than zero.")
+    if memory is not None and not (_is_number(memory) and cast(int, memory) > 0):
+        raise UsageError("VC306", "option `memory_limit` must be a number of bytes greater than zero.")
+
+
+def _is_number(value: object, *kinds: type) -> bool:
+    return isinstance(value, (int, *kinds)) and not isinstance(value, bool)
 
 
 def _patterns(option: str, value: object) -> tuple[str, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile import bounds
+from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_collectives import UnmergeableError
@@ -40,23 +42,39 @@ from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.value_names import operator_of, value_name
-from verifycompile.verification import finding_of_mismatch, verify_programs
+from verifycompile.verification import finding_of_limit, finding_of_mismatch, verify_programs
+from verifycompile.within_limits import within_limits
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.evaluate import values_on_one_input
 from verifycompile.witness.layout import reduce
 
 Placements = tuple[Placement, ...]
 
+Value = TypeVar("Value")
+
 _TOLERANCE = 1e-6
+_EACH = "the proof of all ranks' programs as one"
+_CURED_BY_NUMBERS = frozenset({"VC102", "VC104", "VC107", "VC108", "VC202", "VC206"})
+"""What may be wrong with a program because it computes with its rank: a rank's own graph has plain numbers there."""
 
 
 def verify_captured(spec: Program, implementation: Program, options: Options) -> Report:
     """The report on a captured model: on one program for all ranks where there is one, else on each rank's."""
+    seconds = spec.seconds + implementation.seconds
+    return within_limits(options, seconds, lambda: _verify_captured(spec, implementation, options))
+
+
+def _verify_captured(spec: Program, implementation: Program, options: Options) -> Report:
     count = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
     question = Question(spec.provenance, implementation.provenance, count)
     report = _verified(spec, implementation, options)
     asked = any(blocker.code == "VC209" for blocker in spec.blockers)
-    doubt = None if report.verdict is Verdict.VERIFIED or asked or spec.doubt is None else spec.doubt()
+    doubt = None if report.verdict is Verdict.VERIFIED or asked else _doubt(spec)
+    if isinstance(doubt, RanOut) and report.verdict is Verdict.UNPROVED:
+        report, doubt = _noted(report, doubt.describe()), None
+    if isinstance(doubt, RanOut):
+        # Not knowing whether there is another spec, no difference from this one says anything.
+        doubt = Blocker(None, "VC209", f"{doubt.describe()}.")
     if doubt is not None:
         # What differs may be the program or the spec that was recovered from it.
         report = verify_programs(dataclasses.replace(spec, blockers=(*spec.blockers, doubt)), implementation, options)
@@ -64,30 +82,59 @@ def verify_captured(spec: Program, implementation: Program, options: Options) ->
     return dataclasses.replace(report, question=question)
 
 
+def _doubt(spec: Program) -> Blocker | RanOut | None:
+    """Why the spec may be another one, where it was recovered."""
+    if spec.doubt is None:
+        return None
+    return bounds.attempt("the search for other readings of the model's numbers", _uninterrupted(spec.doubt))
+
+
+def _uninterrupted(capture: Callable[[], Value]) -> Callable[[], Value]:
+    """``capture`` ended between two traces only: torch's state is not its own while it traces."""
+
+    def captured() -> Value:
+        with bounds.uninterrupted():
+            return capture()
+
+    return captured
+
+
 def _verified(spec: Program, implementation: Program, options: Options) -> Report:
     mesh = implementation.mesh
     if implementation.ranks and mesh is not None:
-        return _verify_each(spec, implementation.ranks, mesh, options)
+        return verify_each_rank(spec, _ranks(implementation.ranks, mesh), mesh, options)
     report = verify_programs(spec, implementation, options)
     if report.verdict is not Verdict.UNPROVED or implementation.each_rank is None or mesh is None:
         return report
+    if not all(finding.code in _CURED_BY_NUMBERS for finding in report.findings):
+        return report
     # What a rank computes of its number need not be linear in it: a rank's own graph has plain numbers.
     try:
-        programs = implementation.each_rank()
+        programs = bounds.attempt("the capture of each rank", _uninterrupted(implementation.each_rank))
     except Exception as error:  # noqa: BLE001 - the report stands, unproved: what fails here can accept nothing
         note = f"the program was not captured as each rank: {type(error).__name__}: {error}"
-        first, *rest = report.findings
-        return dataclasses.replace(report, findings=(dataclasses.replace(first, notes=(*first.notes, note)), *rest))
-    found = _verify_each(spec, programs, mesh, options) if programs else report
+        return _noted(report, note)
+    if isinstance(programs, RanOut):
+        return _noted(report, programs.describe())
+    if not programs:
+        return report
+    ranks = _ranks(programs, mesh)
+    found = bounds.attempt(_EACH, lambda: verify_ranks(spec, ranks, mesh, options))
+    if isinstance(found, RanOut):
+        return _noted(report, found.describe())
     return found if found.verdict is Verdict.VERIFIED else report
 
 
-def _verify_each(spec: Program, programs: Sequence[Program], mesh: Mesh, options: Options) -> Report:
-    ranks = [
+def _noted(report: Report, note: str) -> Report:
+    first, *rest = report.findings
+    return dataclasses.replace(report, findings=(dataclasses.replace(first, notes=(*first.notes, note)), *rest))
+
+
+def _ranks(programs: Sequence[Program], mesh: Mesh) -> list[RankProgram]:
+    return [
         RankProgram(program, _members(program, rank, mesh), same_objects=True)
         for program, rank in zip(programs, mesh.ranks, strict=True)
     ]
-    return verify_ranks(spec, ranks, mesh, options)
 
 
 def _members(program: Program, rank: int, mesh: Mesh) -> Callable[[Any], tuple[int, ...]]:
@@ -98,6 +145,14 @@ def _members(program: Program, rank: int, mesh: Mesh) -> Callable[[Any], tuple[i
         return line_through(rank, program.groups[key], mesh)
 
     return members
+
+
+def verify_each_rank(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, options: Options) -> Report:
+    """``verify_ranks`` within the limits of the verification."""
+    found = bounds.attempt(_EACH, lambda: verify_ranks(spec, ranks, mesh, options))
+    if isinstance(found, RanOut):
+        return _report_of(finding_of_limit(found), spec, ranks, options)
+    return found
 
 
 def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, options: Options) -> Report:
@@ -121,7 +176,8 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
         return verify_programs(spec, blocked, options)
     report = verify_programs(whole_spec, whole, options)
     if report.verdict is Verdict.UNPROVED:
-        report = _in_parts(whole_spec, whole, options) or report
+        found = bounds.attempt("the proof with parts put together", lambda: _in_parts(whole_spec, whole, options))
+        report = _noted(report, found.describe()) if isinstance(found, RanOut) else found or report
     report = on_their_ranks(report, merged, layouts, mesh)
     relations = {
         output.name: describe(output.name, layouts[output.name], mesh)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import resource
-import sys
-import time
 from collections.abc import Collection, Sequence
 
+import torch.fx
+
+from verifycompile import bounds
+from verifycompile.bounds import RanOut
 from verifycompile.certificate import Certificate
 from verifycompile.counterexamples import counterexample_of
 from verifycompile.diagnostics.codes import UNPROVED_CODES
@@ -21,9 +22,14 @@ from verifycompile.program import Blocker, Program
 from verifycompile.reduction.search import find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.rewrites.registry import EXHAUSTED
 from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.within_limits import within_limits
 
 CAUSE_UNCERTAIN = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
+
+_SHARE_OF_PROOF = 0.6
+"""Of the time that is left; the rest is for the search for an input on which the programs differ."""
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
@@ -32,13 +38,20 @@ one of several."""
 
 def verify_programs(spec: Program, implementation: Program, options: Options) -> Report:
     """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are."""
+    return within_limits(options, spec.seconds + implementation.seconds, lambda: _verify(spec, implementation, options))
+
+
+def _verify(spec: Program, implementation: Program, options: Options) -> Report:
     blockers = _distinct((*implementation.blockers, *spec.blockers))
     fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
-    started = time.perf_counter()
-    result = RefinementResult(relations={}, mismatch=None) if fatal else check_refinement(spec, implementation)
-    seconds = time.perf_counter() - started
+    result, ended = RefinementResult(relations={}, mismatch=None), None
+    if not fatal:
+        proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation), _SHARE_OF_PROOF)
+        result, ended = (result, proof) if isinstance(proof, RanOut) else (proof, None)
 
     findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
+    if ended is not None:
+        findings = [finding_of_limit(ended)]
     reported = {(finding.code, finding.message) for finding in findings}
     findings += [
         _finding_of_blocker(blocker) for blocker in blockers if (blocker.code, blocker.message) not in reported
@@ -64,8 +77,6 @@ def verify_programs(spec: Program, implementation: Program, options: Options) ->
             implementation_nodes=result.impl_nodes or len(implementation.graph.graph.nodes),
             spec_capture_seconds=spec.seconds,
             implementation_capture_seconds=implementation.seconds,
-            verification_seconds=seconds,
-            peak_memory=_peak_memory(),
             counts=result.counts,
             stages=result.stages,
         ),
@@ -103,6 +114,13 @@ def finding_of_mismatch(mismatch: Mismatch) -> Finding:
     )
 
 
+def finding_of_limit(ended: RanOut) -> Finding:
+    """What a limit ended before there was an answer."""
+    message, place = ended.describe(), ended.place
+    location = place_of(place) if isinstance(place, torch.fx.Node) else None
+    return Finding(code=EXHAUSTED, severity=Severity.ERROR, message=message, impl_location=location)
+
+
 def _finding_of_blocker(blocker: Blocker) -> Finding:
     return Finding(
         code=blocker.code,
@@ -117,10 +135,12 @@ def _with_witness(finding: Finding, spec: Program, implementation: Program, prov
     if finding.verdict is Verdict.REFUTED:
         return finding
     try:
-        search = find_difference(spec, implementation, proved)
+        search = bounds.attempt("the search for an input", lambda: find_difference(spec, implementation, proved))
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
         note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
         return dataclasses.replace(finding, notes=(*finding.notes, note))
+    if isinstance(search, RanOut):
+        return dataclasses.replace(finding, notes=(*finding.notes, search.describe()))
     notes = (*finding.notes, search.note) if search.note else finding.notes
     witness = search.witness
     if witness is None:
@@ -138,9 +158,3 @@ def _certain(finding: Finding) -> Finding:
     return dataclasses.replace(
         finding, code="VC107", message=message, label="the proof stopped here", notes=(*finding.notes, stopped)
     )
-
-
-def _peak_memory() -> int:
-    """Peak resident memory of this process in bytes: Linux counts it in KiB, macOS in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -12,7 +12,7 @@ from verifycompile.options import Options
 from verifycompile.reduction import reduce_sizes
 from verifycompile.verification import verify_programs
 from verifycompile.witness import Agreement, compare_outputs
-from verifycompile.witness.search import elements
+from verifycompile.witness.cost import elements
 
 TP = mesh(("tp", 8))
 R, S0, S1 = Replicate(), Shard(0), Shard(1)

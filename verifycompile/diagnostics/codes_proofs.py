@@ -79,12 +79,19 @@ CODES = (
         code="VC205",
         title="budget exhausted",
         severity=Severity.ERROR,
-        meaning="The search for a relation of this node reached its limit of time, steps or size before an answer.",
+        meaning=(
+            "The search for a relation of this node, or the verification as a whole, reached its limit of time, "
+            "memory, steps or size before an answer. The message names the stage that was ended and the limit that "
+            "ended it; the notes say what else was tried."
+        ),
         reason="A search that was cut short proves nothing in either direction.",
         example="y = (a + b + c + d) @ (e + f + g + h)      # many equal ways to write one value",
         fix=(
             "Write the step in the same order on both sides, or split it, so that the nodes in between can be related "
-            "one by one. Where the spec differs on purpose, a lemma for the pattern makes the search short."
+            "one by one. Where the spec differs on purpose, a lemma for the pattern makes the search short. The "
+            "options `time_limit` (seconds) and `memory_limit` (bytes) are for everything that follows capture; by "
+            "default they are ten times what capture took, at least 120 seconds, and what the process has in memory "
+            "after capture, at least 4 GiB."
         ),
     ),
     Code(

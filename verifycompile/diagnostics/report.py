@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from torch.distributed.tensor.placement_types import Placement
 
+from verifycompile.bounds import Stage
 from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Counterexample, Finding
 from verifycompile.diagnostics.verdict import Verdict
@@ -20,7 +21,8 @@ from verifycompile.refinement.stages import StageCost
 class Stats:
     """What the verification cost. Seconds are wall-clock; ``peak_memory`` is the process's high-water mark in bytes.
 
-    ``stages``: what reading the graphs, the memo of repeated parts, normal form, e-graph and solver cost.
+    ``verification_seconds``: of all that follows capture. ``attempts``: what was done in this time, in order of the
+    ends. ``stages``: what reading the graphs, the memo of repeated parts, normal form, e-graph and solver cost.
     """
 
     spec_nodes: int = 0
@@ -31,6 +33,7 @@ class Stats:
     peak_memory: int = 0
     counts: NodeCounts = dataclasses.field(default_factory=NodeCounts)
     stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict[str, StageCost])
+    attempts: tuple[Stage, ...] = ()
 
     @property
     def capture_seconds(self) -> float:

@@ -11,6 +11,8 @@ import dataclasses
 import time
 from collections.abc import Generator
 
+from verifycompile import bounds
+
 _STEPS_PER_CLOCK = 64
 """The clock is read that rarely."""
 
@@ -21,19 +23,18 @@ class BudgetExceededError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one node may take (steps, seconds), and all nodes of a verification together (seconds)."""
+    """What one node may take. What all of a verification may take is limited elsewhere, see ``bounds.py``."""
 
     node_steps: int = 200_000
     node_seconds: float = 20.0
-    seconds: float = 300.0
 
 
 class Budget:
-    """What is left. Work that is done between nodes, such as looking for the reason of a failure, is not limited."""
+    """What is left. Work that is done between nodes, such as looking for the reason of a failure, has no budget."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._spent = 0.0
+        self._bounds = bounds.current()
         self._steps = 0
         self._started: float | None = None
 
@@ -43,17 +44,16 @@ class Budget:
         if self._started is not None:  # a node that another one needed
             yield
             return
-        if self._spent > self.limits.seconds:
-            raise BudgetExceededError(f"normal forms of earlier nodes took {self.limits.seconds:g} seconds")
         self._steps, self._started = 0, time.thread_time()
         try:
             yield
         finally:
-            self._spent += time.thread_time() - self._started
             self._started = None
 
     def spend(self) -> None:
-        """One step. Raises BudgetExceededError."""
+        """One step. Raises BudgetExceededError, and LimitReachedError where the verification has reached a limit."""
+        if self._bounds is not None:
+            self._bounds.check()
         if self._started is None:
             return
         self._steps += 1

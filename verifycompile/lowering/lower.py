@@ -15,6 +15,7 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile import bounds
 from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
@@ -132,6 +133,7 @@ class Lowering:
         return node.all_input_nodes if split is None else (split,)
 
     def _lower_node(self, node: torch.fx.Node) -> None:
+        bounds.note_place(node)
         started, before = time.perf_counter(), len(self.pool.lemma_trace)
         self.values[node] = self._checked_value(node)
         self.seconds.append(time.perf_counter() - started)

@@ -12,7 +12,7 @@ from verifycompile.reduction.constants import Number, unexplained
 from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
 from verifycompile.reduction.rewrite import UnreducibleError
 from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
-from verifycompile.witness.search import DEFAULT_MAX_ELEMENTS, elements
+from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 
 UNPROVED = "so this is unproved, not refuted"
 NOT_REFUTED = f"no concrete input was found on which the programs differ, {UNPROVED}"
@@ -41,13 +41,15 @@ def find_difference(
     implementation: Program,
     proved: Collection[str] = (),
     *,
-    max_elements: int = DEFAULT_MAX_ELEMENTS,
+    max_elements: int | None = None,
 ) -> Search:
     """A difference of the programs at their own sizes, or at reduced ones where those are too large to evaluate.
 
     ``proved``: names of the outputs that are proved equal. A difference at reduced sizes has a control: what is proved
     agrees there too, and the programs differ however the numbers in them that may come from sizes are read.
+    ``max_elements``: by default as many as the memory that is left allows.
     """
+    max_elements = most_elements() if max_elements is None else max_elements
     if max(elements(spec), elements(implementation)) <= max_elements:
         witness = find_witness(spec, implementation, max_elements=max_elements)
         return Search(witness, spec, implementation, "" if witness else NOT_REFUTED)

@@ -17,6 +17,8 @@ from fractions import Fraction
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
+from verifycompile import bounds
+from verifycompile.bounds import RanOut
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import difference
 from verifycompile.ir.term import TermPool, View
@@ -46,6 +48,9 @@ from verifycompile.torch_interface.schema import is_mutable
 
 # Each equality costs another lowering of both programs.
 _MAX_EQUALITIES = 32
+
+_SHARE_OF_DIAGNOSIS = 0.5
+"""Of the time that is left."""
 
 # Faults that a missing lemma would explain as well. The others say what the wrong value is, so no lemma is missing.
 _OPEN_QUESTIONS = frozenset({"VC104", "VC107", "VC108"})
@@ -369,7 +374,12 @@ class Checker:
             axis for found in self.placements.values() for axis, item in enumerate(found) if item == Partial("avg")
         )
         self._failed = Diagnosis(self.pool, self.spec, self.implementation, failed, means)
-        return diagnose(self._failed)
+        case, (spec, implementation) = self._failed, failed[0]
+        found = bounds.attempt("the search for a cause", lambda: diagnose(case), _SHARE_OF_DIAGNOSIS)
+        if not isinstance(found, RanOut):
+            return found
+        message, notes = f"no relation for `{spec.name}`", (found.describe(),)
+        return Mismatch("VC107", message, spec.name, spec.node, implementation.node, notes=notes)
 
     def _lower(self, outputs: Sequence[ProgramOutput], implementations: dict[str, ProgramOutput]) -> None:
         if self.parts is not None:

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import itertools
 
+from verifycompile import bounds
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import ONE, Scalar, divide, show
@@ -70,6 +71,7 @@ class Found:
 
 def classify(pool: TermPool, spec: View, implementation: View, mesh: Mesh | None) -> Found:
     """Compare by normal form. Shapes of the values may differ (flattened or not)."""
+    bounds.check()
     whole = _compare(pool, spec, implementation, mesh)
     if whole is not None:
         return whole

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from verifycompile import bounds
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.term import CONSTANT, UNIT, Term, View
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma, Pattern
@@ -109,6 +110,7 @@ def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
     count_nodes = graph.parse_program("(print-size)")
     matches: dict[str, int] = {}
     for rounds in range(1, _MAX_ROUNDS + 1):
+        bounds.check()
         (output,) = graph.run_program(*step)
         report = output.report
         for rule, count in report.num_matches_per_rule.items():

@@ -10,6 +10,7 @@ import torch.fx
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.value_names import value_name
+from verifycompile.witness.cost import elements, most_elements
 from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs, tangent_inputs, tensor_inputs, with_traced_strides
@@ -19,7 +20,9 @@ from verifycompile.witness.interpreter import Interpreter
 def values_on_one_input(
     spec: Program, implementation: Program, spec_nodes: Sequence[torch.fx.Node], nodes: Sequence[torch.fx.Node]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Both programs are those of a single device. Raises ``EvaluationError``."""
+    """Both programs are those of a single device. Raises ``EvaluationError``, as for programs of too many elements."""
+    if max(elements(spec), elements(implementation)) > most_elements():
+        raise EvaluationError("the programs have more elements than are evaluated")
     with real_tensors():
         inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
         return _values(spec, inputs, spec_nodes), _values(implementation, inputs, nodes)

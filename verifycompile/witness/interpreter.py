@@ -14,6 +14,7 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile import bounds
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import (
     argument_names,
@@ -90,6 +91,7 @@ class Interpreter:
         return self._values[wanted]
 
     def _evaluate(self, node: torch.fx.Node) -> RankValues:
+        bounds.check()
         if node.op == "get_attr":
             return [self._constant(node)] * self.ranks
         if node.op != "call_function":

@@ -9,8 +9,9 @@ import torch
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import Mesh, Program
-from verifycompile.torch_interface.evaluation import is_view, real_tensors, size_hint
+from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.witness.comparison import Agreement, OutputComparison
+from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs
@@ -19,9 +20,6 @@ from verifycompile.witness.placed import describe_placements
 from verifycompile.witness.premise import premise_of
 from verifycompile.witness.side_by_side import compare_programs
 
-DEFAULT_MAX_ELEMENTS = 50_000_000
-_ELEMENTS_OF_A_CALL = 128
-"""Calling an operator takes the time of about so many elements, however small its result is."""
 _ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
     (Distribution.NORMAL, None),
     (Distribution.POSITIVE, None),
@@ -108,9 +106,9 @@ def find_witness(
     ``output``: the one to be shown where it is among those that differ. ``simplify``: whether to look for inputs of
     fewer and smaller numbers.
     """
-    if max(elements(spec), elements(implementation)) > max_elements:
-        return None
     cost = max(elements(spec), elements(implementation))
+    if cost > min(max_elements, most_elements()):
+        return None
     edges = tuple(attempt for attempt in _EDGES if applies(spec, attempt[0]))
     again = _AGAIN if cost <= _CHEAP else ()
     first = tuple((*attempt, 0) for attempt in _ATTEMPTS)
@@ -141,28 +139,6 @@ def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> di
     with real_tensors():
         inputs = draw(spec, implementation, seed, Distribution.NORMAL, None)
         return dict(compare_programs(spec, implementation, inputs, seed).outputs)
-
-
-def elements(program: Program) -> int:
-    """What an evaluation costs: the number of elements of all values on all ranks, small values rounded up.
-
-    A view of another value costs no more than the call.
-    """
-    ranks = len(program.mesh.ranks) if program.mesh is not None else 1
-    nodes = program.graph.graph.nodes
-    sizes = [0 if is_view(node.target) else _elements_of(node.meta.get("val")) for node in nodes]
-    return ranks * sum(max(size, _ELEMENTS_OF_A_CALL) for size in sizes)
-
-
-def _elements_of(value: object) -> int:
-    if isinstance(value, (list, tuple)):
-        return sum(_elements_of(item) for item in value)
-    if not isinstance(value, torch.Tensor):
-        return 0
-    count = 1
-    for dim in value.shape:
-        count *= size_hint(dim, {}) or 1
-    return count
 
 
 def _witness(found: Found, implementation: Program, *, seed: int, premise: str) -> Witness:

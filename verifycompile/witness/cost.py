@@ -1,0 +1,44 @@
+"""What the evaluation of a program costs, and how much is allowed."""
+
+from __future__ import annotations
+
+import torch
+
+from verifycompile import bounds
+from verifycompile.program import Program
+from verifycompile.torch_interface.evaluation import is_view, size_hint
+
+DEFAULT_MAX_ELEMENTS = 50_000_000
+_ELEMENTS_OF_A_CALL = 128
+"""Calling an operator takes the time of about so many elements, however small its result is."""
+_BYTES_OF_AN_ELEMENT = 32
+"""A comparison holds the values of both programs in double precision, those of the spec three times."""
+
+
+def most_elements() -> int:
+    """How many elements an evaluation may have in the memory that is left."""
+    return min(
+        DEFAULT_MAX_ELEMENTS, bounds.memory_left(_BYTES_OF_AN_ELEMENT * DEFAULT_MAX_ELEMENTS) // _BYTES_OF_AN_ELEMENT
+    )
+
+
+def elements(program: Program) -> int:
+    """What an evaluation costs: the number of elements of all values on all ranks, small values rounded up.
+
+    A view of another value costs no more than the call.
+    """
+    ranks = len(program.mesh.ranks) if program.mesh is not None else 1
+    nodes = program.graph.graph.nodes
+    sizes = [0 if is_view(node.target) else _elements_of(node.meta.get("val")) for node in nodes]
+    return ranks * sum(max(size, _ELEMENTS_OF_A_CALL) for size in sizes)
+
+
+def _elements_of(value: object) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(_elements_of(item) for item in value)
+    if not isinstance(value, torch.Tensor):
+        return 0
+    count = 1
+    for dim in value.shape:
+        count *= size_hint(dim, {}) or 1
+    return count
