@@ -11,7 +11,13 @@ import difflib
 import textwrap
 from collections.abc import Iterable, Mapping
 
-from verifycompile.diagnostics import codes_boundary, codes_programs, codes_proofs, codes_usage
+from verifycompile.diagnostics import (
+    codes_boundary,
+    codes_own_part,
+    codes_programs,
+    codes_proofs,
+    codes_usage,
+)
 from verifycompile.diagnostics.code import Code
 
 
@@ -25,7 +31,13 @@ def _registry(codes: Iterable[Code]) -> Mapping[str, Code]:
 
 
 CODES: Mapping[str, Code] = _registry(
-    (*codes_programs.CODES, *codes_boundary.CODES, *codes_proofs.CODES, *codes_usage.CODES)
+    (
+        *codes_programs.CODES,
+        *codes_boundary.CODES,
+        *codes_own_part.CODES,
+        *codes_proofs.CODES,
+        *codes_usage.CODES,
+    )
 )
 """Every diagnostic code, in ascending order."""
 

@@ -20,11 +20,13 @@ from verifycompile.ir.term import View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker, ProgramOutput
 from verifycompile.refinement.classify import Found, Kind, classify
+from verifycompile.refinement.own_part import MEAN_OF_OWN, PIECES, fault_of_operator
 from verifycompile.refinement.placement import describe, infer
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, ordered_ancestors, producer
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.rewrites.loss import ignored_by_mean
+from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
 
 
@@ -54,6 +56,7 @@ class _Cause:
         self.mesh = self.relations.mesh
         self.spec_output, self.impl_output = case.failed[0]
         self.inputs = names_of_inputs(self.spec.program)
+        self.impl_inputs = names_of_inputs(self.implementation.program)
 
     def name(self, node: torch.fx.Node) -> str:
         """What a value of the spec is called in its source."""
@@ -143,6 +146,9 @@ class _Cause:
             return self._from_blocker(self.spec.blockers[root], root, None)
         twin = self.relations.counterpart(root)
         if twin is None:
+            own = self._of_own_part(root)
+            if own is not None:
+                return own
             return self._blocked(self.implementation, [output.node for _, output in self.failed])
         if twin in self.implementation.blockers:
             return self._from_blocker(self.implementation.blockers[twin], root, twin)
@@ -154,6 +160,9 @@ class _Cause:
     def _operand_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch:
         """Compare the operands of both nodes one by one; if all agree, the fault is in how they fit together."""
         pairs = list(zip(root.all_input_nodes, twin.all_input_nodes, strict=False))
+        own_mean = self._own_mean(root, twin, pairs)
+        if own_mean is not None:
+            return own_mean
         for spec_operand, impl_operand in pairs:
             found = self._classify(spec_operand, impl_operand)
             if found is None or found.whole:
@@ -164,22 +173,73 @@ class _Cause:
                     return blocked
             return self._fault(found, root, twin, spec_operand, impl_operand)
         found = self._classify(root, twin) or Found(Kind.DIFFERENT)
-        ignored = ignored_by_mean(root.target, root.args)
-        if found.kind is Kind.DIFFERENT and ignored is not None and self._same_rows(pairs):
-            message = (
-                f"{operator_name(root)} is the mean over a rank's own targets other than {ignored}; ranks may have "
-                "different numbers of them. Divide the sum by the number on all ranks"
-            )
-            return self._at("VC103", message, _Site(root, twin, self.name(root)), found)
+        own = self._own_part_fault(root, twin)
+        if own is not None:
+            return own
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
             message = f"the operands of {operator_name(root)} are sharded in ways that do not fit together"
             return self._at("VC104", message, _Site(root, twin, self.name(root)), found)
         return self._fault(found, root, twin, root, twin)
 
-    def _same_rows(self, pairs: Sequence[tuple[torch.fx.Node, torch.fx.Node]]) -> bool:
-        """Whether a rank holds the same rows of all operands."""
-        layouts = [self._classify(*pair) for pair in pairs]
-        return len({None if found is None else found.placements for found in layouts}) == 1
+    def _own_mean(
+        self, root: torch.fx.Node, twin: torch.fx.Node, pairs: Sequence[tuple[torch.fx.Node, torch.fx.Node]]
+    ) -> Mismatch | None:
+        """A rank's own sum, divided by a number that is a sum over its own elements too."""
+        related = [self._classify(*pair) for pair in pairs]
+        if root.target is not torch.ops.aten.div.Tensor or len(related) != 2:
+            return None
+        sums = {None if found is None or found.kind is not Kind.PARTIAL else found.axes for found in related}
+        found = related[0]
+        if len(sums) != 1 or None in sums or found is None:
+            return None
+        over, (total, count) = self._axes(found.axes), (self.name(operand) for operand, _ in pairs)
+        message = f"`{total}` and `{count}` are a rank's own sums over {over}: their quotient is no mean of the whole"
+        quotient = self._classify(root, twin) or Found(Kind.DIFFERENT)
+        return self._at(MEAN_OF_OWN, message, _Site(root, twin, self.name(root)), quotient)
+
+    def _of_own_part(self, root: torch.fx.Node) -> Mismatch | None:
+        """The same operator on the same operands, on another line than the spec's."""
+        for node in self.relations.impl_order:
+            if node.target == root.target and len(node.all_input_nodes) == len(root.all_input_nodes):
+                pairs = list(zip(root.all_input_nodes, node.all_input_nodes, strict=True))
+                own = self._own_mean(root, node, pairs) or self._own_part_fault(root, node)
+                if own is not None:
+                    return own
+        return None
+
+    def _own_part_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch | None:
+        """An operator that needs all of a dimension, on operands of which each rank holds a part along it."""
+        pairs = list(zip(root.all_input_nodes, twin.all_input_nodes, strict=False))
+        related = [self._classify(*pair) for pair in pairs]
+        if self.mesh is None or any(found is None or not found.whole for found in related):
+            return None
+        names = [axis.name for axis in self.mesh.axes]
+        layouts = [None if found is None else found.placements for found in related]
+        fault = fault_of_operator(twin, layouts, names, ignored_by_mean(root.target, root.args))
+        if fault is None:
+            return None
+        found = self._classify(root, twin) or Found(Kind.DIFFERENT)
+        mismatch = self._at(*fault, _Site(root, twin, self.name(root)), found)
+        cut = self._own_piece(twin) if fault[0] == PIECES else None
+        if cut is None:
+            return mismatch
+        label = f"each rank takes one piece of the fused `{value_name(cut.all_input_nodes[0], self.impl_inputs)}` here"
+        return dataclasses.replace(
+            mismatch, impl_node=cut, impl_label=label, origin_node=twin, origin_label=mismatch.message
+        )
+
+    def _own_piece(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """The first operator before ``node`` that takes a rank's own piece of what all ranks hold."""
+        view = self.implementation.view
+        for earlier in ordered_ancestors(self.implementation, [node]):
+            value, operands = view(earlier), earlier.all_input_nodes
+            if earlier.op != "call_function" or value is None or not operands or not is_view(earlier.target):
+                continue
+            source = view(operands[0])
+            axes = range(0 if self.mesh is None else len(self.mesh.axes))
+            if source is not None and any(value.uses(axis) and not source.uses(axis) for axis in axes):
+                return earlier
+        return None
 
     def _fault(
         self,
@@ -202,9 +262,20 @@ class _Cause:
             return self._at("VC104", f"`{operand}` holds another part of the tensor than this rank's", site, found)
         other = self._other_value(impl_operand)
         if other is not None:
-            message = f"`{operand}` is expected here, the implementation uses `{other}`"
-            return self._at("VC108", message, site, found)
+            return self._other_fault(found, site, spec_operand, other)
         return self._at("VC107", f"no relation for `{operand}`", site, found)
+
+    def _other_fault(
+        self, found: Found, site: _Site, expected: torch.fx.Node, other: torch.fx.Node
+    ) -> Mismatch:
+        wanted, used = _looked_at(expected), _looked_at(other)
+        turns = self.relations.turns(wanted, used)
+        if turns is not None:
+            value, (turn, other_turn) = self.name(wanted), turns
+            text = f"`{value}` of turn {other_turn + 1} is used, where that of turn {turn + 1} is expected"
+            return self._at("VC119", text, site, found)
+        message = f"`{site.value}` is expected here, the implementation uses `{self.name(other)}`"
+        return self._at("VC108", message, site, found)
 
     def _partial_fault(self, found: Found, site: _Site, operator: str, impl_operand: torch.fx.Node) -> Mismatch:
         axes = self._axes(found.axes)
@@ -225,11 +296,11 @@ class _Cause:
             return None
         return classify(self.pool, left, right, self.mesh)
 
-    def _other_value(self, node: torch.fx.Node) -> str | None:
-        """The spec's name of the value that the implementation uses, where it is one of the spec's."""
+    def _other_value(self, node: torch.fx.Node) -> torch.fx.Node | None:
+        """The spec's node of the value that the implementation uses, where it is one of the spec's."""
         view = _value(self.implementation, node)
         related = None if view is None else self.relations.of_implementation(view)
-        return None if related is None else self.name(related[0])
+        return None if related is None else related[0]
 
     def _is_other_axis(self, found: Found) -> bool:
         axes = () if self.mesh is None else enumerate(self.mesh.axes)
@@ -344,6 +415,13 @@ def _value(lowering: Lowering, node: torch.fx.Node) -> View | None:
     if view is None and isinstance(value, tuple) and value and isinstance(value[0], View):
         return value[0]
     return view
+
+
+def _looked_at(node: torch.fx.Node) -> torch.fx.Node:
+    """What a view, or a view of a view, looks at."""
+    while node.op == "call_function" and is_view(node.target):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def operator_name(node: torch.fx.Node) -> str:

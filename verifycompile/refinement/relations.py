@@ -161,6 +161,14 @@ class NodeRelations:
         index = self._spec_by_origin[key].index(node)
         return same_impl[min(index, len(same_impl) - 1)]
 
+    def turns(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[int, int] | None:
+        """The turns in which one line of the spec, a loop's, made both values; None where two lines did."""
+        key = _origin_key(node)
+        if node is other or key[1] is None or key != _origin_key(other):
+            return None
+        made = self._spec_by_origin[key]
+        return made.index(node), made.index(other)
+
     def is_repeated(self, node: torch.fx.Node) -> bool:
         """Whether the line that made ``node`` ran more often in the implementation than in the spec."""
         key = _origin_key(node)
