@@ -85,6 +85,9 @@ class PlainRead:
     line: tuple[str, int] | None = None
 
 
+_OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "__dict__"})
+"""Attributes that hold what a module is made of: its parameters, modules and hooks are no numbers of the model."""
+
 _OF_CLASS = re.compile(r"dict\(type\((?P<owner>.*?)\)\.(?:__mro__\[\d+\]\.)?__dict__\)\['(?P<name>\w+)'\](?P<rest>.*)")
 
 
@@ -124,9 +127,12 @@ def _plain_read(
 ) -> PlainRead | None:
     values = [path.root(length).value(frame) for length in range(len(path.steps) + 1)]
     value = values[-1]
-    if not is_plain(value) or value is None or any(_is_no_model(item) for item in values):
+    has_length = type(value) in (list, dict)
+    if not (is_plain(value) or has_length) or value is None or any(_is_no_model(item) for item in values):
         return None
     holders = [position for position, item in enumerate(values) if isinstance(item, nn.Module)]
+    if has_length:
+        return _length_read(path, values, holders, original, names)
     if not holders:
         if path.scope == "L" and path.variable in _arguments(frame):
             return None  # it was passed to the call, by the user
@@ -134,7 +140,27 @@ def _plain_read(
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
     if steps[0][1] == "training":
         return None
-    return PlainRead(dotted(names.get(id(owner), ""), steps), value, Place(owner, steps))
+    name, place = dotted(names.get(id(owner), ""), steps), Place(owner, steps)
+    return PlainRead(name, value, place if _may_be_put(place) else None)
+
+
+def _length_read(
+    path: SourcePath,
+    values: Sequence[Any],
+    holders: Sequence[int],
+    original: Callable[[nn.Module], nn.Module],
+    names: Mapping[int, str],
+) -> PlainRead | None:
+    """How long a list or mapping of a module is; None where it was as long when the module was constructed."""
+    if not holders or holders[-1] == len(path.steps):
+        return None
+    owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
+    if steps[0][1] in _OF_EVERY_MODULE:
+        return None
+    record, length = Place(owner, steps).at_construction(), len(values[-1])
+    if record is not None and record.length_at(steps[1:]) == length:
+        return None
+    return PlainRead(f"len({dotted(names.get(id(owner), ''), steps)})", length, None)
 
 
 def _name_of_free(path: SourcePath, values: Sequence[object]) -> str:
@@ -215,12 +241,40 @@ def _with(held: Any, steps: Steps, value: object) -> Any:
         items = list(cast("tuple[Any, ...]", held))
         items[cast(int, step)] = _with(items[cast(int, step)], rest, value)
         return type(cast(Any, held))(*items) if hasattr(cast(Any, held), "_fields") else tuple(items)
+    if isinstance(held, types.CellType):
+        return types.CellType(_with(held.cell_contents, rest, value))
+    if isinstance(held, types.FunctionType):
+        return _with_part(held, str(step), _with(getattr(held, str(step)), rest, value))
     changed = copy.copy(held)
     if kind == "[]":
         changed[step] = _with(held[step], rest, value)
     else:
         changed.__dict__[str(step)] = _with(getattr(held, str(step)), rest, value)
     return changed
+
+
+def _with_part(function: types.FunctionType, name: str, value: Any) -> types.FunctionType:
+    """A function of its own: copies of functions are the functions themselves."""
+    closure = value if name == "__closure__" else function.__closure__
+    changed = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, closure
+    )
+    changed.__kwdefaults__, changed.__qualname__ = function.__kwdefaults__, function.__qualname__
+    changed.__dict__.update(function.__dict__)
+    if name != "__closure__":
+        setattr(changed, name, value)
+    return changed
+
+
+def _may_be_put(place: Place) -> bool:
+    """Whether a copy of the owner can hold another value there without a change to what the user's objects hold."""
+    mark = object()
+    try:
+        changed = _with(getattr(place.owner, str(place.steps[0][1])), place.steps[1:], mark)
+    except Exception:  # noqa: BLE001 - the user's own objects decide how they are copied
+        return False
+    found = types.SimpleNamespace(**{str(place.steps[0][1]): changed})
+    return Place(cast(nn.Module, found), place.steps).now() is mark and place.now() is not mark
 
 
 def shown(value: object) -> str:

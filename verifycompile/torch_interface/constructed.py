@@ -27,9 +27,13 @@ Step = tuple[str, str | int]
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """A list, a mapping or a plain object as it was: what it held, by the step that leads there."""
+    """A list, a mapping or a plain object as it was: what it held, by the step that leads there.
+
+    ``length``: of a list, a tuple or a mapping, of how many items, those included that are not kept here.
+    """
 
     items: Mapping[Step, object]
+    length: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,15 @@ class Recorded:
 
     def at(self, steps: Sequence[Step]) -> object:
         """The plain value at the end of ``steps``; ``MISSING`` where none was recorded."""
+        found = self._found(steps)
+        return MISSING if isinstance(found, Contents) else found
+
+    def length_at(self, steps: Sequence[Step]) -> int | None:
+        """The length of the list or mapping at the end of ``steps``; None where none was recorded."""
+        found = self._found(steps)
+        return found.length if isinstance(found, Contents) else None
+
+    def _found(self, steps: Sequence[Step]) -> object:
         found = self.value
         for step in steps:
             if isinstance(found, Contents):
@@ -49,7 +62,7 @@ class Recorded:
                 found = cast("tuple[object, ...]", found)[step[1]]
             else:
                 return MISSING
-        return MISSING if isinstance(found, Contents) else found
+        return found
 
 
 class _Missing:
@@ -206,7 +219,8 @@ def _snapshot(value: object, depth: int) -> object:
     if len(items) > _LONG:
         return MISSING
     snapshots = {step: _snapshot(item, depth - 1) for step, item in items.items()}
-    return Contents({step: item for step, item in snapshots.items() if item is not MISSING})
+    length = len(cast(Any, value)) if isinstance(value, list | tuple | dict) else None
+    return Contents({step: item for step, item in snapshots.items() if item is not MISSING}, length)
 
 
 def _deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
