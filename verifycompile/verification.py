@@ -135,7 +135,10 @@ def _with_witness(finding: Finding, spec: Program, implementation: Program, prov
     if finding.verdict is Verdict.REFUTED:
         return finding
     try:
-        search = bounds.attempt("the search for an input", lambda: find_difference(spec, implementation, proved))
+        search = bounds.attempt(
+            "the search for an input",
+            lambda: find_difference(spec, implementation, proved, output=finding.output),
+        )
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
         note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
         return dataclasses.replace(finding, notes=(*finding.notes, note))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from tests.reduction.test_reduce import MLP, MLP_LAYOUTS, MLP_LOCAL, mlp, pair, reduced
+from verifycompile.diagnostics.describe import counterexample_lines
 from verifycompile.options import Options
 from verifycompile.reduction.search import find_difference
 from verifycompile.verification import verify_programs
@@ -45,6 +46,22 @@ def test_what_is_proved_equal_agrees_at_the_reduced_sizes():
         f"the programs are too large to evaluate; that they differ at reduced sizes {SIZES} may come from the "
         "reduction: `output.0` is proved equal, and differs at the reduced sizes; so this is unproved, not refuted"
     )
+
+
+def test_numbers_are_shown_at_reduced_sizes_where_many_evaluations_would_take_long():
+    """The difference itself is that of the programs' own sizes."""
+    whole = {"x": (512, 256), "w1": (256, 1024), "w2": (1024, 256)}
+    local = {"x": (512, 256), "w1": (256, 128), "w2": (128, 256)}
+    spec, _, wrong = pair(mlp, lambda x, a, b: reduced(mlp(x, a, b)), mlp, whole, local, MLP_LAYOUTS)
+    report = verify_programs(spec, wrong, Options())
+    sizes = "(1024 -> 16, 512 -> 2, 256 -> 2, 128 -> 2)"
+    assert report.findings[0].notes == (
+        f"the programs differ at their own sizes; the numbers shown are those at reduced sizes {sizes}",
+    )
+    found = report.counterexample
+    assert found is not None
+    inputs = ["x = [[1, 0], [0, 0]]", "w1[0, 0] = 1", "w2[0, 0] = 1", "everything else is 0"]
+    assert counterexample_lines(found)[1:] == inputs
 
 
 LARGE = {"x": (65536, 4096)}

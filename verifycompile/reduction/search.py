@@ -19,6 +19,8 @@ NOT_REFUTED = f"no concrete input was found on which the programs differ, {UNPRO
 TOO_LARGE = "the programs are too large to evaluate"
 _MOST_NAMED = 8
 _SMALLEST = 2
+_CHEAP = 1_000_000
+"""Elements of an evaluation up to which it can be repeated often enough to make a difference small."""
 _MOST_READINGS = 32
 
 
@@ -41,23 +43,24 @@ def find_difference(
     implementation: Program,
     proved: Collection[str] = (),
     *,
+    output: str = "",
     max_elements: int | None = None,
 ) -> Search:
     """A difference of the programs at their own sizes, or at reduced ones where those are too large to evaluate.
 
-    ``proved``: names of the outputs that are proved equal. A difference at reduced sizes has a control: what is proved
-    agrees there too, and the programs differ however the numbers in them that may come from sizes are read.
-    ``max_elements``: by default as many as the memory that is left allows.
+    ``proved``: names of the outputs that are proved equal. ``output``: the one to be shown where it differs. A
+    difference at reduced sizes has a control: what is proved agrees there too, and the programs differ however the
+    numbers in them that may come from sizes are read. ``max_elements``: by default as many as the memory that is left
+    allows.
     """
     max_elements = most_elements() if max_elements is None else max_elements
     if max(elements(spec), elements(implementation)) <= max_elements:
-        witness = find_witness(spec, implementation, max_elements=max_elements)
-        return Search(witness, spec, implementation, "" if witness else NOT_REFUTED)
+        return _at_own_sizes(spec, implementation, output, max_elements)
     reduced = evaluable(spec, implementation, max_elements)
     if reduced is None:
         return Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
     sizes = described_sizes(reduced)
-    witness = find_witness(reduced.spec, reduced.implementation, max_elements=max_elements)
+    witness = find_witness(reduced.spec, reduced.implementation, max_elements=max_elements, output=output)
     if witness is None:
         note = f"{TOO_LARGE}; at reduced sizes ({sizes}) {NOT_REFUTED}"
         return Search(None, reduced.spec, reduced.implementation, note)
@@ -79,6 +82,26 @@ def programs_to_evaluate(
         return spec, implementation
     reduced = evaluable(spec, implementation, max_elements)
     return None if reduced is None else (reduced.spec, reduced.implementation)
+
+
+def _at_own_sizes(spec: Program, implementation: Program, output: str, max_elements: int) -> Search:
+    """Of programs that can be evaluated. Where many evaluations would take long, it is shown at reduced sizes."""
+    is_cheap = max(elements(spec), elements(implementation)) <= _CHEAP
+    witness = find_witness(spec, implementation, max_elements=max_elements, output=output, simplify=is_cheap)
+    if witness is None:
+        return Search(None, spec, implementation, NOT_REFUTED)
+    if is_cheap:
+        return Search(witness, spec, implementation)
+    reduced = evaluable(spec, implementation, _CHEAP)
+    shown = None
+    if reduced is not None:
+        shown = find_witness(reduced.spec, reduced.implementation, output=witness.output)
+    if reduced is None or shown is None or shown.output != witness.output:
+        witness = find_witness(spec, implementation, max_elements=max_elements, output=witness.output)
+        return Search(witness, spec, implementation)
+    sizes = described_sizes(reduced)
+    note = f"the programs differ at their own sizes; the numbers shown are those at reduced sizes ({sizes})"
+    return Search(shown, reduced.spec, reduced.implementation, note)
 
 
 def described_sizes(reduced: Reduced) -> str:

@@ -125,7 +125,8 @@ class _Script:
     def _about(self) -> str:
         ranks = ", ".join(f"{name}={size}" for name, size in self.axes.items())
         runs = f"what each rank of the mesh ({ranks}) runs" if self.mesh is not None else _TOGETHER
-        return "\n".join(f"# {line}" for line in textwrap.wrap(_ABOUT.replace("RUNS", runs), 118))
+        about = _ABOUT.format(runs=runs, communicate="" if self.mesh is None else _COMMUNICATE)
+        return "\n".join(f"# {line}" for line in textwrap.wrap(about, 118))
 
     def _settings(self, placements: Mapping[str, tuple[Placement, ...]], spec_inputs: Sequence[str]) -> str:
         candidates = self.shown.candidates if self.mesh is not None else [(Replicate(),)]
@@ -196,7 +197,7 @@ def _assignment(name: str, value: torch.Tensor) -> list[str]:
     """Statements that make ``value``: zeros with a few other elements, or all of them."""
     places = value.nonzero().tolist() if value.numel() else []
     whole = literal(value)
-    if not places or value.dim() == 0 or len(places) > _LISTED_NUMBERS or whole.startswith("torch.full"):
+    if not places or value.dim() == 0 or len(places) > _LISTED_NUMBERS or not whole.startswith("torch.tensor"):
         return [f"{name} = {whole}"]
     dtype = str(value.dtype)
     zeros = f"{name} = torch.zeros({list(value.shape)}, dtype={dtype})"
@@ -232,15 +233,15 @@ def _module_text(module: ModuleType) -> str:
     return f"# {title}\n" + inspect.getsource(module).split(_CUT, 1)[1]
 
 
-_TOGETHER = "what all ranks run, as one program in which collectives are the sums and concatenations that they compute"
+_TOGETHER = "what all ranks run, put together: collectives are the sums and concatenations that they compute"
+_COMMUNICATE = 'ranks communicate by `me.all_reduce(value, "sum", "tp")` and the like. '
 
 _ABOUT = (
     "`python FILE` fails as long as the programs differ on this input, and says so once they agree. It needs torch "
-    "alone. `spec` is the single-device program and `implementation` RUNS, as torch captured them; everything is "
+    "alone. `spec` is the single-device program and `implementation` is {runs}, as torch captured them. Everything is "
     "computed in float64 on the CPU, and only what the output depends on is here. Above the lines stand the source "
     "lines that they come from. Mend `implementation` as you mean to mend the source, and run this again; "
-    'ranks communicate by `me.all_reduce(value, "sum", "tp")` and the like. '
-    "Then verify the mended source: this is one input."
+    "{communicate}Then verify the mended source: this is one input."
 )
 
 _IMPORTS = """

@@ -262,7 +262,12 @@ def literal(tensor: torch.Tensor) -> str:
     shape, dtype = list(value.shape), str(value.dtype)
     if value.numel() and bool((value == value.flatten()[0]).all()):
         element = value.flatten()[0].item()
-        return f"torch.full({shape}, {_plain(element)}, dtype={dtype})"
+        made = "zeros" if element == 0 else "ones" if element == 1 else ""
+        return (
+            f"torch.{made}({shape}, dtype={dtype})"
+            if made
+            else f"torch.full({shape}, {_plain(element)}, dtype={dtype})"
+        )
     values = str(_spelled(value.tolist())).replace("'", "")
     return f"torch.tensor({values}, dtype={dtype}).reshape({shape})"
 

@@ -17,16 +17,16 @@ def describe_placements(placements: Sequence[Placement], mesh: Mesh) -> str:
     An axis that was cut into parts is one axis where all parts are placed alike, which is the same layout.
     """
     parts = [(axis.part_of or axis.name, axis, item) for axis, item in zip(mesh.axes, placements, strict=True)]
-    texts: list[str] = []
+    texts: list[tuple[str, str]] = []
     for name, group in itertools.groupby(parts, key=lambda part: part[0]):
         found = list(group)
         if len({_text(item) for _, _, item in found}) == 1:
-            texts.append(f"{_text(found[0][2])} over {name}")
+            texts.append((_text(found[0][2]), name))
             continue
-        ranks = [axis.size for _, axis, _ in found]
-        shape = " x ".join(str(size) for size in ranks)
-        texts.append(f"{', '.join(_text(item) for _, _, item in found)} over {name} as {shape} ranks")
-    return ", ".join(texts)
+        shape = " x ".join(str(axis.size) for _, axis, _ in found)
+        texts.append((", ".join(_text(item) for _, _, item in found), f"{name} as {shape} ranks"))
+    together = itertools.groupby(texts, key=lambda text: text[0])
+    return ", ".join(f"{placed} over {' and '.join(name for _, name in names)}" for placed, names in together)
 
 
 def _text(placement: Placement) -> str:
