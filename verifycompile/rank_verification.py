@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from verifycompile.capture.merged_ranks import (
     with_outputs,
 )
 from verifycompile.capture.rank_schedule import OrderError, RankGraph, schedule
+from verifycompile.cause.rank_graphs import RankGraphs
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, Stats
@@ -166,15 +168,14 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     if misread is not None:
         return _report_of(finding_of_mismatch(misread), spec, ranks, options)
     try:
-        merged = merge_ranks(spec, ranks, mesh)
-        layouts = find_layouts(spec, merged, mesh)
-        whole_spec, whole = with_outputs(merged, spec, layouts, mesh)
+        whole_spec, whole, layouts = _together(spec, ranks, mesh)
     except OrderError as error:
         return _order_report(error, spec, ranks, options)
     except UnmergeableError as error:
         blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
-    report = verify_programs(whole_spec, whole, options)
+    changeable = functools.partial(RankGraphs, ranks, mesh, lambda entries: _together(spec, entries, mesh)[:2])
+    report = verify_programs(whole_spec, whole, options, changeable)
     if report.verdict is Verdict.UNPROVED:
         found = bounds.attempt("the proof with parts put together", lambda: _in_parts(whole_spec, whole, options))
         report = _noted(report, found.describe()) if isinstance(found, RanOut) else found or report
@@ -186,6 +187,15 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     }
     other = {name: text for name, text in report.relations.items() if name not in layouts and ON_RANK not in name}
     return dataclasses.replace(report, relations={**other, **relations})
+
+
+def _together(
+    spec: Program, ranks: Sequence[RankProgram], mesh: Mesh
+) -> tuple[Program, Program, dict[str, Placements]]:
+    """Spec and ranks as two programs of one device, and how the ranks hold the outputs."""
+    merged = merge_ranks(spec, ranks, mesh)
+    layouts = find_layouts(spec, merged, mesh)
+    return (*with_outputs(merged, spec, layouts, mesh), layouts)
 
 
 def _in_parts(spec: Program, whole: Program, options: Options) -> Report | None:

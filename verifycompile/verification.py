@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import functools
+import time
+from collections.abc import Callable, Collection, Sequence
 
 import torch.fx
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
+from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate import Certificate
 from verifycompile.counterexamples import counterexample_of
 from verifycompile.diagnostics.codes import UNPROVED_CODES
@@ -31,23 +34,36 @@ CAUSE_UNCERTAIN = "that the programs differ is certain; that this line is the ca
 _SHARE_OF_PROOF = 0.6
 """Of the time that is left; the rest is for the search for an input on which the programs differ."""
 
+_SECONDS_FOR_CAUSES = 6.0
+_PROOFS_FOR_CAUSES = 6
+"""The search for causes may take so many seconds, or as long as so many proofs of the program."""
+
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
 one of several."""
 
 
-def verify_programs(spec: Program, implementation: Program, options: Options) -> Report:
-    """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are."""
-    return within_limits(options, spec.seconds + implementation.seconds, lambda: _verify(spec, implementation, options))
+def verify_programs(
+    spec: Program, implementation: Program, options: Options, changeable: Callable[[], Subject] | None = None
+) -> Report:
+    """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are.
+
+    ``changeable``: what can be changed in search of the cause, where that is not the graph of ``implementation``.
+    """
+    changed = changeable or functools.partial(OneGraph, spec, implementation)
+    seconds = spec.seconds + implementation.seconds
+    return within_limits(options, seconds, lambda: _verify(spec, implementation, options, changed))
 
 
-def _verify(spec: Program, implementation: Program, options: Options) -> Report:
+def _verify(spec: Program, implementation: Program, options: Options, changeable: Callable[[], Subject]) -> Report:
+    started = time.perf_counter()
     blockers = _distinct((*implementation.blockers, *spec.blockers))
     fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
     result, ended = RefinementResult(relations={}, mismatch=None), None
     if not fatal:
         proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation), _SHARE_OF_PROOF)
         result, ended = (result, proof) if isinstance(proof, RanOut) else (proof, None)
+    proof_seconds = time.perf_counter() - started
 
     findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
     if ended is not None:
@@ -60,6 +76,8 @@ def _verify(spec: Program, implementation: Program, options: Options) -> Report:
     if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0] = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
+    if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
+        findings[:1] = with_causes(findings[0], _causes(changeable, proof_seconds))
     if verdict is Verdict.UNPROVED and findings and result.exhausted:
         note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
@@ -161,3 +179,20 @@ def _certain(finding: Finding) -> Finding:
     return dataclasses.replace(
         finding, code="VC107", message=message, label="the proof stopped here", notes=(*finding.notes, stopped)
     )
+
+
+def _causes(changeable: Callable[[], Subject], proof_seconds: float) -> tuple[Cause, ...]:
+    """The changes after which the program is proved; nothing where none are found, or the search fails."""
+    seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
+    limits = bounds.current()
+    share = 1.0 if limits is None else min(1.0, seconds / max(limits.seconds_left, seconds))
+    try:
+        search = functools.partial(find_causes, changeable(), _proves, seconds=seconds)
+        found = bounds.attempt("the search for the cause", search, share)
+    except Exception:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
+        return ()
+    return () if isinstance(found, RanOut) else found
+
+
+def _proves(spec: Program, implementation: Program) -> bool:
+    return check_refinement(spec, implementation).mismatch is None

@@ -37,7 +37,6 @@ from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value, with_open_axes
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
-from verifycompile.refinement.repair import repaired
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites import solver
@@ -114,8 +113,6 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         if equality is None:
             break
         proved.append(equality)
-    if mismatch is not None and mismatch.code == "VC107":
-        mismatch = checker.at_the_cause(mismatch)
     return RefinementResult(
         relations=checker.relations,
         placements=checker.placements,
@@ -214,11 +211,6 @@ class Checker:
     def prove_one_more(self, *, search: bool) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
         return None if self._failed is None else prove_one_more(self._failed, search=search)
-
-    def at_the_cause(self, mismatch: Mismatch) -> Mismatch:
-        """``mismatch`` of an output, at the node whose change makes the output right where there is one."""
-        related = lambda spec, implementation: self._relation(spec, implementation) is not None  # noqa: E731
-        return mismatch if self._failed is None else repaired(self._failed, mismatch, related)
 
     @property
     def _forward(self) -> list[ProgramOutput]:

@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from verifycompile import bounds
-from verifycompile.program import Program
+from verifycompile.program import Mesh, Program
 from verifycompile.torch_interface.evaluation import (
     argument_names,
     constant_value,
@@ -68,6 +68,20 @@ class Interpreter:
     @property
     def ranks(self) -> int:
         return len(self._coordinates)
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return self._program.mesh
+
+    def again(self, program: Program, changed: Container[torch.fx.Node]) -> Interpreter:
+        """Of ``program``, the same graph in which ``changed`` nodes are others now, on the same inputs."""
+        after = Interpreter(program, self._inputs, self._filling)
+        after._values = {node: value for node, value in self._values.items() if node not in changed} | self._inputs
+        return after
+
+    def forget(self, changed: Container[torch.fx.Node]) -> None:
+        """Lets the values of ``changed`` nodes be computed again."""
+        self._values = {node: value for node, value in self._values.items() if node not in changed} | self._inputs
 
     def provide(self, node: torch.fx.Node, values: RankValues) -> None:
         """Gives a placeholder its values, one a rank."""

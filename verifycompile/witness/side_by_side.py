@@ -67,7 +67,7 @@ def compare_programs(
     for name in first:
         results[name] = comparison.output(name)
     for name, entry in tangent_inputs(implementation).items():
-        layout = _tangent_placements(entry, results.get(name))
+        layout = tangent_placements(entry, results.get(name))
         if layout is None or name not in inputs.tangents:
             continue
         # A tangent of another shape than its output's: the gradients that need it cannot be compared, all else can.
@@ -94,9 +94,9 @@ class _Comparison:
         self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
         self._seed = seed
         self._whole = inputs.are_whole
-        self._reference = _spec_interpreter(spec, inputs)
-        self._ranks = _implementation_interpreter(implementation, inputs, seed)
-        self._disturbed = _spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
+        self._reference = spec_interpreter(spec, inputs)
+        self._ranks = implementation_interpreter(implementation, inputs, seed)
+        self._disturbed = spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
         self._rounded = self._reference.with_rounding(Rounding.seeded(seed + 3))
         self._scale = 0.0
         self.candidates: dict[str, Sequence[tuple[Placement, ...]]] = {}
@@ -242,7 +242,8 @@ def _differ(value: torch.Tensor, response: torch.Tensor) -> bool:
     return not torch.allclose(value, response, rtol=0.0, atol=RELATIVE_TOLERANCE * scale)
 
 
-def _spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None) -> Interpreter:
+def spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None) -> Interpreter:
+    """The spec on ``inputs``, on one device."""
     values: dict[torch.fx.Node, Sequence[object]] = {
         entry.node: [with_traced_strides(inputs.spec[name], entry.node)] for name, entry in tensor_inputs(spec).items()
     }
@@ -253,7 +254,8 @@ def _spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None)
     return Interpreter(spec, values, filling)
 
 
-def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:
+def implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:
+    """The implementation on ``inputs``, laid out over its ranks; tangents are still to be provided."""
     mesh_dims = len(implementation.mesh.axes) if implementation.mesh is not None else 0
     ranks = len(implementation.mesh.ranks) if implementation.mesh is not None else 1
     values: dict[torch.fx.Node, Sequence[object]] = {}
@@ -266,7 +268,7 @@ def _implementation_interpreter(implementation: Program, inputs: Inputs, seed: i
     return Interpreter(implementation, values)
 
 
-def _tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> tuple[Placement, ...] | None:
+def tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> tuple[Placement, ...] | None:
     """The cotangent is sharded as its output is; it is whole where the output is replicated or partial."""
     if entry.placements is not None and not entry.open_axes:
         return entry.placements

@@ -1,0 +1,119 @@
+"""Programs written in another way than their specs: the one line that is wrong is named all the same."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as collectives
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+import verifycompile
+from tests.support import fake_mesh_world
+
+R, S0 = Replicate(), Shard(0)
+
+
+def spec(x, w):
+    centred = (x - x.mean(0)) @ w
+    return centred / centred.norm() + 0.1 * centred.softmax(0)
+
+
+def verified(**faults):
+    mean, on, total, twice = (faults.get(k) for k in ("mean", "on", "total", "twice"))
+    with fake_mesh_world((2, 2), ("dp", "tp")) as grid:
+
+        def parallel(x, w):
+            mean_of_rows = collectives.all_reduce(x.mean(0), mean or "avg", grid[on or "tp"])
+            y = (x - mean_of_rows) @ w
+            squares = (y * y).sum()
+            squares = squares if total == 0 else collectives.all_reduce(squares, "sum", grid["tp"])
+            squares = collectives.all_reduce(squares, "sum", grid["dp"]) if twice else squares
+            weights = y.sigmoid() if faults.get("sigmoid") else y.exp()
+            weights = weights / collectives.all_reduce(weights.sum(0), "sum", grid["tp"])
+            return y * squares.rsqrt() + faults.get("share", 0.1) * weights
+
+        return verifycompile.verify(
+            parallel,
+            (torch.randn(4, 4), torch.randn(4, 3)),
+            {},
+            spec=spec,
+            mesh=grid,
+            in_placements={"x": (R, S0)},
+            out_placements={"output.0": (R, S0)},
+        )
+
+
+def line_of(report):
+    location = report.findings[0].impl_location
+    lines = inspect.getsourcelines(inspect.getmodule(verified))[0]
+    return lines[location.line - 1].strip()
+
+
+def test_right_program():
+    assert verified()
+
+
+def number_of(text):
+    """The line of this file that begins with ``text``, counted from 1."""
+    lines, start = inspect.getsourcelines(verified)
+    return start + next(place for place, line in enumerate(lines) if line.strip().startswith(text))
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "line", "message", "hint"),
+    [
+        (
+            {"total": 0},
+            "VC101",
+            "squares = (y * y).sum()",
+            "`squares` is a partial sum over `tp`; its sum over all ranks is needed",
+            "all-reduce `squares` over `tp` (sum) after line {line} (checked)",
+        ),
+        (
+            {"mean": "sum"},
+            "VC103",
+            "mean_of_rows =",
+            "the collective sums over `tp`, where the mean is expected",
+            'use "avg" in the place of "sum" at line {line} (checked)',
+        ),
+        (
+            {"on": "dp"},
+            "VC105",
+            "mean_of_rows =",
+            "the all-reduce runs over `dp`, where the ranks along `tp` hold the parts",
+            "pass the group of `tp` to the all-reduce at line {line} (checked)",
+        ),
+        (
+            {"twice": True},
+            "VC102",
+            'squares = collectives.all_reduce(squares, "sum", grid["dp"])',
+            '`collectives.all_reduce(squares, "sum", grid["tp"])` is all-reduced over `dp` once too often',
+            "remove the all-reduce over `dp` at line {line} (checked)",
+        ),
+        (
+            {"share": 0.3},
+            "VC108",
+            "return y * squares",
+            '`faults.get("share", 0.1) * weights` is computed with 0.3, where the spec has 0.1',
+            "pass 0.1 in the place of 0.3 at line {line} (checked)",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_line_whose_change_makes_the_program_right(fault, code, line, message, hint):
+    report = verified(**fault)
+    (finding,) = report.findings
+    assert (finding.code, report.verdict) == (code, verifycompile.Verdict.REFUTED)
+    assert line_of(report).startswith(line)
+    assert finding.message == message
+    assert finding.hint == hint.format(line=number_of(line))
+
+
+def test_what_no_change_explains_has_no_hint():
+    report = verified(sigmoid=True)
+    (finding,) = report.findings
+    assert (finding.code, report.verdict) == ("VC107", verifycompile.Verdict.REFUTED)
+    assert finding.hint is None
+    assert line_of(report).startswith("return")

@@ -1,0 +1,105 @@
+"""Moves of the boundary: another placement of an input, a parameter or an output in the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move, Scene, fixed
+from verifycompile.program import OutputKind, ProgramInput, Role
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.inputs import global_shape
+
+Layout = tuple[Placement, ...]
+
+_OPTIONS = {Role.INPUT: "in_placements", Role.PARAMETER: "param_placements", Role.BUFFER: "param_placements"}
+
+
+def other_input_placements(scene: Scene) -> Iterator[Move]:
+    """Each input in another layout under which the ranks' parts have the shapes that they have."""
+    wholes = {item.name: item.node.meta.get("val") for item in scene.spec.inputs}
+    for item in scene.draft.program.inputs:
+        whole = wholes.get(item.name)
+        if item.role not in _OPTIONS or item.placements is None or item.node not in scene.needed:
+            continue
+        if not isinstance(whole, torch.Tensor):
+            continue
+        for layout in _layouts(item, tuple(whole.shape), scene):
+            shown, option = _shown(layout), _OPTIONS[item.role]
+            message = f"`{item.name}` is placed {_shown(item.placements)}, where the program needs {shown}"
+            hint = f'place `{item.name}` as {shown} in the plan (`{option}={{"{item.name}": {shown}}}`)'
+            texts = fixed(message, hint)
+            yield Move(("input", item.name, shown), item.node.name, "VC104", texts, _placed(item.name, layout))
+
+
+def _layouts(item: ProgramInput, whole: tuple[object, ...], scene: Scene) -> Iterator[Layout]:
+    local = item.node.meta["val"]
+    if any(not isinstance(size, int) for size in (*whole, *local.shape)):
+        return
+    choices: list[list[Placement]] = []
+    for axis in scene.mesh.axes:
+        kinds: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(local.dim()))]
+        kinds += [Partial("sum"), Partial("avg")] if local.is_floating_point() else []
+        choices.append(kinds if axis.size > 1 else [Replicate()])
+    for layout in itertools.product(*choices):
+        if layout == item.placements:
+            continue
+        try:
+            if global_shape(local.shape, layout, scene.mesh.shape) == whole:
+                yield layout
+        except EvaluationError:
+            continue
+
+
+def other_output_placements(scene: Scene) -> Iterator[Move]:
+    """Each wanted output with a declared layout, in every other one."""
+    for output in scene.outputs:
+        value = output.node.meta.get("val")
+        if output.declared != "out_placements" or output.kind is not OutputKind.VALUE or output.placements is None:
+            continue
+        if not isinstance(value, torch.Tensor):
+            continue
+        kinds: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(value.dim())), Partial("sum")]
+        for layout in itertools.product(*(kinds if axis.size > 1 else [Replicate()] for axis in scene.mesh.axes)):
+            if layout != output.placements:
+                shown, found = _shown(layout), _shown(output.placements)
+                message = f"`{output.name}` is returned as {shown}, `out_placements` says {found}"
+                hint = f'if {shown} is meant, say so: `out_placements={{"{output.name}": {shown}}}`'
+                texts = fixed(message, hint)
+                change = _required(output.name, layout)
+                yield Move(("output", shown), output.node.name, "VC106", texts, change, is_late=True)
+
+
+def _shown(layout: Layout) -> str:
+    listed = ", ".join(_text(item) for item in layout)
+    return f"({listed},)" if len(layout) == 1 else f"({listed})"
+
+
+def _text(item: Placement) -> str:
+    if isinstance(item, Shard):
+        return f"Shard({item.dim})"
+    if isinstance(item, Partial):
+        return "Partial()" if item.reduce_op == "sum" else f'Partial("{item.reduce_op}")'
+    return "Replicate()" if isinstance(item, Replicate) else str(item)
+
+
+def _placed(name: str, layout: Layout) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        draft.set_input_placements(name, layout)
+
+    return apply
+
+
+def _required(name: str, layout: Layout) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        draft.set_outputs(
+            dataclasses.replace(item, placements=layout) if item.name == name else item
+            for item in draft.program.outputs
+        )
+
+    return apply

@@ -1,0 +1,188 @@
+"""Moves that insert, drop or change a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch.fx
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
+from verifycompile.program import OutputKind, ProgramOutput, Role
+from verifycompile.torch_interface.ranks import functional_collectives
+from verifycompile.torch_interface.value_names import is_backward
+
+_GERUNDS = {"sum": "sums", "avg": "takes the mean", "max": "takes the maximum", "min": "takes the minimum"}
+_NOUNS = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum"}
+
+
+def needless_collectives(scene: Scene) -> Iterator[Move]:
+    """Each all-reduce left out."""
+    for node in scene.calls:
+        if node.target is functional_collectives().all_reduce.default:
+            yield from _dropped(scene, node)
+
+
+def other_groups(scene: Scene) -> Iterator[Move]:
+    """Each all-reduce over other mesh axes."""
+    for node in scene.calls:
+        if node.target is functional_collectives().all_reduce.default:
+            yield from _over_other_ranks(scene, node)
+
+
+def other_reductions(scene: Scene) -> Iterator[Move]:
+    """Each reducing collective with another reduction."""
+    library = functional_collectives()
+    for node in scene.calls:
+        if node.target in (library.all_reduce.default, library.reduce_scatter_tensor.default):
+            yield from _other_reduction(scene, node)
+
+
+def _dropped(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
+    source = node.all_input_nodes[0]
+    over = scene.names(scene.draft.group_axes(node)) or "its group"
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        draft.redirect(own, own.all_input_nodes[0])
+
+    def texts(_: Draft) -> tuple[str, str]:
+        message = f"{scene.value(source)} is all-reduced over {over} once too often"
+        return message, f"remove the all-reduce over {over} at {scene.line(node)}"
+
+    yield Move(("drop",), node.name, "VC102", texts, apply)
+
+
+def _over_other_ranks(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
+    axes = scene.draft.group_axes(node)
+    if not axes:
+        return
+    for other in scene.axis_sets:
+        if other != axes:
+            found, wanted = scene.names(axes), scene.names(other)
+
+            def apply(draft: Draft, other: tuple[int, ...] = other) -> None:
+                own = draft.node(node.name)
+                draft.set_arguments(own, (*own.args[:-1], draft.group(other)))
+
+            message = f"the all-reduce runs over {found}, where the ranks along {wanted} hold the parts"
+            hint = f"pass the group of {wanted} to the all-reduce at {scene.line(node)}"
+            yield Move(("group", other), node.name, "VC105", fixed(message, hint), apply)
+
+
+def _other_reduction(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
+    operation = str(node.args[1])
+    over = scene.names(scene.draft.group_axes(node)) or "its group"
+    for other in ("sum", "avg", "max", "min"):
+        if other == operation or operation not in _NOUNS:
+            continue
+
+        def apply(draft: Draft, other: str = other) -> None:
+            own = draft.node(node.name)
+            draft.set_arguments(own, (own.args[0], other, *own.args[2:]))
+
+        message = f"the collective {_GERUNDS[operation]} over {over}, where the {_NOUNS[other]} is expected"
+        hint = f'use "{other}" in the place of "{operation}" at {scene.line(node)}'
+        yield Move(("reduction", other), node.name, "VC103", fixed(message, hint), apply)
+
+
+def missing_reductions(scene: Scene) -> Iterator[Move]:
+    """An all-reduce behind a node of which the ranks hold different values, from the outputs backwards."""
+    latest = [node for node in reversed(scene.order) if computed(node) and is_floating(node)]
+    latest.sort(key=lambda node: not _contracts(node))
+    leaving = {output.node: output for output in scene.outputs}
+    for node in latest:
+        differing = scene.differing(node)
+        for axes in scene.axis_sets:
+            if not set(axes) <= set(differing):
+                continue
+            for operation in _operations(node):
+                output = leaving.get(node)
+                yield _reduced(scene, node, operation, axes, output)
+
+
+def missing_gradient_reductions(scene: Scene) -> Iterator[Move]:
+    """The sum or mean of a gradient over ranks of which each has its own part."""
+    for output in scene.outputs:
+        if output.kind is not OutputKind.GRADIENT or not is_floating(output.node):
+            continue
+        differing = scene.differing(output.node)
+        for axes in scene.axis_sets:
+            if set(axes) <= set(differing):
+                for operation in ("sum", "avg"):
+                    yield _reduced(scene, output.node, operation, axes, output)
+
+
+def _contracts(node: torch.fx.Node) -> bool:
+    """Whether a call sums over, or reduces, a dimension: parts of such results are what has to be put together."""
+    if any(name in str(node.target) for name in ("mm", "bmm", "conv", "loss")):
+        return True
+    sizes = [item.meta["val"].dim() for item in node.all_input_nodes if is_floating(item)]
+    return bool(sizes) and (node.meta["val"].dim() < max(sizes) or _keeps_reduced(node))
+
+
+def _keeps_reduced(node: torch.fx.Node) -> bool:
+    name = str(node.target)
+    return any(part in name for part in ("sum", "mean", "amax", "amin", "var", "logsumexp", "norm"))
+
+
+def _operations(node: torch.fx.Node) -> tuple[str, ...]:
+    name = str(node.target)
+    if "amax" in name or "max" in name:
+        return ("max",)
+    if "amin" in name or "min" in name:
+        return ("min",)
+    return ("sum", "avg")
+
+
+def _reduced(
+    scene: Scene, node: torch.fx.Node, operation: str, axes: tuple[int, ...], output: ProgramOutput | None
+) -> Move:
+    over = scene.names(axes)
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        new: Any = draft.all_reduce(own, operation, axes)
+        draft.redirect(own, new)
+
+    def texts(_: Draft) -> tuple[str, str]:
+        if output is not None and output.kind is OutputKind.GRADIENT:
+            name = output.name.partition(".")[2]
+            state = "a partial sum over" if operation == "sum" else "each rank's own over"
+            message = f"the gradient of `{name}` is {state} {over}; it must be the {_NOUNS[operation]} over all ranks"
+            return message, gradient_hint(scene, name, operation, axes)
+        value = scene.value(node)
+        state = "a partial sum" if operation == "sum" else "each rank's own"
+        message = f"{value} is {state} over {over}; its {_NOUNS[operation]} over all ranks is needed"
+        if is_backward(node):
+            what = f"the gradient that {scene.line(node)} computes"
+            return message, f"all-reduce {what} over {over} ({operation}) in its backward pass"
+        return message, f"all-reduce {value} over {over} ({operation}) after {scene.line(node)}"
+
+    late = output is not None and output.kind is OutputKind.GRADIENT
+    return Move(("reduce", operation, axes), node.name, "VC101", texts, apply, is_late=late)
+
+
+def gradient_hint(scene: Scene, name: str, operation: str, axes: tuple[int, ...]) -> str:
+    """How users reduce a gradient that each rank has a part of."""
+    over = scene.names(axes)
+    entry = next((item for item in scene.draft.program.inputs if item.name == name), None)
+    verb = "sum" if operation == "sum" else "average"
+    ways = [
+        f"use `{name}` through a function that returns it and all-reduces its gradient ({operation}) over {over}",
+        "all-reduce it in a hook of the parameter (`register_hook`)",
+    ]
+    if entry is not None and entry.placements is not None and not entry.assumed:
+        ways.append("where it is a DTensor, `to_local(grad_placements=[Partial()])`")
+    hint = f"{verb} the gradient of `{name}` over {over}: " + "; or ".join(ways)
+    if entry is not None and entry.role is Role.PARAMETER:
+        listed = ", ".join(
+            f'Partial("{operation}")' if axis in axes else "Replicate()" for axis in range(len(scene.mesh.axes))
+        )
+        comma = "," if len(scene.mesh.axes) == 1 else ""
+        hint += (
+            f". If an optimizer or a wrapper does so after the backward pass, say so: "
+            f'`grad_placements={{"{name}": ({listed}{comma})}}`'
+        )
+    return hint

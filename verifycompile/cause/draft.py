@@ -1,0 +1,247 @@
+"""A copy of a program whose graph may be changed, and changed back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Placement
+
+from verifycompile.program import OutputKind, Program, ProgramOutput
+from verifycompile.torch_interface.evaluation import symbolic_expression
+from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
+
+
+class DraftError(Exception):
+    """A program that cannot be copied, or a change that does not apply to it."""
+
+
+class Draft:
+    """The working copy. Nodes keep their names, so that what was found in one copy is found in another.
+
+    ``rank``: the coordinates of the rank that runs the graph, where each rank has a graph of its own; None for a graph
+    of all ranks. ``group_key``: how a collective of this graph names the group that spans some mesh axes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        rank: tuple[int, ...] | None = None,
+        group_key: Callable[[tuple[int, ...]], str] | None = None,
+    ) -> None:
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        returned = graph.graph_copy(program.graph.graph, copies)
+        graph.output(returned)
+        if any(old.name != new.name for old, new in copies.items()):
+            raise DraftError("the nodes of the graph do not keep their names in a copy")
+        self._group_key = group_key
+        self.rank = rank
+        self.nodes = {node.name: node for node in graph.nodes}
+        self.program = dataclasses.replace(
+            program,
+            graph=torch.fx.GraphModule(program.graph, graph),
+            inputs=tuple(dataclasses.replace(item, node=copies[item.node]) for item in program.inputs),
+            outputs=tuple(dataclasses.replace(item, node=copies[item.node]) for item in program.outputs),
+            blockers=tuple(
+                blocker if blocker.node is None else dataclasses.replace(blocker, node=copies.get(blocker.node))
+                for blocker in program.blockers
+            ),
+            each_rank=None,
+            doubt=None,
+        )
+        self.changed: set[torch.fx.Node] = set()
+        """Nodes whose values are others than before the first change that was not taken back."""
+        self._log: list[Callable[[], None]] = []
+
+    # -- reading
+
+    def node(self, name: str) -> torch.fx.Node:
+        """The node of a name. Raises ``DraftError``."""
+        if name not in self.nodes:
+            raise DraftError(f"no node `{name}`")
+        return self.nodes[name]
+
+    def group_axes(self, node: torch.fx.Node) -> tuple[int, ...]:
+        """The mesh axes that the group of a collective spans, () where that is not known."""
+        group = node.args[-1] if node.args else None
+        name = group.name if isinstance(group, torch.fx.Node) else str(group)
+        return tuple(self.program.groups.get(name, ()))
+
+    # -- changing
+
+    def mark(self) -> int:
+        """Where the log of changes stands now, for ``undo``."""
+        return len(self._log)
+
+    def undo(self, mark: int = 0) -> None:
+        """Takes back the changes made since ``mark``, the last one first."""
+        while len(self._log) > mark:
+            self._log.pop()()
+
+    def insert(
+        self, place: torch.fx.Node, target: Any, args: Sequence[Any], value: object = None, *, before: bool = False
+    ) -> torch.fx.Node:
+        """A new call behind (or before) a node. It has no source line, so that nobody takes it for the user's.
+
+        ``value``: what torch would record of its result; by default that of the node.
+        """
+        graph = self.program.graph.graph
+        with graph.inserting_before(place) if before else graph.inserting_after(_behind_inputs(place)):
+            new = graph.call_function(target, tuple(args))
+        new.meta["val"] = place.meta.get("val") if value is None else value
+        self._added(new)
+        return new
+
+    def redirect(self, node: torch.fx.Node, new: torch.fx.Node, users: Collection[torch.fx.Node] | None = None) -> None:
+        """Lets ``users`` of a node take another one; None: all that take it now, and the outputs that it is."""
+        made = {new, *new.all_input_nodes}  # what is computed of the node goes on taking it
+        for user in list(node.users) if users is None else users:
+            if user not in made:
+                self.set_arguments(user, *_replaced(user, node, new))
+        if users is None:
+            outputs = self.program.outputs
+            self.set_outputs(dataclasses.replace(item, node=new) if item.node is node else item for item in outputs)
+
+    def set_arguments(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Any = None) -> None:
+        """Gives a call other arguments."""
+        before = node.args, node.kwargs
+        node.args = tuple(args)
+        if kwargs is not None:
+            node.kwargs = kwargs
+
+        def back() -> None:
+            node.args, node.kwargs = before
+
+        self._log.append(back)
+        self._note(node)
+
+    def set_input_placements(self, name: str, placements: tuple[Placement, ...]) -> None:
+        """Lets an input lie in another way on the ranks, and with it its gradient and what is written to it."""
+        changed = [item for item in self.program.inputs if item.name == name]
+        before = {item.placements for item in changed}
+        outputs = tuple(
+            dataclasses.replace(item, placements=placements)
+            if item.name.partition(".")[2] == name and item.kind is not OutputKind.VALUE and item.placements in before
+            else item
+            for item in self.program.outputs
+        )
+        inputs = tuple(
+            dataclasses.replace(item, placements=placements, assumed=False) if item.name == name else item
+            for item in self.program.inputs
+        )
+        self._set_program(inputs=inputs, outputs=outputs)
+        for item in changed:
+            self._note(item.node)
+
+    def set_outputs(self, outputs: Iterable[ProgramOutput]) -> None:
+        """Lets outputs be other nodes, or have other requirements."""
+        self._set_program(outputs=tuple(outputs))
+
+    def group(self, axes: tuple[int, ...]) -> str:
+        """What names the group of the ranks along ``axes`` in this graph."""
+        if self._group_key is not None:
+            return self._group_key(axes)
+        for key, spans in self.program.groups.items():
+            if tuple(spans) == axes and key not in self.nodes:
+                return key
+        key = "axes " + " ".join(map(str, axes))
+        self._set_program(groups={**self.program.groups, key: axes})
+        return key
+
+    def coordinate(self, axis: int) -> Any:
+        """This rank's coordinate on a mesh axis: a number, or a node that reads it."""
+        if self.rank is not None:
+            return self.rank[axis]
+        found = {symbol: node for node in self.nodes.values() if (symbol := _symbol(node)) is not None}
+        for symbol, spanned in self.program.coordinates.items():
+            if spanned == axis and symbol in found and found[symbol].op == "call_function":
+                return found[symbol]
+        mesh = self.program.mesh
+        if mesh is None:
+            raise DraftError("no mesh")
+        node = new_coordinate(self.program.graph, mesh, axis)
+        for added in (*node.all_input_nodes, node):
+            self._added(added)
+        symbol = _symbol(node)
+        if symbol is None:
+            raise DraftError("a coordinate without a symbol")
+        self._set_program(coordinates={**self.program.coordinates, symbol: axis})
+        return node
+
+    def number(self, user: torch.fx.Node, target: Any, args: Sequence[Any]) -> Any:
+        """The result of arithmetic on numbers, of which some may be nodes, in front of the call that uses it."""
+        if not any(isinstance(item, torch.fx.Node) for item in args):
+            return target(*args)
+        value = target(*(item.meta["val"] if isinstance(item, torch.fx.Node) else item for item in args))
+        return self.insert(user, target, args, value, before=True)
+
+    def all_reduce(self, node: torch.fx.Node, operation: str, axes: tuple[int, ...]) -> torch.fx.Node:
+        """An all-reduce of a node's value over the ranks along ``axes``."""
+        return self.insert(node, functional_collectives().all_reduce.default, (node, operation, self.group(axes)))
+
+    # -- the log
+
+    def _added(self, new: torch.fx.Node) -> None:
+        self.nodes[new.name] = new
+
+        def back() -> None:
+            del self.nodes[new.name]
+            self.changed.discard(new)
+            new.graph.erase_node(new)
+
+        self._log.append(back)
+        self.changed.add(new)
+
+    def _note(self, node: torch.fx.Node) -> None:
+        if node in self.changed:
+            return
+        self.changed.add(node)
+        self._log.append(lambda: self.changed.discard(node))
+
+    def _set_program(self, **fields: Any) -> None:
+        before = self.program
+        self.program = dataclasses.replace(before, **fields)
+
+        def back() -> None:
+            self.program = before
+
+        self._log.append(back)
+
+
+def _behind_inputs(node: torch.fx.Node) -> torch.fx.Node:
+    """Where to insert: behind all placeholders, which stand at the beginning of a graph."""
+    if node.op != "placeholder":
+        return node
+    last = node
+    while last.next.op == "placeholder":
+        last = last.next
+    return last
+
+
+def _replaced(user: torch.fx.Node, node: torch.fx.Node, new: torch.fx.Node) -> tuple[Any, Any]:
+    def changed(argument: torch.fx.Node) -> torch.fx.Node:
+        return new if argument is node else argument
+
+    return torch.fx.map_arg(user.args, changed), torch.fx.map_arg(user.kwargs, changed)
+
+
+def _symbol(node: torch.fx.Node) -> sympy.Symbol | None:
+    expression = symbolic_expression(node.meta.get("val"))
+    return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def descendants(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """``nodes`` and all that depends on them."""
+    found: set[torch.fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.users)
+    return found

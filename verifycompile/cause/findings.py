@@ -1,0 +1,87 @@
+"""The findings of a refused program whose causes are known: one for each cause, with the way to mend it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from verifycompile.cause.search import Cause
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.locate import helper_labels, place_of
+from verifycompile.program import SourceLocation
+
+CHECKED = "(checked)"
+CHECKED_TOGETHER = "(checked, together with the help of the other findings)"
+"""What a hint ends with: the program was proved with the change, or with all changes, in place."""
+
+_VAGUE = frozenset({"VC107", "VC108"})
+"""Codes of mismatches that name no cause."""
+
+
+def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
+    """``finding``, of the first output that could not be related, as one finding for each cause."""
+    merged = _merged(causes)
+    if not merged:
+        return [finding]
+    suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
+    first = next((cause for cause in merged if finding.output in cause.outputs), merged[0])
+    others = [cause for cause in merged if cause is not first]
+    return [_of_first(finding, first, suffix), *(_of_other(finding, cause, suffix) for cause in others)]
+
+
+def _of_first(finding: Finding, cause: Cause, suffix: str) -> Finding:
+    """The finding at its cause; where it names a fault of the same kind already, or the cause only says how the output
+    leaves the program, the place found before stays.
+    """
+    message, hint = cause.texts
+    place = place_of(cause.node)
+    hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
+    named = finding.code == cause.move.code or cause.move.is_late or _same_line(place, finding.impl_location)
+    if finding.code not in _VAGUE and named:
+        return hinted
+    return dataclasses.replace(
+        hinted,
+        code=cause.move.code,
+        message=message,
+        label=message,
+        impl_location=place,
+        spec_location=None if finding.code in _VAGUE else finding.spec_location,
+        labels=helper_labels(cause.node),
+        relation_found="",
+        relation_expected="",
+    )
+
+
+def _of_other(finding: Finding, cause: Cause, suffix: str) -> Finding:
+    message, hint = cause.texts
+    return Finding(
+        code=cause.move.code,
+        severity=finding.severity,
+        message=message,
+        impl_location=place_of(cause.node),
+        label=message,
+        labels=helper_labels(cause.node),
+        hint=f"{hint} {suffix}",
+        verdict=finding.verdict,
+        output=cause.outputs[0] if cause.outputs else finding.output,
+        followers=max(len(cause.outputs) - 1, 0),
+    )
+
+
+def _same_line(first: SourceLocation | None, second: SourceLocation | None) -> bool:
+    return first is not None and second is not None and (first.file, first.line) == (second.file, second.line)
+
+
+def _merged(causes: Sequence[Cause]) -> list[Cause]:
+    """One cause for the same change at one line, in forward and in backward: a user makes it once."""
+    found: dict[object, Cause] = {}
+    for cause in causes:
+        place = place_of(cause.node)
+        key = (cause.node if place is None else (place.file, place.line), cause.move.kind)
+        same = found.get(key)
+        if same is None:
+            found[key] = cause
+        else:
+            outputs = tuple(dict.fromkeys((*same.outputs, *cause.outputs)))
+            found[key] = dataclasses.replace(same, moves=(*same.moves, *cause.moves), outputs=outputs)
+    return list(found.values())

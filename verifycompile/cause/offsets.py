@@ -1,0 +1,146 @@
+"""Moves that let each rank take its own part: slices, selections and positions that do not step with the rank."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
+
+aten = torch.ops.aten
+
+_POSITIONS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+
+
+def own_parts(scene: Scene) -> Iterator[Move]:
+    """Each slice, selection and range of positions, begun where the rank's part begins."""
+    for node in scene.calls:
+        for axis, item in enumerate(scene.mesh.axes):
+            if item.size == 1:
+                continue
+            if node.target is aten.slice.Tensor:
+                yield from _slice(scene, node, axis)
+            elif node.target is aten.select.int:
+                yield from _select(scene, node, axis)
+            elif node.target in _POSITIONS:
+                yield from _positions(scene, node, axis)
+
+
+def own_part_of_operand(scene: Scene) -> Iterator[Move]:
+    """Integers that are positions within the rank's part: each call's operand, with the part's beginning added."""
+    for node in scene.calls:
+        if not _is_whole(node) or node.target in _POSITIONS or not node.meta["val"].dim():
+            continue
+        for axis, item in enumerate(scene.mesh.axes):
+            for dim in range(node.meta["val"].dim()) if item.size > 1 else ():
+                if _size(node, dim) > 1:
+                    yield _shifted(scene, node, axis, dim)
+
+
+def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    source = node.args[0]
+    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or (len(node.args) > 4 and node.args[4] != 1):
+        return
+    dim = _integer(node.args[1] if len(node.args) > 1 else 0)
+    start = node.args[2] if len(node.args) > 2 else 0
+    length, whole = shape_of(node)[dim], shape_of(source)[dim]
+    ranks = scene.mesh.axes[axis].size
+    begin = start if isinstance(start, int) else 0
+    if not isinstance(length, int) or not isinstance(whole, int) or length == 0 or begin < 0:
+        return
+    if begin + length * ranks > whole:
+        return
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        length = _integer(shape_of(own)[dim])
+        coordinate = draft.coordinate(axis)
+        own_start: Any = dict(enumerate(own.args)).get(2, 0)
+        base = own_start if isinstance(own_start, int) and draft.rank is None else 0
+        first = draft.number(own, operator.mul, (coordinate, length))
+        first = draft.number(own, operator.add, (first, base)) if base else first
+        last = draft.number(own, operator.add, (first, length))
+        draft.set_arguments(own, (own.args[0], dim, first, last), {})
+
+    def texts(_: Draft) -> tuple[str, str]:
+        over = scene.names((axis,))
+        message = f"{scene.value(node)} takes the same positions on every rank of {over}"
+        if not isinstance(start, int):
+            message = f"{scene.value(node)} begins at a wrong position on the ranks of {over}"
+        hint = f"begin {scene.value(node)} at the rank's own part: at the rank's coordinate on {over} times its length"
+        return message, hint + (" plus where it begins now" if begin else "")
+
+    yield Move(("own slice", axis), node.name, "VC104", texts, apply)
+
+
+def _select(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    source = node.args[0]
+    if not isinstance(source, torch.fx.Node) or not is_tensor(source) or len(node.args) < 3:
+        return
+    dim, index = _integer(node.args[1]), node.args[2]
+    whole = shape_of(source)[dim]
+    ranks = scene.mesh.axes[axis].size
+    if not isinstance(index, int) or not isinstance(whole, int) or index < 0:
+        return
+    for divided in (False, True):
+        stride = whole // ranks if divided else 1
+        if stride == 0 or index + stride * (ranks - 1) >= whole:
+            continue
+
+        def apply(draft: Draft, divided: bool = divided) -> None:
+            own = draft.node(node.name)
+            stride = _size(own.args[0], dim) // ranks if divided else 1
+            first = draft.number(own, operator.mul, (draft.coordinate(axis), stride))
+            place = draft.number(own, operator.add, (first, own.args[2]))
+            draft.set_arguments(own, (own.args[0], own.args[1], place))
+
+        def texts(draft: Draft, divided: bool = divided) -> tuple[str, str]:
+            over = scene.names((axis,))
+            stride = _size(draft.node(node.name).args[0], dim) // ranks if divided else 1
+            message = f"{scene.value(node)} takes the same entry on every rank of {over}"
+            step = f"the rank's coordinate on {over}" + (f" times {stride}" if stride > 1 else "")
+            return message, f"add {step} to the index"
+
+        yield Move(("own entry", axis, divided), node.name, "VC104", texts, apply)
+
+
+def _positions(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    if _size(node, 0):
+        yield _shifted(scene, node, axis, 0)
+
+
+def _shifted(scene: Scene, node: torch.fx.Node, axis: int, dim: int) -> Move:
+    """The positions within a rank's part, with the beginning of the part added: so many as there are along ``dim``."""
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        first = draft.number(own.next, operator.mul, (draft.coordinate(axis), _size(own, dim)))
+        place = first if isinstance(first, torch.fx.Node) else own
+        draft.redirect(own, draft.insert(place, aten.add.Tensor, (own, first), own.meta["val"]))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, value, length = scene.names((axis,)), scene.value(node), _size(draft.node(node.name), dim)
+        message = f"{value} holds positions within a rank's part, the same on every rank of {over}"
+        return message, f"add the rank's coordinate on {over} times {length} to {value}"
+
+    return Move(("own positions", axis, dim), node.name, "VC104", texts, apply)
+
+
+def _size(node: object, dim: int) -> int:
+    return _integer(shape_of(node)[dim]) if isinstance(node, torch.fx.Node) else 0
+
+
+def _is_whole(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dtype is torch.bool:
+        return False
+    return not value.is_floating_point() and not value.is_complex()
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,131 @@
+"""Moves that give a call another operand, or the argument that the spec's like-named call has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
+from verifycompile.torch_interface.evaluation import is_view, operator_name
+from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
+
+
+def needless_calls(scene: Scene) -> Iterator[Move]:
+    """Each call whose result could be one of its operands, left out."""
+    for node in reversed(scene.calls):
+        if namespace(node) in RANK_NAMESPACES or is_view(node.target):
+            continue
+        for operand in dict.fromkeys(node.all_input_nodes):
+            if _alike(node, operand):
+                texts = functools.partial(_left_out_texts, scene, node, operand)
+                yield Move(("leave out",), node.name, "VC108", texts, _left_out(node.name, operand.name))
+
+
+def _left_out_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, _: Draft) -> tuple[str, str]:
+    found, wanted = scene.value(node), scene.value(operand)
+    return f"{found} is computed where {wanted} is needed", f"use {wanted} in the place of {found}"
+
+
+def other_operands(scene: Scene) -> Iterator[Move]:
+    """Each operand of a call exchanged for an earlier value of its shape and type, the nearest first."""
+    order = scene.draft.program.graph.graph.nodes
+    position = {node: place for place, node in enumerate(order)}
+    values = [node for node in order if is_tensor(node)]
+    for node in scene.calls:
+        if is_view(node.target):
+            continue
+        for operand in dict.fromkeys(node.all_input_nodes):
+            if not is_tensor(operand):
+                continue
+            earlier = [other for other in values if position[other] < position[node] and _alike(operand, other)]
+            for other in sorted(earlier, key=lambda other: abs(position[other] - position[operand])):
+                if other is operand or _same_value(scene, operand, other):
+                    continue
+                texts = functools.partial(_exchanged_texts, scene, node, operand, other)
+                change = _exchanged(node.name, operand.name, other.name)
+                yield Move(("operand", other.name), node.name, "VC108", texts, change)
+
+
+def _exchanged_texts(
+    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node, _: Draft
+) -> tuple[str, str]:
+    found, wanted = scene.value(operand), scene.value(other)
+    message = f"{scene.value(node)} takes {found}, where {wanted} is expected"
+    return message, f"use {wanted} in the place of {found} at {scene.line(node)}"
+
+
+def arguments_of_spec(scene: Scene) -> Iterator[Move]:
+    """The numbers, dimensions and flags of a call, as the spec's calls of the same operator have them."""
+    spec: dict[object, dict[str, Any]] = {}
+    for node in scene.spec.graph.graph.nodes:
+        if node.op == "call_function" and operator_name(node.target) is not None:
+            listed = _constants(node)
+            spec.setdefault(node.target, {}).setdefault(repr(listed), listed)
+    for node in scene.calls:
+        own = _constants(node)
+        for key, given in spec.get(node.target, {}).items():
+            if key == repr(own) or set(given) != set(own):
+                continue
+            changed = {place: value for place, value in given.items() if repr(value) != repr(own[place])}
+            if len(changed) != 1 or any(isinstance(place, str) for place in changed):
+                continue
+            ((place, value),) = changed.items()
+            texts = functools.partial(_argument_texts, scene, node, int(place), value)
+            change = _with_argument(node.name, int(place), value)
+            yield Move(("argument", place, repr(value)), node.name, "VC108", texts, change)
+
+
+def _argument_texts(scene: Scene, node: torch.fx.Node, place: int, wanted: object, draft: Draft) -> tuple[str, str]:
+    found = draft.node(node.name).args[place]
+    message = f"{scene.value(node)} is computed with {found}, where the spec has {wanted}"
+    return message, f"pass {wanted} in the place of {found} at {scene.line(node)}"
+
+
+def _alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    return is_tensor(other) and shape_of(node) == shape_of(other) and node.meta["val"].dtype == other.meta["val"].dtype
+
+
+def _same_value(scene: Scene, node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    first, second = scene.parts(node), scene.parts(other)
+    if first is None or second is None:
+        return False
+    return all(a is b or torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def _constants(node: torch.fx.Node) -> dict[int | str, Any]:
+    """The arguments of a call that are no tensors, by position or name."""
+    places: dict[int | str, Any] = {**dict(enumerate(node.args)), **node.kwargs}
+    return {place: value for place, value in places.items() if not _holds_nodes(value)}
+
+
+def _holds_nodes(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(_holds_nodes(item) for item in value)
+    return isinstance(value, (torch.fx.Node, torch.SymInt, torch.device, torch.dtype))
+
+
+def _left_out(name: str, operand: str) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        draft.redirect(draft.node(name), draft.node(operand))
+
+    return apply
+
+
+def _exchanged(name: str, operand: str, other: str) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        draft.redirect(draft.node(operand), draft.node(other), [draft.node(name)])
+
+    return apply
+
+
+def _with_argument(name: str, place: int, value: object) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        own = draft.node(name)
+        draft.set_arguments(own, (*own.args[:place], value, *own.args[place + 1 :]))
+
+    return apply

@@ -1,0 +1,107 @@
+"""The program in which a cause is sought, where each rank has a graph of its own.
+
+Every change puts the ranks' graphs together again, so that a change which the ranks do not make alike is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from verifycompile.capture.merged_ranks import RankProgram, coordinates
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move
+from verifycompile.program import Mesh, Program
+from verifycompile.torch_interface.mesh import line_through
+
+Merge = Callable[[Sequence[RankProgram]], tuple[Program, Program]]
+"""Spec and implementation that the ranks' programs make together; raises where they do not fit."""
+
+_ALONG = "the ranks along the axes "
+
+
+class RankGraphs:
+    """One graph a rank. Ranks whose graphs have the same calls under the same names are changed together."""
+
+    values = False
+
+    def __init__(self, ranks: Sequence[RankProgram], mesh: Mesh, merge: Merge) -> None:
+        self.mesh = mesh
+        self._merge = merge
+        self._ranks = list(ranks)
+        self._drafts = [
+            Draft(entry.program, coordinates(position, mesh), _group_key) for position, entry in enumerate(ranks)
+        ]
+        alike: dict[object, list[Draft]] = {}
+        for draft in self._drafts:
+            alike.setdefault(_calls(draft), []).append(draft)
+        self._alike = {id(same[-1]): same for same in alike.values()}
+        self._marks: list[list[tuple[Draft, int]]] = []
+
+    def drafts(self) -> Sequence[Draft]:
+        """The last of the ranks that run the same calls: its coordinates are not all zero where others' are not."""
+        return [draft for draft in self._drafts if id(draft) in self._alike]
+
+    def axes(self, draft: Draft) -> tuple[int, ...]:
+        """The mesh axes along which all ranks run the calls of a draft."""
+        members = {other.rank for other in self._alike[id(draft)]}
+        return tuple(
+            axis
+            for axis, item in enumerate(self.mesh.axes)
+            if item.size > 1
+            and all(
+                (*place[:axis], index, *place[axis + 1 :]) in members
+                for place in members
+                if place is not None
+                for index in range(item.size)
+            )
+        )
+
+    def apply(self, draft: Draft, moves: Sequence[Move]) -> bool:
+        marks = [(other, other.mark()) for other in self._alike[id(draft)]]
+        try:
+            for move in moves:
+                for other, _ in marks:
+                    move.apply(other)
+        except Exception:  # noqa: BLE001 - a move that does not fit these graphs is no repair of them
+            _undo(marks)
+            return False
+        self._marks.append(marks)
+        return True
+
+    def undo(self) -> None:
+        _undo(self._marks.pop())
+
+    def programs(self) -> tuple[Program, Program] | None:
+        entries = [
+            dataclasses.replace(entry, program=draft.program, members=_members(entry.members, rank, self.mesh))
+            for entry, draft, rank in zip(self._ranks, self._drafts, self.mesh.ranks, strict=True)
+        ]
+        try:
+            return self._merge(entries)
+        except Exception:  # noqa: BLE001 - ranks that no longer fit together are no repaired program
+            return None
+
+
+def _undo(marks: Sequence[tuple[Draft, int]]) -> None:
+    for draft, mark in marks:
+        draft.undo(mark)
+
+
+def _calls(draft: Draft) -> tuple[tuple[str, str], ...]:
+    return tuple((node.name, str(node.target)) for node in draft.program.graph.graph.nodes if node.op != "placeholder")
+
+
+def _group_key(axes: tuple[int, ...]) -> str:
+    return _ALONG + " ".join(map(str, axes))
+
+
+def _members(own: Callable[[Any], tuple[int, ...]], rank: int, mesh: Mesh) -> Callable[[Any], tuple[int, ...]]:
+    def members(group: Any) -> tuple[int, ...]:
+        if isinstance(group, str) and group.startswith(_ALONG):
+            axes = tuple(int(axis) for axis in group.removeprefix(_ALONG).split())
+            return line_through(rank, axes, mesh)
+        return own(group)
+
+    return members

@@ -1,0 +1,258 @@
+"""Moves that change a scale: a constant factor, a value that every rank adds to a sum, an output that is a multiple."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
+from verifycompile.program import OutputKind
+from verifycompile.torch_interface.ranks import functional_collectives
+from verifycompile.witness.comparison import clean_placements
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.layout import assemble
+
+aten = torch.ops.aten
+
+_TIMES = (aten.mul.Tensor, aten.mul.Scalar)
+_OVER = (aten.div.Tensor, aten.div.Scalar)
+_LARGEST_DENOMINATOR = 1 << 16
+
+
+def ratios(scene: Scene) -> list[Fraction]:
+    """Factors, other than one, by which some wanted output has to be multiplied to be the spec's."""
+    found: dict[Fraction, None] = {}
+    for output in scene.outputs:
+        try:
+            reference = scene.trial.reference.value(_spec_node(scene, output.name))[0]
+            parts = scene.outcome.values.value(_evaluated_node(scene, output.name))
+        except EvaluationError:
+            continue
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        if not isinstance(reference, torch.Tensor) or len(tensors) != len(parts):
+            continue
+        shape = scene.outcome.program.mesh.shape if scene.outcome.program.mesh is not None else ()
+        required = output.placements if output.placements is not None and shape else None
+        for placements in [required] if required is not None else clean_placements(reference.dim(), shape):
+            ratio = _ratio(reference, tensors, shape, placements)
+            if ratio is not None and ratio != 1:
+                found[ratio] = None
+                break
+    return list(found)
+
+
+def _spec_node(scene: Scene, name: str) -> torch.fx.Node:
+    return next(output.node for output in scene.spec.outputs if output.name == name)
+
+
+def _evaluated_node(scene: Scene, name: str) -> torch.fx.Node:
+    return next(output.node for output in scene.outcome.program.outputs if output.name == name)
+
+
+def _ratio(
+    reference: torch.Tensor, parts: list[torch.Tensor], shape: tuple[int, ...], placements: tuple[object, ...]
+) -> Fraction | None:
+    """The number that all elements of the reference are multiples by, over those of the value put together."""
+    try:
+        wholes = assemble(parts, shape, placements)  # pyright: ignore[reportArgumentType]
+    except EvaluationError:
+        return None
+    whole = wholes[0]
+    if whole.shape != reference.shape or not reference.is_floating_point() or not reference.numel():
+        return None
+    if any(not torch.allclose(other, whole) for other in wholes[1:]):
+        return None
+    largest = int(whole.abs().flatten().argmax())
+    divisor = float(whole.flatten()[largest])
+    if divisor == 0 or not math.isfinite(divisor):
+        return None
+    value = float(reference.flatten()[largest]) / divisor
+    if value == 0 or not math.isfinite(value) or not torch.allclose(whole * value, reference, rtol=1e-6, atol=1e-12):
+        return None
+    exact = Fraction(value).limit_denominator(_LARGEST_DENOMINATOR)
+    return exact if exact and math.isclose(float(exact), value, rel_tol=1e-6) else None
+
+
+def changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
+    """Each multiplication with, or division by, a constant: left out, or with a constant changed by a ratio."""
+    for node in reversed(scene.calls):
+        if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
+            continue
+        constant = float(node.args[1])  # pyright: ignore[reportArgumentType]
+        source = node.args[0]
+        if constant == 0 or not isinstance(source, torch.fx.Node):
+            continue
+        for ratio in found or _usual(scene):
+            needless = _is_needless(constant, ratio, times=node.target in _TIMES)
+            texts = functools.partial(_factor_texts, scene, node, ratio)
+            change = _without(node.name) if needless else _with_factor(node.name, ratio)
+            yield Move(("no factor",) if needless else ("factor", ratio), node.name, "VC103", texts, change)
+
+
+def _is_needless(constant: float, ratio: Fraction, *, times: bool) -> bool:
+    """Whether a factor, or a divisor, is undone by a ratio."""
+    factor = constant if times else 1 / constant
+    return math.isclose(float(ratio) * factor, 1, rel_tol=1e-9)
+
+
+def _factor_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, draft: Draft) -> tuple[str, str]:
+    times = node.target in _TIMES
+    constant = float(draft.node(node.name).args[1])  # pyright: ignore[reportArgumentType]
+    needless = _is_needless(constant, ratio, times=times)
+    what = f"the {'multiplication by' if times else 'division by'} {_number(constant)}"
+    message = f"{what} makes the value {_times(ratio)}"
+    if needless:
+        return message, f"leave out {what} at {scene.line(node)}"
+    changed = constant * float(ratio) if times else constant / float(ratio)
+    call = "multiply" if times else "divide"
+    return message, f"{call} by {_number(changed)} at {scene.line(node)}, not by {_number(constant)}"
+
+
+def scaled_values(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
+    """Each value multiplied by a ratio, from the outputs backwards; then the outputs themselves."""
+    for node in reversed(scene.calls):
+        if computed(node) and is_floating(node) and not _is_mean(node):
+            yield from _scaled(scene, node, found)
+    for output in scene.outputs:
+        for ratio in found:
+            what = f"`{output.name}`"
+            if output.kind is OutputKind.GRADIENT:
+                what = f"the gradient of `{output.name.partition('.')[2]}`"
+            texts = fixed(f"{what} is {_times(ratio)}", _mended(what, ratio))
+            change = _multiplied(output.node.name, float(ratio))
+            yield Move(("scale", ratio), output.node.name, "VC103", texts, change, is_late=True)
+
+
+def scaled_means(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
+    """Each sum, mean or loss multiplied by a ratio, from the outputs backwards."""
+    for node in reversed(scene.calls):
+        if is_floating(node) and _is_mean(node):
+            yield from _scaled(scene, node, found)
+
+
+def _scaled(scene: Scene, node: torch.fx.Node, found: list[Fraction]) -> Iterator[Move]:
+    late = any(output.node is node for output in scene.outputs)
+    for ratio in found:
+        texts = functools.partial(_scaled_texts, scene, node, ratio)
+        yield Move(("scale", ratio), node.name, "VC103", texts, _multiplied(node.name, float(ratio)), is_late=late)
+
+
+def _scaled_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, _: Draft) -> tuple[str, str]:
+    value = scene.value(node)
+    return f"{value} is {_times(ratio)}", f"{_mended(value, ratio)} at {scene.line(node)}"
+
+
+def added_on_every_rank(scene: Scene) -> Iterator[Move]:
+    """A value that all ranks have is added to parts that are summed over the ranks, so that it counts several times."""
+    library = functional_collectives()
+    summing = {
+        node
+        for node in scene.calls
+        if node.target in (library.all_reduce.default, library.reduce_scatter_tensor.default) and node.args[1] == "sum"
+    }
+    if not summing:
+        return
+    groups = {axes for node in summing if (axes := scene.draft.group_axes(node))} or set(scene.axis_sets)
+    for node in reversed(scene.calls):
+        if not _adds(node) or not is_floating(node) or not scene.reaches(node, lambda later: later in summing):
+            continue
+        for operand in dict.fromkeys(_addends(node)):
+            differing = scene.differing(operand)
+            for axes in sorted(groups):
+                ranks = scene.ranks(axes)
+                if ranks == 1 or (scene.values and set(axes) & set(differing)):
+                    continue
+                texts = functools.partial(_added_texts, scene, operand, axes)
+                change = _operand_scaled(node.name, operand.name, 1 / ranks)
+                yield Move(("add once", axes), node.name, "VC102", texts, change)
+
+
+def _added_texts(scene: Scene, operand: torch.fx.Node, axes: tuple[int, ...], _: Draft) -> tuple[str, str]:
+    over, value, ranks = scene.names(axes), scene.value(operand), scene.ranks(axes)
+    message = f"every rank adds {value} before the sum over {over}, which then has it {ranks} times"
+    return message, f"add {value} after the sum over {over}, or divided by {ranks} before it"
+
+
+def _adds(node: torch.fx.Node) -> bool:
+    return node.target in (aten.add.Tensor, aten.sub.Tensor, aten.addmm.default, aten.baddbmm.default)
+
+
+def _addends(node: torch.fx.Node) -> list[torch.fx.Node]:
+    count = 2 if node.target in (aten.add.Tensor, aten.sub.Tensor) else 1
+    return [item for item in node.args[:count] if isinstance(item, torch.fx.Node) and is_floating(item)]
+
+
+def _usual(scene: Scene) -> list[Fraction]:
+    counts = dict.fromkeys(scene.ranks(axes) for axes in scene.axis_sets)
+    return [ratio for count in counts if count > 1 for ratio in (Fraction(count), Fraction(1, count))]
+
+
+def _is_mean(node: torch.fx.Node) -> bool:
+    name = str(node.target)
+    return any(part in name for part in ("mean", "loss", "sum", "all_reduce", "reduce_scatter"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _times(ratio: Fraction) -> str:
+    """What a value is that has to be multiplied by ``ratio``."""
+    return f"{1 / ratio} times too large" if ratio < 1 else f"{ratio} times too small"
+
+
+def _mended(value: str, ratio: Fraction) -> str:
+    if ratio.numerator == 1:
+        return f"divide {value} by {ratio.denominator}"
+    return f"multiply {value} by {ratio}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+def _without(name: str) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        own = draft.node(name)
+        source = own.args[0]
+        if isinstance(source, torch.fx.Node):
+            draft.redirect(own, source)
+
+    return apply
+
+
+def _with_factor(name: str, ratio: Fraction) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        own = draft.node(name)
+        constant = float(own.args[1])  # pyright: ignore[reportArgumentType]
+        changed = constant * float(ratio) if own.target in _TIMES else constant / float(ratio)
+        draft.set_arguments(own, (own.args[0], _whole(changed), *own.args[2:]))
+
+    return apply
+
+
+def _multiplied(name: str, factor: float) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        own = draft.node(name)
+        draft.redirect(own, draft.insert(own, aten.mul.Tensor, (own, factor)))
+
+    return apply
+
+
+def _operand_scaled(name: str, operand: str, factor: float) -> Callable[[Draft], None]:
+    def apply(draft: Draft) -> None:
+        own, source = draft.node(name), draft.node(operand)
+        scaled = draft.insert(source, aten.mul.Tensor, (source, factor))
+        draft.redirect(source, scaled, [own])
+
+    return apply

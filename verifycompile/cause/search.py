@@ -1,0 +1,300 @@
+"""The cause by counterfactual: which change of a program makes its outputs the spec's?
+
+A change is tried on numbers first, all failed outputs at once; the changed program is then proved. What proves is the
+cause of the refusal, and the way to mend it. Where no single change mends all outputs, changes that mend some are put
+together, each of which is a cause of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import torch.fx
+
+from verifycompile.capture.merged_ranks import ON_RANK
+from verifycompile.cause.boundary import other_input_placements, other_output_placements
+from verifycompile.cause.collectives import (
+    missing_gradient_reductions,
+    missing_reductions,
+    needless_collectives,
+    other_groups,
+    other_reductions,
+)
+from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.fused import component_placements, own_components
+from verifycompile.cause.move import Move, Scene
+from verifycompile.cause.offsets import own_part_of_operand, own_parts
+from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands
+from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
+from verifycompile.cause.subject import OneGraph, Subject
+from verifycompile.cause.trial import Outcome, Trial
+from verifycompile.program import Program
+from verifycompile.reduction.search import evaluable
+from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.witness.draw import Distribution, applies, draw
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.search import elements
+
+MAX_CAUSES = 8
+MAX_PROOFS = 6
+MAX_MOVES = 4000
+"""Moves of one kind that are tried."""
+MAX_ELEMENTS = 5_000_000
+"""Elements of all values of a program that is evaluated many times."""
+
+Proves = Callable[[Program, Program], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One change that belongs to the repair of a program. ``outputs``: those that were wrong without it.
+
+    ``node``: where to point; ``moves``: one, or the same change at each node that one source line made. ``texts``: what
+    is wrong, and what to do.
+    """
+
+    node: torch.fx.Node
+    moves: tuple[Move, ...]
+    outputs: tuple[str, ...]
+    texts: tuple[str, str]
+
+    @property
+    def move(self) -> Move:
+        return self.moves[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What mends some outputs: the change, and the outputs."""
+
+    draft: Draft
+    moves: tuple[Move, ...]
+    mended: frozenset[str]
+
+
+def find_causes(subject: Subject, proves: Proves, *, seconds: float) -> tuple[Cause, ...]:
+    """The changes that together make the program provable; () where none were found in the time given."""
+    deadline = time.perf_counter() + seconds
+    evaluated = _evaluable(subject)
+    if evaluated is None:
+        return ()
+    with real_tensors():
+        try:
+            return _Search(evaluated, subject, proves, deadline).run()
+        except (EvaluationError, DraftError):
+            return ()
+
+
+def _evaluable(subject: Subject) -> Subject | None:
+    """What is evaluated in the place of ``subject``: itself, or the same graph at reduced sizes."""
+    programs = subject.programs()
+    if programs is None:
+        return None
+    if max(elements(program) for program in programs) <= MAX_ELEMENTS:
+        return subject
+    reduced = evaluable(*programs, MAX_ELEMENTS) if subject.values else None
+    return None if reduced is None else OneGraph(reduced.spec, reduced.implementation)
+
+
+class _Search:
+    """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved."""
+
+    def __init__(self, subject: Subject, proved: Subject, proves: Proves, deadline: float) -> None:
+        self.subject, self.proved, self.proves, self.deadline = subject, proved, proves, deadline
+        self.applied: list[tuple[int, tuple[Move, ...]]] = []
+        self.proofs = 0
+        self.tried = 0
+
+    @property
+    def over(self) -> bool:
+        return time.perf_counter() > self.deadline or self.proofs >= MAX_PROOFS
+
+    def run(self) -> tuple[Cause, ...]:
+        started = self._start()
+        if started is None:
+            return ()
+        trial, outcome = started
+        return self._mended(trial, outcome, ())
+
+    def _start(self) -> tuple[Trial, Outcome] | None:
+        """An input on which an output is wrong."""
+        programs = self.subject.programs()
+        if programs is None:
+            return None
+        for distribution in Distribution:
+            if not applies(programs[0], distribution):
+                continue
+            try:
+                trial = Trial(programs[0], draw(*programs, 0, distribution, None), 0)
+                outcome = trial.outcome(programs[1])
+            except EvaluationError:
+                continue
+            if outcome is not None and outcome.wrong:
+                return trial, outcome
+        return None
+
+    def _mended(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+        """``causes``, which are applied, with those of the outputs that are still wrong."""
+        if not outcome.wrong:
+            return causes if self._proved() else ()
+        if len(causes) == MAX_CAUSES:
+            return ()
+        partial: list[_Step] = []
+        for step, after in self._steps(trial, outcome):
+            if step.mended >= outcome.wrong and not after.wrong:
+                if self._proved():
+                    self._undo()  # the texts are of the program as it is
+                    return (*causes, self._cause(step))
+            elif step.mended and all(step.mended != other.mended for other in partial):
+                partial.append(step)
+            if self.over:
+                break
+        return self._together(trial, outcome, causes, partial)
+
+    def _together(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], partial: list[_Step]
+    ) -> tuple[Cause, ...]:
+        """Several changes, that with the most outputs first, and a search for what is still wrong then."""
+        applied = 0
+        for step in sorted(partial, key=lambda step: -len(step.mended)):
+            if not step.mended & outcome.wrong:
+                continue
+            cause = self._cause(step)
+            if not self._apply(step.draft, step.moves):
+                continue
+            after = self._outcome(trial, outcome, step.mended & outcome.wrong)
+            if after is None:
+                self._undo()
+                continue
+            applied += 1
+            causes = (*causes, cause)
+            outcome = after
+        found = self._mended(trial, outcome, causes) if applied and not self.over else ()
+        if not found:
+            for _ in range(applied):
+                self._undo()
+        return found
+
+    def _cause(self, step: _Step) -> Cause:
+        """The nodes and texts of a cause are those of the program at its own sizes."""
+        first = step.moves[0]
+        draft = self.proved.drafts()[self.subject.drafts().index(step.draft)]
+        return Cause(draft.node(first.node), step.moves, tuple(sorted(step.mended)), first.texts(draft))
+
+    def _steps(self, trial: Trial, outcome: Outcome) -> Iterator[tuple[_Step, Outcome]]:
+        """The changes that mend an output, each applied while the caller looks at it."""
+        forward = [name for name in outcome.wrong if not name.startswith("grad.")]
+        wanted = frozenset(forward) or outcome.wrong
+        for draft, moves in self._moves(trial, outcome, wanted):
+            if self.over:
+                return
+            if not self._apply(draft, moves):
+                continue
+            self.tried += 1
+            after = self._outcome(trial, outcome, wanted)
+            if after is not None:
+                yield _Step(draft, moves, outcome.wrong & after.right), after
+            self._undo()
+
+    def _moves(
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str]
+    ) -> Iterator[tuple[Draft, tuple[Move, ...]]]:
+        """All moves: few and telling ones before others, those of one kind in all graphs together."""
+        subject, names = self.subject, frozenset(name.partition(ON_RANK)[0] for name in wanted)
+        drafts = subject.drafts()
+        scenes = [
+            Scene(trial.spec, draft, subject.mesh, trial, outcome, names, subject.axes(draft), subject.values)
+            for draft in drafts
+        ]
+        for kinds in zip(*(_kinds(scene) for scene in scenes), strict=True):
+            for draft, moves in zip(drafts, kinds, strict=True):
+                for together in _by_line(itertools.islice(moves, MAX_MOVES), draft):
+                    yield draft, together
+
+    def _outcome(self, trial: Trial, before: Outcome, wanted: frozenset[str]) -> Outcome | None:
+        programs = self.subject.programs()
+        if programs is None:
+            return None
+        try:
+            if self.subject.values:
+                (draft,) = self.subject.drafts()
+                return trial.outcome(programs[1], before, draft.changed, wanted)
+            return Trial(programs[0], trial.inputs, 0).outcome(programs[1], None, (), wanted)
+        except Exception:  # noqa: BLE001 - shapes that do not fit, in operators of any kind
+            return None
+
+    def _apply(self, draft: Draft, moves: tuple[Move, ...]) -> bool:
+        if not self.subject.apply(draft, moves):
+            return False
+        self.applied.append((self.subject.drafts().index(draft), moves))
+        return True
+
+    def _undo(self) -> None:
+        self.subject.undo()
+        self.applied.pop()
+
+    def _proved(self) -> bool:
+        """Whether the program is proved with the changes that are applied."""
+        if self.over:
+            return False
+        self.proofs += 1
+        if self.proved is self.subject:
+            programs = self.subject.programs()
+            return programs is not None and self.proves(*programs)
+        made = [self.proved.apply(self.proved.drafts()[index], moves) for index, moves in self.applied]
+        programs = self.proved.programs() if all(made) else None
+        holds = programs is not None and self.proves(*programs)
+        for _ in range(sum(made)):
+            self.proved.undo()
+        return holds
+
+
+def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
+    """The moves of each kind, in the order in which they are tried."""
+    found = ratios(scene)
+    return (
+        needless_collectives(scene),
+        changed_factors(scene, found),
+        other_groups(scene),
+        other_reductions(scene),
+        added_on_every_rank(scene),
+        missing_gradient_reductions(scene),
+        own_parts(scene),
+        other_input_placements(scene),
+        own_components(scene),
+        component_placements(scene),
+        scaled_means(scene, found),
+        missing_reductions(scene),
+        scaled_values(scene, found),
+        own_part_of_operand(scene),
+        arguments_of_spec(scene),
+        needless_calls(scene),
+        other_output_placements(scene),
+        other_operands(scene),
+    )
+
+
+def _by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
+    """Each move, and before it the same move at all nodes that its line made, where there are several."""
+    lines: dict[object, list[Move]] = {}
+    listed = list(moves)
+    for move in listed:
+        lines.setdefault(_line(move, draft), []).append(move)
+    together = {id(same[0]): tuple(same) for key, same in lines.items() if key is not None and len(same) > 1}
+    for move in listed:
+        if id(move) in together and len({other.node for other in together[id(move)]}) > 1:
+            yield together[id(move)]
+        yield (move,)
+
+
+def _line(move: Move, draft: Draft) -> object:
+    node = draft.node(move.node)
+    place = model_location_of(node)
+    if place is None or move.is_late:
+        return None
+    return place.file, place.line, str(node.target), move.kind, is_backward(node)

@@ -1,0 +1,164 @@
+"""What a change of a program does to its outputs, on one input: only what depends on the change is evaluated again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Placement
+
+from verifycompile.cause.draft import descendants
+from verifycompile.program import OutputKind, Program, ProgramOutput
+from verifycompile.witness.comparison import Agreement, OutputComparison, Reference, compare, tolerance_of
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.inputs import Inputs, rank_values, tangent_inputs
+from verifycompile.witness.interpreter import Interpreter, ancestors
+from verifycompile.witness.side_by_side import implementation_interpreter, spec_interpreter, tangent_placements
+
+Layout = tuple[Placement, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How the outputs compare after a change.
+
+    ``right`` and ``wrong``: names of the outputs that are the spec's and that are not. What could not be compared, as
+    a gradient where the layout of its cotangent is not known, is in neither.
+    """
+
+    program: Program
+    values: Interpreter
+    results: Mapping[str, OutputComparison]
+    tangents: Mapping[str, Layout]
+
+    @property
+    def right(self) -> frozenset[str]:
+        return frozenset(name for name, found in self.results.items() if found.agreement is Agreement.EQUAL)
+
+    @property
+    def wrong(self) -> frozenset[str]:
+        return frozenset(name for name, found in self.results.items() if found.agreement is Agreement.DIFFERENT)
+
+
+class Trial:
+    """Both programs on one input. Called under ``real_tensors``. Raises ``EvaluationError``."""
+
+    def __init__(self, spec: Program, inputs: Inputs, seed: int) -> None:
+        self.spec, self.inputs, self._seed = spec, inputs, seed
+        self.reference = spec_interpreter(spec, inputs)
+        self._references: dict[str, Reference] = {}
+        self._scale = 0.0
+        self._spec_outputs = {output.name: output for output in spec.outputs}
+
+    def outcome(
+        self,
+        implementation: Program,
+        before: Outcome | None = None,
+        changed: Collection[torch.fx.Node] = (),
+        wanted: frozenset[str] = frozenset(),
+    ) -> Outcome | None:
+        """How the outputs compare; given ``before``, of the same graph in which ``changed`` nodes are others now.
+
+        None, as early as that is known, where none of the outputs ``wanted`` is right or one that was is no longer.
+        """
+        later = descendants(changed)
+        if before is not None and before.program.inputs is implementation.inputs:
+            values = before.values.again(implementation, later)
+        else:
+            values = implementation_interpreter(implementation, self.inputs, self._seed)
+            before = None if before is None else dataclasses.replace(before, tangents={})
+            later = set(implementation.graph.graph.nodes)
+        outputs = {output.name: output for output in implementation.outputs}
+        tangents = tangent_inputs(implementation)
+        given = {entry.node for entry in tangents.values()}
+        names = [name for name in self._spec_outputs if name in outputs]
+        backward = [name for name in names if ancestors([outputs[name].node]) & given]
+        forward = [name for name in names if name not in set(backward)]
+        results: dict[str, OutputComparison] = {}
+        for name in forward:
+            results[name] = self._compared(outputs[name], values, _unchanged(outputs[name], before, later), ())
+            if _is_worse(name, results, before):
+                return None
+        layouts: dict[str, Layout] = {}
+        for name, entry in tangents.items():
+            layout = tangent_placements(entry, results.get(name))
+            if layout is None or name not in self.inputs.tangents:
+                continue
+            layouts[name] = layout
+            if before is not None and before.tangents.get(name) == layout:
+                continue
+            later |= descendants([entry.node])
+            values.forget(later)
+            with contextlib.suppress(EvaluationError):
+                parts = rank_values(entry, self.inputs.tangents[name], implementation, layout, self._seed)
+                values.provide(entry.node, parts)
+        if wanted and not wanted.intersection(backward) and not _any_right(wanted, results):
+            return None
+        found = [result.relation for result in results.values() if result.relation is not None]
+        ordered = sorted(backward, key=lambda name: name not in wanted)
+        for position, name in enumerate(ordered):
+            results[name] = self._compared(outputs[name], values, _unchanged(outputs[name], before, later), found)
+            if _is_worse(name, results, before):
+                return None
+            last = position + 1 == len(ordered) or ordered[position + 1] not in wanted
+            if wanted and last and not _any_right(wanted, results):
+                return None
+        return Outcome(implementation, values, results, layouts)
+
+    def _compared(
+        self, output: ProgramOutput, values: Interpreter, known: OutputComparison | None, forward: Sequence[Layout]
+    ) -> OutputComparison:
+        name = output.name
+        if known is not None and known.agreement is not Agreement.UNKNOWN:
+            return known
+        try:
+            return self._comparison(name, output, values, forward)
+        except EvaluationError as error:
+            return OutputComparison(name, Agreement.UNKNOWN, detail=str(error))
+
+    def _comparison(
+        self, name: str, output: ProgramOutput, values: Interpreter, forward: Sequence[Layout]
+    ) -> OutputComparison:
+        reference = self._reference(name)
+        mesh = values.mesh
+        scale = 1 if mesh is None else output.scale(forward, mesh)
+        parts: list[torch.Tensor] = []
+        for part in values.value(output.node):
+            if not isinstance(part, torch.Tensor):
+                raise EvaluationError(f"`{name}` is no tensor")
+            parts.append(part if scale == 1 else part / scale)
+        required = output.required(forward)
+        partial = output.kind is not OutputKind.GRADIENT
+        shape = () if mesh is None else mesh.shape
+        return compare(reference, parts, shape, required, output.open_axes, partial=partial)
+
+    def _reference(self, name: str) -> Reference:
+        if name not in self._references:
+            value = self.reference.value(self._spec_outputs[name].node)[0]
+            if not isinstance(value, torch.Tensor):
+                raise EvaluationError(f"`{name}` is no tensor")
+            numbers = value.numel() and value.dtype != torch.bool
+            self._scale = max(self._scale, float(value.abs().max().item()) if numbers else 1.0)
+            self._references[name] = Reference(name, value, tolerance_of(value, value, self._scale))
+        return self._references[name]
+
+
+def _unchanged(
+    output: ProgramOutput, before: Outcome | None, later: Collection[torch.fx.Node]
+) -> OutputComparison | None:
+    """How an output compared before, where it is what it was."""
+    if before is None or output.node in later or output not in before.program.outputs:
+        return None
+    return before.results.get(output.name)
+
+
+def _is_worse(name: str, results: Mapping[str, OutputComparison], before: Outcome | None) -> bool:
+    """Whether an output was right before and is no longer."""
+    return before is not None and name in before.right and results[name].agreement is not Agreement.EQUAL
+
+
+def _any_right(wanted: frozenset[str], results: Mapping[str, OutputComparison]) -> bool:
+    return any(name in wanted and found.agreement is Agreement.EQUAL for name, found in results.items())
