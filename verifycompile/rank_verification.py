@@ -168,13 +168,14 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     if misread is not None:
         return _report_of(finding_of_mismatch(misread), spec, ranks, options)
     try:
-        whole_spec, whole, layouts = _together(spec, ranks, mesh)
+        merged, layouts = _merged(spec, ranks, mesh)
+        whole_spec, whole = with_outputs(merged, spec, layouts, mesh)
     except OrderError as error:
         return _order_report(error, spec, ranks, options)
     except UnmergeableError as error:
         blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
-    changeable = functools.partial(RankGraphs, ranks, mesh, lambda entries: _together(spec, entries, mesh)[:2])
+    changeable = functools.partial(RankGraphs, ranks, mesh, functools.partial(_together, spec, mesh))
     report = verify_programs(whole_spec, whole, options, changeable)
     if report.verdict is Verdict.UNPROVED:
         found = bounds.attempt("the proof with parts put together", lambda: _in_parts(whole_spec, whole, options))
@@ -189,13 +190,15 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     return dataclasses.replace(report, relations={**other, **relations})
 
 
-def _together(
-    spec: Program, ranks: Sequence[RankProgram], mesh: Mesh
-) -> tuple[Program, Program, dict[str, Placements]]:
-    """Spec and ranks as two programs of one device, and how the ranks hold the outputs."""
+def _merged(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> tuple[MergedRanks, dict[str, Placements]]:
     merged = merge_ranks(spec, ranks, mesh)
-    layouts = find_layouts(spec, merged, mesh)
-    return (*with_outputs(merged, spec, layouts, mesh), layouts)
+    return merged, find_layouts(spec, merged, mesh)
+
+
+def _together(spec: Program, mesh: Mesh, ranks: Sequence[RankProgram]) -> tuple[Program, Program]:
+    """Spec and ranks as two programs of one device."""
+    merged, layouts = _merged(spec, ranks, mesh)
+    return with_outputs(merged, spec, layouts, mesh)
 
 
 def _in_parts(spec: Program, whole: Program, options: Options) -> Report | None:

@@ -30,13 +30,14 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
 
 
 def _of_first(finding: Finding, cause: Cause, suffix: str) -> Finding:
-    """The finding at its cause; where it names a fault of the same kind already, or the cause only says how the output
-    leaves the program, the place found before stays.
+    """The finding at its cause; where it names the value that lacks a reduction already, or the cause only says how the
+    output leaves the program, the place found before stays.
     """
     message, hint = cause.texts
     place = place_of(cause.node)
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
-    named = finding.code == cause.move.code or cause.move.is_late or _same_line(place, finding.impl_location)
+    unreduced = finding.code == cause.move.code == "VC101"
+    named = unreduced or cause.move.is_late or _same_line(place, finding.impl_location)
     if finding.code not in _VAGUE and named:
         return hinted
     return dataclasses.replace(

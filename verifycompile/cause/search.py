@@ -184,7 +184,7 @@ class _Search:
         """The nodes and texts of a cause are those of the program at its own sizes."""
         first = step.moves[0]
         draft = self.proved.drafts()[self.subject.drafts().index(step.draft)]
-        return Cause(draft.node(first.node), step.moves, tuple(sorted(step.mended)), first.texts(draft))
+        return Cause(draft.node(first.node), step.moves, tuple(sorted(step.mended)), _texts(step.moves, draft))
 
     def _steps(self, trial: Trial, outcome: Outcome) -> Iterator[tuple[_Step, Outcome]]:
         """The changes that mend an output, each applied while the caller looks at it."""
@@ -254,6 +254,13 @@ class _Search:
         return holds
 
 
+def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
+    """Message and hint of the same change at several nodes: the first message, and what there is to do at each."""
+    texts = [move.texts(draft) for move in moves]
+    hints = list(dict.fromkeys(hint for _, hint in texts))
+    return texts[0][0], "; ".join(hints)
+
+
 def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
     """The moves of each kind, in the order in which they are tried."""
     found = ratios(scene)
@@ -280,16 +287,14 @@ def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
 
 
 def _by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
-    """Each move, and before it the same move at all nodes that its line made, where there are several."""
+    """Each move; then, for each line that made several nodes, the same move at all of them."""
     lines: dict[object, list[Move]] = {}
-    listed = list(moves)
-    for move in listed:
+    for move in moves:
         lines.setdefault(_line(move, draft), []).append(move)
-    together = {id(same[0]): tuple(same) for key, same in lines.items() if key is not None and len(same) > 1}
-    for move in listed:
-        if id(move) in together and len({other.node for other in together[id(move)]}) > 1:
-            yield together[id(move)]
         yield (move,)
+    for line, same in lines.items():
+        if line is not None and len({move.node for move in same}) > 1:
+            yield tuple(same)
 
 
 def _line(move: Move, draft: Draft) -> object:
