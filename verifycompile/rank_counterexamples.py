@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -49,12 +50,13 @@ def _on_rank(
     owner = dict(owners)[first]
     position = int(owner[found.index]) if owner.dim() == len(found.index) else first
     placed = describe_placements(layouts[name], mesh)
+    shape = found.detail if math.isnan(found.spec_value) else ""
     return dataclasses.replace(
         found,
         output=name,
         rank=mesh.ranks[position],
         mesh=ranks_of(mesh),
-        detail=f"{found.detail}, with {placed}" if found.detail else placed,
+        detail=f"{shape}, with {placed}" if shape else placed,
     )
 
 

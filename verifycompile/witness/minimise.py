@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import torch
 
+from verifycompile import bounds
 from verifycompile.program import Program
 from verifycompile.witness.comparison import Agreement, OutputComparison
 from verifycompile.witness.error import EvaluationError
@@ -47,10 +48,8 @@ def minimised(spec: Program, implementation: Program, found: Found, *, seed: int
     """``found``, or simpler inputs on which the same output differs. ``cost``: elements of one evaluation."""
     evaluations = min(max(ELEMENTS // max(cost, 1), _FEWEST), _MOST)
     search = _Minimisation(spec, implementation, found, seed, evaluations)
-    search.make_whole()
-    search.drop_inputs()
-    search.drop_elements()
-    search.make_ones()
+    # Where a limit ends this, what was found stands.
+    bounds.attempt("fewer numbers for the input", search.run, share=0.5)
     return search.best
 
 
@@ -62,6 +61,13 @@ class _Minimisation:
         self.best = found
 
     # -- steps
+
+    def run(self) -> None:
+        """All steps, as far as the evaluations go."""
+        self.make_whole()
+        self.drop_inputs()
+        self.drop_elements()
+        self.make_ones()
 
     def make_whole(self) -> None:
         """Small whole numbers in all inputs at once; where none will do, in as many inputs as possible."""
