@@ -175,6 +175,71 @@ def each_its_own(mesh):
     return gradient_by_hand(lambda turn: turn)
 
 
+def linear(x, w, b):
+    return x @ w + b
+
+
+def bias_on_every_rank(mesh):
+    def row_parallel(x, w, b):
+        return funcol.all_reduce(torch.addmm(b, x, w), "sum", mesh)
+
+    return row_parallel
+
+
+def bias_once(mesh):
+    def row_parallel(x, w, b):
+        return funcol.all_reduce(x @ w, "sum", mesh) + b
+
+    return row_parallel
+
+
+def embedding(tokens, table):
+    return F.embedding(tokens, table)
+
+
+def mask_of_first_rank(mesh):
+    def lookup(tokens, table):
+        local = tokens
+        mine = (local >= 0) & (local < table.shape[0])
+        own = F.embedding(local.clamp(0, table.shape[0] - 1), table) * mine[:, None]
+        return funcol.all_reduce(own, "sum", mesh)
+
+    return lookup
+
+
+def mask_of_own_rank(mesh):
+    def lookup(tokens, table):
+        local = tokens - mesh.get_local_rank() * table.shape[0]
+        mine = (local >= 0) & (local < table.shape[0])
+        own = F.embedding(local.clamp(0, table.shape[0] - 1), table) * mine[:, None]
+        return funcol.all_reduce(own, "sum", mesh)
+
+    return lookup
+
+
+def masked_scores(q, k):
+    mask = torch.arange(k.shape[0])[None] <= torch.arange(q.shape[0])[:, None]
+    return (q @ k.t()).masked_fill(~mask, -1e4).softmax(-1)
+
+
+def mask_of_first_rows(mesh):
+    def scores(q, k):
+        position = torch.arange(q.shape[0])
+        mask = torch.arange(k.shape[0])[None] <= position[:, None]
+        return (q @ k.t()).masked_fill(~mask, -1e4).softmax(-1)
+
+    return scores
+
+
+def mask_of_own_rows(mesh):
+    def scores(q, k):
+        position = torch.arange(q.shape[0]) + mesh.get_local_rank() * q.shape[0]
+        mask = torch.arange(k.shape[0])[None] <= position[:, None]
+        return (q @ k.t()).masked_fill(~mask, -1e4).softmax(-1)
+
+    return scores
+
+
 MISTAKES = {
     "labels": Mistake(
         "VC113",
@@ -222,6 +287,34 @@ MISTAKES = {
         lambda: {"h": torch.randn(3, 4), "head": torch.randn(4, 3), "labels": torch.tensor([0, 2, 1])},
         {"h": R, "head": S1, "labels": R},
         'return F.cross_entropy(logits, labels, reduction="sum")',
+    ),
+    "bias": Mistake(
+        "VC116",
+        linear,
+        bias_on_every_rank,
+        bias_once,
+        lambda: {"x": torch.randn(4, 2), "w": torch.randn(2, 3), "b": torch.randn(3)},
+        {"x": S1, "w": S0, "b": R},
+        'return funcol.all_reduce(torch.addmm(b, x, w), "sum", mesh)',
+    ),
+    "vocabulary": Mistake(
+        "VC117",
+        embedding,
+        mask_of_first_rank,
+        mask_of_own_rank,
+        lambda: {"tokens": torch.tensor([0, 3, 2, 1]), "table": torch.randn(2, 3)},
+        {"tokens": R, "table": S0},
+        "own = F.embedding(local.clamp(0, table.shape[0] - 1), table) * mine[:, None]",
+    ),
+    "causal mask": Mistake(
+        "VC117",
+        masked_scores,
+        mask_of_first_rows,
+        mask_of_own_rows,
+        lambda: {"q": torch.randn(2, 3), "k": torch.randn(4, 3)},
+        {"q": S0, "k": R},
+        "position = torch.arange(q.shape[0])",
+        output=S0,
     ),
     "fused": Mistake(
         "VC118",

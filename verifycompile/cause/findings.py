@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from verifycompile.cause.search import Cause
+from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.program import SourceLocation
@@ -36,8 +37,8 @@ def _of_first(finding: Finding, cause: Cause, suffix: str) -> Finding:
     message, hint = cause.texts
     place = place_of(cause.node)
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
-    unreduced = finding.code == cause.move.code == "VC101"
-    named = unreduced or cause.move.is_late or _same_line(place, finding.impl_location)
+    told = finding.code in OWN_PART_CODES or finding.code == cause.move.code == "VC101"
+    named = told or cause.move.is_late or _same_line(place, finding.impl_location)
     if finding.code not in _VAGUE and named:
         return hinted
     return dataclasses.replace(

@@ -35,7 +35,7 @@ def own_components(scene: Scene) -> Iterator[Move]:
             if shape_of(source)[dim] == _times(shape_of(node)[dim], ranks):
                 for shares in _components(scene, shape_of(source)[dim]):
                     texts = _texts(scene, scene.value(source), shares, axis)
-                    yield Move(("components", axis, shares), node.name, "VC104", texts, _cut(node.name, axis, shares))
+                    yield Move(("components", axis, shares), node.name, "VC118", texts, _cut(node.name, axis, shares))
 
 
 def component_placements(scene: Scene) -> Iterator[Move]:
@@ -52,7 +52,7 @@ def component_placements(scene: Scene) -> Iterator[Move]:
                     layout = _strided(item, axis, placement.dim, len(shares))
                     texts = _texts(scene, f"`{item.name}`", shares, axis)
                     change = _placed(item.name, layout)
-                    yield Move(("placed", item.name, axis, shares), item.node.name, "VC104", texts, change)
+                    yield Move(("placed", item.name, axis, shares), item.node.name, "VC118", texts, change)
 
 
 def is_size(value: object) -> bool:

@@ -128,7 +128,7 @@ def _shifted(scene: Scene, node: torch.fx.Node, axis: int, dim: int) -> Move:
         message = f"{value} holds positions within a rank's part, the same on every rank of {over}"
         return message, f"add the rank's coordinate on {over} times {length} to {value}"
 
-    return Move(("own positions", axis, dim), node.name, "VC104", texts, apply)
+    return Move(("own positions", axis, dim), node.name, "VC117", texts, apply)
 
 
 def _size(node: object, dim: int) -> int:

@@ -170,7 +170,7 @@ def added_on_every_rank(scene: Scene) -> Iterator[Move]:
                     continue
                 texts = functools.partial(_added_texts, scene, operand, axes)
                 change = _operand_scaled(node.name, operand.name, 1 / ranks)
-                yield Move(("add once", axes), node.name, "VC102", texts, change)
+                yield Move(("add once", axes), node.name, "VC116", texts, change)
 
 
 def _added_texts(scene: Scene, operand: torch.fx.Node, axes: tuple[int, ...], _: Draft) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from verifycompile.cause.collectives import (
 )
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.fused import component_placements, own_components
+from verifycompile.cause.look_ups import indices_of_part
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
 from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands
@@ -278,6 +279,7 @@ def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
         scaled_means(scene, found),
         missing_reductions(scene),
         scaled_values(scene, found),
+        indices_of_part(scene),
         own_part_of_operand(scene),
         arguments_of_spec(scene),
         needless_calls(scene),

@@ -41,6 +41,9 @@ CODES: Mapping[str, Code] = _registry(
 )
 """Every diagnostic code, in ascending order."""
 
+OWN_PART_CODES = frozenset(code.code for code in codes_own_part.CODES)
+"""Codes that say what a rank takes for the whole, which no change of the program says as well."""
+
 UNPROVED_CODES = frozenset(code.code for code in codes_proofs.CODES)
 """Codes that say what stopped a proof: none of them is ever an error of the program."""
 

@@ -143,7 +143,7 @@ class _Cause:
             return None
         root = producer(roots[0])
         if root in self.spec.blockers:
-            return self._from_blocker(self.spec.blockers[root], root, None)
+            return self._from_blocker(self.spec.blockers[root], root, self.relations.counterpart(root))
         twin = self.relations.counterpart(root)
         if twin is None:
             own = self._of_own_part(root)
@@ -362,6 +362,8 @@ class _Cause:
             if blocked is not None:
                 return blocked
         message = f"`{name}`: {found.describe(name, self.mesh)}"
+        if found.kind is Kind.DIFFERENT:
+            message = f"`{name}` has no relation to the spec's value"
         return self._at_output(code, message, self.spec_output, self.impl_output, found)
 
     # -- blockers and messages
@@ -384,14 +386,15 @@ class _Cause:
         return ", ".join(self.mesh.axes[a].name for a in axes) if self.mesh is not None else ""
 
     def _at(self, code: str, message: str, site: _Site, found: Found, expected: str = "") -> Mismatch:
+        has_relation = found.kind is not Kind.DIFFERENT
         return Mismatch(
             code=code,
             message=message,
             output=self.spec_output.name,
             spec_node=site.spec_node,
             impl_node=site.impl_node,
-            relation_found=found.describe(site.value, self.mesh),
-            relation_expected=expected or f"{site.value}, whole or sharded",
+            relation_found=found.describe(site.value, self.mesh) if has_relation else "",
+            relation_expected=expected or (f"{site.value}, whole or sharded" if has_relation else ""),
             impl_label=message,
             origin_node=site.origin if site.origin is not site.impl_node else None,
             origin_label=site.origin_label,

@@ -78,7 +78,7 @@ def fault_of_operator(
     operands = node.all_input_nodes
     if not operands or not layouts or layouts[0] is None:
         return None
-    name, first = operator_of(node), operands[0]
+    name, first, own = operator_of(node), operands[0], f"`{value_name(node)}`"
     sharded = _sharded(layouts[0], axes)
     rank = first.meta["val"].dim() if isinstance(first.meta.get("val"), torch.Tensor) else 0
     if not sharded or not rank:
@@ -86,15 +86,15 @@ def fault_of_operator(
     arguments: Arguments = dict(enumerate(node.args))
     value = f"`{value_name(first)}`"
     if name in _LOSSES:
-        return _loss(name, value, sharded, rank, ignored)
+        return _loss(own, value, sharded, rank, ignored)
     if name in _LOOK_UPS:
         dims = _at(_LOOK_UP_ALONG[name])(arguments, rank) if name in _LOOK_UP_ALONG else (0,)
         dim, over = next(((dim, sharded[dim]) for dim in dims if dim in sharded), (None, ""))
-        text = f"`{name}` picks along dimension {dim} of {value}, of which each rank of {over} holds a part"
+        text = f"{own} picks along dimension {dim} of {value}, of which each rank of {over} holds a part"
         return None if dim is None else (INDEX, f"{text}: an index counts from the beginning of the rank's own")
     if name in _CUTS:
         (dim,) = _at(_CUT_ALONG[name], 0)(arguments, rank)
-        text = f"`{name}` cuts dimension {dim} of {value}, of which each rank of {sharded.get(dim, '')} holds a part"
+        text = f"{own} cuts dimension {dim} of {value}, of which each rank of {sharded.get(dim, '')} holds a part"
         return (PIECES, f"{text}: the rank's pieces are not parts of the whole's pieces") if dim in sharded else None
     if name not in _WHOLE_DIMENSIONS:
         return None
@@ -104,17 +104,17 @@ def fault_of_operator(
     dim, over = next(((dim, sharded[dim]) for dim in dims if dim in sharded), (None, ""))
     if dim is None:
         return None
-    text = f"`{name}` runs over dimension {dim} of {value}, of which each rank of {over} holds a part"
+    text = f"{own} runs over dimension {dim} of {value}, of which each rank of {over} holds a part"
     code = CLASSES if any(operator_of(user) in _LOSSES for user in node.users) else STATISTICS
     return code, f"{text}: each rank has the result of its own part"
 
 
-def _loss(name: str, value: str, sharded: Mapping[int, str], rank: int, ignored: object | None) -> tuple[str, str]:
+def _loss(own: str, value: str, sharded: Mapping[int, str], rank: int, ignored: object | None) -> tuple[str, str]:
     classes = 1 if rank > 1 else 0
     if classes in sharded:
-        text = f"`{name}` picks each row's class along dimension {classes} of {value}"
+        text = f"{own} picks each row's class along dimension {classes} of {value}"
         return CLASSES, f"{text}, of which each rank of {sharded[classes]} holds a part"
-    text = f"`{name}` is the mean over a rank's own targets other than {ignored}"
+    text = f"{own} is the mean over a rank's own targets other than {ignored}"
     return MEAN_OF_OWN, f"{text}; ranks may have different numbers of them. Divide the sum by the number on all ranks"
 
 
