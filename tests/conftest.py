@@ -1,4 +1,7 @@
-"""After every lowering in any test, the terms and values that it made are checked for validity."""
+"""After every lowering in any test, the terms and values that it made are checked for validity.
+
+What one test asked of its rank, or of the environment of a job, says nothing about the programs of the next.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,12 @@ import torch.fx
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate, validate_term
 from verifycompile.lowering.lower import Lowering
+from verifycompile.torch_interface.observation import forget_reads
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_reads() -> None:
+    forget_reads()
 
 
 @pytest.fixture(autouse=True)

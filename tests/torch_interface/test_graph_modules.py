@@ -14,7 +14,8 @@ from verifycompile.torch_interface.graph_modules import (
     members_by_name,
     reduction_of,
 )
-from verifycompile.torch_interface.ranks import coordinate_node, functional_collectives, has_messages, size_environment
+from verifycompile.program import Mesh, MeshAxis
+from verifycompile.torch_interface.ranks import functional_collectives, has_messages, new_coordinate
 
 
 def test_script_objects_of_a_captured_collective() -> None:
@@ -68,10 +69,16 @@ def test_parameters_become_inputs() -> None:
 
 def test_coordinate_node() -> None:
     graph = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
-    environment = size_environment()
-    node, symbol = coordinate_node(graph, 1, environment)
-    assert node.meta["val"].node.expr == symbol
-    assert coordinate_node(graph, 0, environment)[1] != symbol
+    graph.graph.output(())
+    mesh = Mesh((MeshAxis("dp", 2), MeshAxis("tp", 3)), (3, 4, 5, 0, 1, 2))
+    node, other = new_coordinate(graph, mesh, 1), new_coordinate(graph, mesh, 0)
+    assert [reads.args[1] for reads in (node, other)] == [1, 0]
+    rank_map = getattr(graph, str(node.all_input_nodes[0].target))
+    assert rank_map.tolist() == [[[3, 4, 5], [0, 1, 2]]]
+    # Each rank's coordinates are unknowns of their own.
+    symbol, of_other = (reads.meta["val"].node.expr for reads in (node, other))
+    assert symbol.is_Symbol
+    assert symbol != of_other
     assert not has_messages(graph)
     graph.graph.call_function(functional_collectives().isend.default, (node, 0, 0, "group"))
     assert has_messages(graph)

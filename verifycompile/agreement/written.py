@@ -85,7 +85,7 @@ class _Writer:
         self._numbers: dict[torch.fx.Node, int] = {}
         self._expressions: dict[sympy.Basic, Any] = {}
         self._nodes = program.graph.graph.nodes
-        self._reads_memory = any(reads_memory(node) for node in self._nodes)
+        self._reads_memory = False
         """Without such a node it does not matter where in its memory a value begins, which is another place by rank."""
         self._inputs = [item for item in program.inputs if item.role is not Role.SIZE or item.node.users]
 
@@ -93,6 +93,7 @@ class _Writer:
         program = self._program
         needed = self._needed()
         nodes = [node for node in self._nodes if node in needed]
+        self._reads_memory = any(reads_memory(node) for node in nodes)
         self._numbers = {node: number for number, node in enumerate(nodes)}
         mesh = program.mesh
         data = {

@@ -70,6 +70,11 @@ def moment() -> int:
     return next(_LOG.moments)
 
 
+def forget_reads() -> None:
+    """What was asked so far belongs to a job that has ended."""
+    _LOG.forget()
+
+
 def reads(kind: ReadKind | None = None) -> tuple[Read, ...]:
     """What code outside of torch asked since the package became active and the job began, in order."""
     return tuple(read for read in _LOG.reads() if kind is None or read.kind is kind)
@@ -432,6 +437,6 @@ def _forget_with_the_job() -> None:
     def observed(group: Any) -> None:
         update(group)
         if group is None:
-            _LOG.forget()
+            forget_reads()
 
     distributed_c10d._update_default_pg = observed
