@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_world
+from verifycompile.program import Mesh, MeshAxis
 from verifycompile.torch_interface.graph_modules import (
     example_of,
     functional_graph,
@@ -14,7 +15,6 @@ from verifycompile.torch_interface.graph_modules import (
     members_by_name,
     reduction_of,
 )
-from verifycompile.program import Mesh, MeshAxis
 from verifycompile.torch_interface.ranks import functional_collectives, has_messages, new_coordinate
 
 
