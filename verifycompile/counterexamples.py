@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
+from verifycompile.cause import Cause, OneGraph
+from verifycompile.cause.draft import DraftError
 from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS
 from verifycompile.diagnostics.finding import Counterexample, Sparse
 from verifycompile.program import Mesh, Program
@@ -17,9 +20,9 @@ _WRITTEN_OUT = 16
 """Elements of an input up to which all are told, zeros included."""
 
 
-def counterexample_of(witness: Witness, spec: Program, implementation: Program) -> Counterexample:
-    """The counterexample that ``witness`` of these two programs is."""
-    found = Counterexample(
+def counterexample_of(witness: Witness, implementation: Program) -> Counterexample:
+    """The counterexample that ``witness`` of this program is, without a script."""
+    return Counterexample(
         inputs={name: _shown(value) for name, value in witness.inputs.items()},
         spec_value=witness.spec_value,
         implementation_value=witness.impl_value,
@@ -31,14 +34,36 @@ def counterexample_of(witness: Witness, spec: Program, implementation: Program) 
         premise=witness.premise,
         mesh={} if implementation.mesh is None else ranks_of(implementation.mesh),
     )
+
+
+def with_script(
+    found: Counterexample, witness: Witness, spec: Program, implementation: Program, causes: Sequence[Cause] = ()
+) -> Counterexample:
+    """``found`` with the script that replays it, which has the mended program as well where the causes are known.
+
+    ``spec``, ``implementation``: the programs that the witness is of.
+    """
     if witness.shown is None:
         return found
+    mended = _mended(spec, implementation, causes) if causes else None
     try:
         with real_tensors():
-            script = reproduction_script(spec, implementation, witness.shown)
+            script = reproduction_script(spec, implementation, witness.shown, mended)
     except NoScriptError as error:
         return dataclasses.replace(found, no_script=str(error))
     return dataclasses.replace(found, script=script)
+
+
+def _mended(spec: Program, implementation: Program, causes: Sequence[Cause]) -> Program | None:
+    """The implementation with the changes of all causes, as far as they are changes of this graph."""
+    try:
+        subject = OneGraph(spec, implementation)
+        (draft,) = subject.drafts()
+        if not all(subject.apply(draft, cause.moves) for cause in causes):
+            return None
+    except DraftError:
+        return None
+    return draft.program
 
 
 def _shown(value: torch.Tensor) -> object:

@@ -13,7 +13,7 @@ from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate import Certificate
-from verifycompile.counterexamples import counterexample_of
+from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
@@ -22,7 +22,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
-from verifycompile.reduction.search import find_difference
+from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.registry import EXHAUSTED
@@ -73,11 +73,16 @@ def _verify(spec: Program, implementation: Program, options: Options, changeable
         _finding_of_blocker(blocker) for blocker in blockers if (blocker.code, blocker.message) not in reported
     ]
     verdict = Verdict.UNPROVED if findings else Verdict.VERIFIED
+    search: Search | None = None
     if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
-        findings[0] = _with_witness(findings[0], spec, implementation, result.relations)
+        findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
+    causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
-        findings[:1] = with_causes(findings[0], _causes(changeable, proof_seconds))
+        causes = _causes(changeable, proof_seconds)
+        findings[:1] = with_causes(findings[0], causes)
+    if search is not None:
+        findings[0] = _with_script(findings[0], search, causes)
     if verdict is Verdict.UNPROVED and findings and result.exhausted:
         note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
@@ -148,10 +153,15 @@ def _finding_of_blocker(blocker: Blocker) -> Finding:
     )
 
 
-def _with_witness(finding: Finding, spec: Program, implementation: Program, proved: Collection[str]) -> Finding:
-    """The finding as refuted with a counterexample where there is one, else with a note that there is none."""
+def _with_witness(
+    finding: Finding, spec: Program, implementation: Program, proved: Collection[str]
+) -> tuple[Finding, Search | None]:
+    """The finding as refuted with a counterexample where there is one, else with a note that there is none.
+
+    And the search that found it.
+    """
     if finding.verdict is Verdict.REFUTED:
-        return finding
+        return finding, None
     try:
         search = bounds.attempt(
             "the search for an input",
@@ -159,16 +169,32 @@ def _with_witness(finding: Finding, spec: Program, implementation: Program, prov
         )
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
         note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
-        return dataclasses.replace(finding, notes=(*finding.notes, note))
+        return dataclasses.replace(finding, notes=(*finding.notes, note)), None
     if isinstance(search, RanOut):
-        return dataclasses.replace(finding, notes=(*finding.notes, search.describe()))
+        return dataclasses.replace(finding, notes=(*finding.notes, search.describe())), None
     notes = (*finding.notes, search.note) if search.note else finding.notes
     witness = search.witness
     if witness is None:
-        return dataclasses.replace(finding, notes=notes)
-    counterexample = counterexample_of(witness, search.spec, search.implementation)
+        return dataclasses.replace(finding, notes=notes), None
+    counterexample = counterexample_of(witness, search.implementation)
     refuted = dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)
-    return _certain(refuted) if finding.code in UNPROVED_CODES else refuted
+    return _certain(refuted) if finding.code in UNPROVED_CODES else refuted, search
+
+
+def _with_script(finding: Finding, search: Search, causes: Sequence[Cause]) -> Finding:
+    """The finding with the script that replays its counterexample."""
+    assert finding.counterexample is not None
+    assert search.witness is not None
+    known, witness = finding.counterexample, search.witness
+    try:
+        found = bounds.attempt(
+            "the script", lambda: with_script(known, witness, search.spec, search.implementation, causes)
+        )
+    except Exception as error:  # noqa: BLE001 - the finding stands without a script
+        found = dataclasses.replace(known, no_script=f"{type(error).__name__}: {error}")
+    if isinstance(found, RanOut):
+        found = dataclasses.replace(known, no_script=found.describe())
+    return dataclasses.replace(finding, counterexample=found)
 
 
 def _certain(finding: Finding) -> Finding:

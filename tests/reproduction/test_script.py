@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard, _StridedShard
 
 from tests.witness.graphs import mesh, trace
-from verifycompile.counterexamples import counterexample_of
+from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.finding import Counterexample
 from verifycompile.program import Program
 from verifycompile.reproduction import reproduction_script
+from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.witness import find_witness
 
 TP = mesh(("tp", 2))
@@ -47,15 +48,16 @@ def exchanged(value, group="tp"):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs a script where the package cannot be imported."""
     default = torch.get_default_dtype()
     loaded = [name for name in sys.modules if name.partition(".")[0] == "verifycompile"]
 
-    def execute(script: str) -> None:
+    def execute(script: str, *arguments: str) -> None:
         path = tmp_path / "repro.py"
         path.write_text(script)
         with monkeypatch.context() as without:
+            without.setattr(sys, "argv", [str(path), *arguments])
             for name in {*loaded, "verifycompile"}:
                 without.setitem(sys.modules, name, None)
             try:
@@ -66,16 +68,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
     return execute
 
 
-def shows(spec: Program, wrong: Program, right: Program, run: Callable[[str], None]) -> Counterexample:
+def shows(spec: Program, wrong: Program, right: Program, run: Callable[..., None]) -> Counterexample:
     """The counterexample of ``wrong``, whose script was run; the same script of ``right`` passes."""
     witness = find_witness(spec, wrong)
     assert witness is not None
     assert witness.shown is not None
-    found = counterexample_of(witness, spec, wrong)
+    found = with_script(counterexample_of(witness, wrong), witness, spec, wrong)
     with pytest.raises(AssertionError, match="in the spec"):
         run(found.script)
     assert find_witness(spec, right) is None
-    run(reproduction_script(spec, right, witness.shown))
+    with real_tensors():
+        script = reproduction_script(spec, wrong, witness.shown, mended=right)
+    with pytest.raises(AssertionError, match="in the spec"):
+        run(script)
+    run(script, "mended")
     return found
 
 
@@ -201,7 +207,7 @@ def test_the_script_needs_torch_alone(tmp_path):
     wrong = trace(lambda x: x.sum(), {"x": torch.zeros(2)}, on=TP, layouts={"x": [S0], "output.0": [R]})
     witness = find_witness(spec, wrong)
     assert witness is not None
-    found = counterexample_of(witness, spec, wrong)
+    found = with_script(counterexample_of(witness, wrong), witness, spec, wrong)
     found.save(tmp_path / "repro.py")
     blocked = "import sys, runpy; sys.modules['verifycompile'] = None; runpy.run_path('repro.py', run_name='__main__')"
     done = subprocess.run(

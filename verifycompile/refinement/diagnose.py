@@ -265,9 +265,7 @@ class _Cause:
             return self._other_fault(found, site, spec_operand, other)
         return self._at("VC107", f"no relation for `{operand}`", site, found)
 
-    def _other_fault(
-        self, found: Found, site: _Site, expected: torch.fx.Node, other: torch.fx.Node
-    ) -> Mismatch:
+    def _other_fault(self, found: Found, site: _Site, expected: torch.fx.Node, other: torch.fx.Node) -> Mismatch:
         wanted, used = _looked_at(expected), _looked_at(other)
         turns = self.relations.turns(wanted, used)
         if turns is not None:

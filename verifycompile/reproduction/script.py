@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,44 +19,84 @@ from verifycompile.reproduction import runtime
 from verifycompile.reproduction.source import GraphSource, NoScriptError, identifier, literal
 from verifycompile.torch_interface.evaluation import symbolic_expression
 from verifycompile.torch_interface.placements import is_known, norm_order, outer_blocks, sharded_dimension
-from verifycompile.witness import attention, grouped
+from verifycompile.witness import Agreement, EvaluationError, attention, grouped
 from verifycompile.witness.inputs import placements_of, size_values, tangent_inputs, tensor_inputs
 from verifycompile.witness.search import Difference
+from verifycompile.witness.side_by_side import compare_programs
 
 MAX_NUMBERS = 100_000
 """Numbers that a script may hold; more make a file that nobody reads."""
 _CUT = "# --8<-- what is below is part of the scripts\n"
 _LISTED_NUMBERS = 64
 _MESH_OF_ONE = "rank"
+_CHANGED = "# <- changed"
 
 
-def reproduction_script(spec: Program, implementation: Program, shown: Difference) -> str:
-    """The text of the script; :func:`titled` puts what differs above it. Raises :class:`NoScriptError`."""
-    return _Script(spec, implementation, shown).text()
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """A program that is compared with the spec; see ``Difference`` for how it lies on the ranks."""
+
+    name: str
+    program: Program
+    tangents: Mapping[str, tuple[Placement, ...]]
+    candidates: Sequence[tuple[Placement, ...]]
+    scale: int
+
+
+def reproduction_script(
+    spec: Program, implementation: Program, shown: Difference, mended: Program | None = None
+) -> str:
+    """The text of the script, but for a first line that says what differs. Raises :class:`NoScriptError`.
+
+    ``mended``: the implementation with the changes after which it was proved. It is left out where it cannot be written
+    down, or does not agree on these inputs. To be called under ``real_tensors``.
+    """
+    version = Version("implementation", implementation, shown.tangents, shown.candidates, shown.scale)
+    repaired = None if mended is None else _mended(spec, mended, shown)
+    if repaired is not None:
+        with contextlib.suppress(NoScriptError):
+            return _Script(spec, shown, [version, repaired]).text()
+    return _Script(spec, shown, [version]).text()
+
+
+def _mended(spec: Program, mended: Program, shown: Difference) -> Version | None:
+    try:
+        compared = compare_programs(spec, mended, shown.inputs, shown.seed, only=shown.output)
+    except EvaluationError:
+        return None
+    result = compared.outputs.get(shown.output)
+    if result is None or result.agreement is not Agreement.EQUAL or shown.output not in compared.candidates:
+        return None
+    candidates, scale = compared.candidates[shown.output], compared.scales.get(shown.output, 1)
+    return Version("mended", mended, compared.tangents, candidates, scale)
 
 
 class _Script:
-    def __init__(self, spec: Program, implementation: Program, shown: Difference) -> None:
-        self.spec, self.implementation, self.shown = spec, implementation, shown
-        self.mesh = implementation.mesh
+    def __init__(self, spec: Program, shown: Difference, versions: Sequence[Version]) -> None:
+        self.spec, self.shown, self.versions = spec, shown, versions
+        self.mesh = versions[0].program.mesh
         self.axes = {_MESH_OF_ONE: 1} if self.mesh is None else {axis.name: axis.size for axis in self.mesh.axes}
         self.names: dict[tuple[str, str], str] = {}
         """Kind and name of an input -> its name in the script."""
 
     def text(self) -> str:
         spec, spec_parameters = self._function(self.spec, "spec", self.shown.inputs.sizes)
-        implementation, parameters = self._function(self.implementation, "implementation", {}, "me")
-        tensors = self._tensors({*spec_parameters.values(), *parameters.values()})
-        placements = {name: self._placements(node) for node, name in parameters.items()}
+        functions: list[str] = []
+        placements: list[dict[str, tuple[Placement, ...]]] = []
+        for version in self.versions:
+            text, parameters = self._function(version.program, version.name, {}, "me")
+            functions.append(_marked(text, functions[0]) if functions else text)
+            placements.append({name: self._placements(version, node) for node, name in parameters.items()})
+        tensors = self._tensors({*spec_parameters.values(), *(name for names in placements for name in names)})
         pieces = [
             self._about(),
             _IMPORTS,
             self._inputs(tensors),
             spec,
-            implementation,
+            *functions,
             self._settings(placements, list(spec_parameters.values())),
             self._main(placements),
-            "\n".join(_module_text(module) for module in _modules(spec + implementation)),
+            "\n".join(_module_text(module) for module in _modules("".join([spec, *functions]))),
             'if __name__ == "__main__":\n    main()\n',
         ]
         return "\n\n\n".join(piece.strip("\n") for piece in pieces) + "\n"
@@ -109,16 +151,13 @@ class _Script:
         names = ", ".join(f'"{name}": {name}' for name in tensors)
         return "\n".join([*lines, f"    return {{{names}}}"])
 
-    def _placements(self, node: torch.fx.Node) -> tuple[Placement, ...]:
-        mesh_dims = 0 if self.mesh is None else len(self.mesh.axes)
-        entry = next(entry for entry in self.implementation.inputs if entry.node is node)
+    def _placements(self, version: Version, node: torch.fx.Node) -> tuple[Placement, ...]:
         if self.mesh is None:
             return (Replicate(),)
-        return (
-            self.shown.tangents.get(entry.name, ())
-            if _is_tangent(entry, self.implementation)
-            else placements_of(entry, mesh_dims)
-        )
+        entry = next(entry for entry in version.program.inputs if entry.node is node)
+        if _is_tangent(entry, version.program):
+            return version.tangents.get(entry.name, ())
+        return placements_of(entry, len(self.mesh.axes))
 
     # -- texts
 
@@ -126,39 +165,72 @@ class _Script:
         ranks = ", ".join(f"{name}={size}" for name, size in self.axes.items())
         runs = f"what each rank of the mesh ({ranks}) runs" if self.mesh is not None else _TOGETHER
         about = _ABOUT.format(runs=runs, communicate="" if self.mesh is None else _COMMUNICATE)
+        if len(self.versions) > 1:
+            about += _HELPED
         return "\n".join(f"# {line}" for line in textwrap.wrap(about, 118))
 
-    def _settings(self, placements: Mapping[str, tuple[Placement, ...]], spec_inputs: Sequence[str]) -> str:
-        candidates = self.shown.candidates if self.mesh is not None else [(Replicate(),)]
+    def _settings(self, placements: Sequence[Mapping[str, tuple[Placement, ...]]], spec_inputs: Sequence[str]) -> str:
         lines = [
             f"OUTPUT = {self.shown.output!r}",
             f"MESH = {_mapping({name: str(size) for name, size in self.axes.items()})}",
             f"SPEC_INPUTS = {list(spec_inputs)!r}",
-            "# How the inputs of the implementation lie on the ranks: a placement for each mesh axis.",
-            f"PLACEMENTS = {_mapping({name: _placement_list(items) for name, items in placements.items()})}",
-            "# In any of these ways the output may lie on the ranks.",
-            f"OUTPUT_PLACEMENTS = [{', '.join(_placement_list(items) for items in candidates)}]",
             f"TOLERANCE = {self.shown.tolerance!r}  # what rounding may explain",
+            "# How the inputs lie on the ranks, a placement for each mesh axis; and how the output may.",
         ]
+        for version, on in zip(self.versions, placements, strict=True):
+            if version is not self.versions[0] and self._lies_as_before(placements):
+                continue
+            candidates = version.candidates if self.mesh is not None else [(Replicate(),)]
+            prefix = "" if version is self.versions[0] else "MENDED_"
+            lines += [
+                f"{prefix}PLACEMENTS = {_mapping({name: _placement_list(items) for name, items in on.items()})}",
+                f"{prefix}OUTPUT_PLACEMENTS = [{', '.join(_placement_list(items) for items in candidates)}]",
+            ]
         return "\n".join(lines)
 
-    def _main(self, placements: Mapping[str, tuple[Placement, ...]]) -> str:
-        partial = any(isinstance(item, Partial) for items in placements.values() for item in items)
+    def _lies_as_before(self, placements: Sequence[Mapping[str, tuple[Placement, ...]]]) -> bool:
+        """Whether all that the mended program takes and returns lies on the ranks as in the implementation."""
+        candidates = [list(version.candidates) for version in self.versions]
+        return all(on == placements[0] for on in placements) and all(found == candidates[0] for found in candidates)
+
+    def _main(self, placements: Sequence[Mapping[str, tuple[Placement, ...]]]) -> str:
+        partial = any(isinstance(item, Partial) for on in placements for items in on.values() for item in items)
         seed = f", seed={self.shown.seed + 2}" if partial else ""
-        scale = "" if self.shown.scale == 1 else f" / {self.shown.scale}"
-        note = "" if self.shown.scale == 1 else f"  # a rank's gradient is {self.shown.scale} times the spec's"
+        scales = [version.scale for version in self.versions]
+        lines = [
+            "def main():",
+            "    ranks, values = Ranks(MESH), inputs()",
+            "    program, placements, output_placements = implementation, PLACEMENTS, OUTPUT_PLACEMENTS",
+        ]
+        if scales != [1] * len(scales):
+            lines.append(f"    scale = {scales[0]}  # a rank's gradient is so many times the spec's")
+        if len(self.versions) > 1:
+            taken = "program, placements, output_placements = mended, MENDED_PLACEMENTS, MENDED_OUTPUT_PLACEMENTS"
+            taken = "program = mended" if self._lies_as_before(placements) else taken
+            lines += ['    if sys.argv[1:] == ["mended"]:', f"        {taken}"]
+            if scales != [1] * len(scales):
+                lines.append(f"        scale = {scales[1]}")
+        divided = " / scale" if scales != [1] * len(scales) else ""
         return "\n".join(
             [
-                "def main():",
-                "    ranks, values = Ranks(MESH), inputs()",
+                *lines,
                 "    expected = spec(**{name: values[name] for name in SPEC_INPUTS})",
-                f"    parts = {{name: parts_of(values[name], ranks, on{seed}) for name, on in PLACEMENTS.items()}}",
-                f"    found = [value{scale} for value in ranks.run(implementation, parts)]{note}",
-                "    gap, text = min(difference(found, expected, ranks, items) for items in OUTPUT_PLACEMENTS)",
+                f"    parts = {{name: parts_of(values[name], ranks, on{seed}) for name, on in placements.items()}}",
+                f"    found = [value{divided} for value in ranks.run(program, parts)]",
+                "    gap, text = min(difference(found, expected, ranks, on) for on in output_placements)",
                 '    assert gap <= TOLERANCE, f"{OUTPUT} {text}"',
                 '    print(f"{OUTPUT} agrees on this input")',
             ]
         )
+
+
+def _marked(text: str, first: str) -> str:
+    """``text`` with a mark at the lines that ``first`` does not have."""
+    known = set(first.split("\n"))
+    return "\n".join(
+        line if line in known or line.startswith("def ") or line.lstrip().startswith("#") else f"{line}  {_CHANGED}"
+        for line in text.split("\n")
+    )
 
 
 def _modules(used: str) -> list[ModuleType]:
@@ -244,12 +316,18 @@ _ABOUT = (
     "{communicate}Then verify the mended source: this is one input."
 )
 
+_HELPED = (
+    " `mended` is the implementation with the changes of the report's help, with which the proof succeeded: "
+    "`python FILE mended` passes."
+)
+
 _IMPORTS = """
 from __future__ import annotations
 
 import itertools
 import math
 import operator
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
