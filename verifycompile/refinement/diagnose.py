@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.fx
@@ -20,12 +19,11 @@ from verifycompile.ir.term import View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker, ProgramOutput
 from verifycompile.refinement.classify import Found, Kind, classify
-from verifycompile.refinement.own_part import MEAN_OF_OWN, PIECES, fault_of_operator
+from verifycompile.refinement.own_part_search import OwnPart, on_another_line, own_part, quotient_of_own_sums
 from verifycompile.refinement.placement import describe, infer
-from verifycompile.refinement.relations import Diagnosis, NodeRelations, ordered_ancestors, producer
+from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_value, ordered_ancestors, producer
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
-from verifycompile.rewrites.loss import ignored_by_mean
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
 
@@ -56,7 +54,6 @@ class _Cause:
         self.mesh = self.relations.mesh
         self.spec_output, self.impl_output = case.failed[0]
         self.inputs = names_of_inputs(self.spec.program)
-        self.impl_inputs = names_of_inputs(self.implementation.program)
 
     def name(self, node: torch.fx.Node) -> str:
         """What a value of the spec is called in its source."""
@@ -111,7 +108,7 @@ class _Cause:
     def mean(self) -> Mismatch | None:
         """A gradient that is each rank's own, or their sum, though a forward output is the mean over the ranks."""
         for spec_output, impl_output in self.failed:
-            found = self._classify(spec_output.node, impl_output.node) if self.means else None
+            found = self.relations.classify(spec_output.node, impl_output.node) if self.means else None
             if found is None or self.mesh is None:
                 continue
             if found.kind is Kind.PARTIAL and self.means.issuperset(found.axes):
@@ -146,9 +143,9 @@ class _Cause:
             return self._from_blocker(self.spec.blockers[root], root, self.relations.counterpart(root))
         twin = self.relations.counterpart(root)
         if twin is None:
-            own = self._of_own_part(root)
+            own = on_another_line(self.relations, root)
             if own is not None:
-                return own
+                return self._at_own_part(root, own)
             return self._blocked(self.implementation, [output.node for _, output in self.failed])
         if twin in self.implementation.blockers:
             return self._from_blocker(self.implementation.blockers[twin], root, twin)
@@ -160,11 +157,11 @@ class _Cause:
     def _operand_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch:
         """Compare the operands of both nodes one by one; if all agree, the fault is in how they fit together."""
         pairs = list(zip(root.all_input_nodes, twin.all_input_nodes, strict=False))
-        own_mean = self._own_mean(root, twin, pairs)
-        if own_mean is not None:
-            return own_mean
+        quotient = quotient_of_own_sums(self.relations, root, twin)
+        if quotient is not None:
+            return self._at_own_part(root, quotient)
         for spec_operand, impl_operand in pairs:
-            found = self._classify(spec_operand, impl_operand)
+            found = self.relations.classify(spec_operand, impl_operand)
             if found is None or found.whole:
                 continue
             if found.kind is Kind.DIFFERENT:
@@ -172,74 +169,22 @@ class _Cause:
                 if blocked is not None:
                     return blocked
             return self._fault(found, root, twin, spec_operand, impl_operand)
-        found = self._classify(root, twin) or Found(Kind.DIFFERENT)
-        own = self._own_part_fault(root, twin)
+        found = self.relations.classify(root, twin) or Found(Kind.DIFFERENT)
+        own = own_part(self.relations, root, twin)
         if own is not None:
-            return own
+            return self._at_own_part(root, own)
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
             message = f"the operands of {operator_name(root)} are sharded in ways that do not fit together"
             return self._at("VC104", message, _Site(root, twin, self.name(root)), found)
         return self._fault(found, root, twin, root, twin)
 
-    def _own_mean(
-        self, root: torch.fx.Node, twin: torch.fx.Node, pairs: Sequence[tuple[torch.fx.Node, torch.fx.Node]]
-    ) -> Mismatch | None:
-        """A rank's own sum, divided by a number that is a sum over its own elements too."""
-        related = [self._classify(*pair) for pair in pairs]
-        if root.target is not torch.ops.aten.div.Tensor or len(related) != 2:
-            return None
-        sums = {None if found is None or found.kind is not Kind.PARTIAL else found.axes for found in related}
-        found = related[0]
-        if len(sums) != 1 or None in sums or found is None:
-            return None
-        over, (total, count) = self._axes(found.axes), (self.name(operand) for operand, _ in pairs)
-        message = f"`{total}` and `{count}` are a rank's own sums over {over}: their quotient is no mean of the whole"
-        quotient = self._classify(root, twin) or Found(Kind.DIFFERENT)
-        return self._at(MEAN_OF_OWN, message, _Site(root, twin, self.name(root)), quotient)
-
-    def _of_own_part(self, root: torch.fx.Node) -> Mismatch | None:
-        """The same operator on the same operands, on another line than the spec's."""
-        for node in self.relations.impl_order:
-            if node.target == root.target and len(node.all_input_nodes) == len(root.all_input_nodes):
-                pairs = list(zip(root.all_input_nodes, node.all_input_nodes, strict=True))
-                own = self._own_mean(root, node, pairs) or self._own_part_fault(root, node)
-                if own is not None:
-                    return own
-        return None
-
-    def _own_part_fault(self, root: torch.fx.Node, twin: torch.fx.Node) -> Mismatch | None:
-        """An operator that needs all of a dimension, on operands of which each rank holds a part along it."""
-        pairs = list(zip(root.all_input_nodes, twin.all_input_nodes, strict=False))
-        related = [self._classify(*pair) for pair in pairs]
-        if self.mesh is None or any(found is None or not found.whole for found in related):
-            return None
-        names = [axis.name for axis in self.mesh.axes]
-        layouts = [None if found is None else found.placements for found in related]
-        fault = fault_of_operator(twin, layouts, names, ignored_by_mean(root.target, root.args))
-        if fault is None:
-            return None
-        found = self._classify(root, twin) or Found(Kind.DIFFERENT)
-        mismatch = self._at(*fault, _Site(root, twin, self.name(root)), found)
-        cut = self._own_piece(twin) if fault[0] == PIECES else None
-        if cut is None:
+    def _at_own_part(self, root: torch.fx.Node, own: OwnPart) -> Mismatch:
+        mismatch = self._at(own.code, own.message, _Site(root, own.node, self.name(root)), own.found)
+        if own.cut is None:
             return mismatch
-        label = f"each rank takes one piece of the fused `{value_name(cut.all_input_nodes[0], self.impl_inputs)}` here"
         return dataclasses.replace(
-            mismatch, impl_node=cut, impl_label=label, origin_node=twin, origin_label=mismatch.message
+            mismatch, impl_node=own.cut, impl_label=own.cut_label, origin_node=own.node, origin_label=own.message
         )
-
-    def _own_piece(self, node: torch.fx.Node) -> torch.fx.Node | None:
-        """The first operator before ``node`` that takes a rank's own piece of what all ranks hold."""
-        view = self.implementation.view
-        for earlier in ordered_ancestors(self.implementation, [node]):
-            value, operands = view(earlier), earlier.all_input_nodes
-            if earlier.op != "call_function" or value is None or not operands or not is_view(earlier.target):
-                continue
-            source = view(operands[0])
-            axes = range(0 if self.mesh is None else len(self.mesh.axes))
-            if source is not None and any(value.uses(axis) and not source.uses(axis) for axis in axes):
-                return earlier
-        return None
 
     def _fault(
         self,
@@ -288,15 +233,9 @@ class _Cause:
         message = f"{operator} needs the full value of `{site.value}`, which is a partial sum over {axes}"
         return self._at("VC101", message, site, found)
 
-    def _classify(self, spec_node: torch.fx.Node, impl_node: torch.fx.Node) -> Found | None:
-        left, right = _value(self.spec, spec_node), _value(self.implementation, impl_node)
-        if left is None or right is None:
-            return None
-        return classify(self.pool, left, right, self.mesh)
-
     def _other_value(self, node: torch.fx.Node) -> torch.fx.Node | None:
         """The spec's node of the value that the implementation uses, where it is one of the spec's."""
-        view = _value(self.implementation, node)
+        view = first_value(self.implementation, node)
         related = None if view is None else self.relations.of_implementation(view)
         return None if related is None else related[0]
 
@@ -345,7 +284,7 @@ class _Cause:
     def output(self) -> Mismatch:
         """No node could be named: say how the output itself stands to the spec's."""
         name = self.spec_output.name
-        found = self._classify(self.spec_output.node, self.impl_output.node) or Found(Kind.DIFFERENT)
+        found = self.relations.classify(self.spec_output.node, self.impl_output.node) or Found(Kind.DIFFERENT)
         codes = {
             Kind.SCALED: "VC103",
             Kind.MISPLACED: "VC104",
@@ -407,15 +346,6 @@ class _Cause:
         return dataclasses.replace(
             self._at(code, message, _Site(spec_output.node, impl_output.node, name), found, expected), output=name
         )
-
-
-def _value(lowering: Lowering, node: torch.fx.Node) -> View | None:
-    """The value of a node; for an operator with several results, the first."""
-    view = lowering.view(node)
-    value: Any = lowering.values.get(node)
-    if view is None and isinstance(value, tuple) and value and isinstance(value[0], View):
-        return value[0]
-    return view
 
 
 def _looked_at(node: torch.fx.Node) -> torch.fx.Node:

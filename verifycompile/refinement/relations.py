@@ -8,6 +8,7 @@ import itertools
 import math
 import operator as python_operator
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch.fx
 
@@ -47,6 +48,13 @@ class NodeRelations:
         self.spec_by_term = _by_term(self.spec, self.spec_order)
 
     # -- relations
+
+    def classify(self, spec_node: torch.fx.Node, impl_node: torch.fx.Node) -> Found | None:
+        """How the value of one node stands to that of another; None where one has none."""
+        left, right = first_value(self.spec, spec_node), first_value(self.implementation, impl_node)
+        if left is None or right is None:
+            return None
+        return classify(self.pool, left, right, self.mesh)
 
     def is_unrelated(self, node: torch.fx.Node) -> bool:
         """Whether no implementation value is this spec value, whole or as a partial sum."""
@@ -211,6 +219,15 @@ class NodeRelations:
                 elif self.spec.view(operand) is not None:
                     found[operand] = None
         return list(found)
+
+
+def first_value(lowering: Lowering, node: torch.fx.Node) -> View | None:
+    """The value of a node; for an operator with several results, the first."""
+    view = lowering.view(node)
+    value: Any = lowering.values.get(node)
+    if view is None and isinstance(value, tuple) and value and isinstance(value[0], View):
+        return value[0]
+    return view
 
 
 def _by_term(lowering: Lowering, nodes: Sequence[torch.fx.Node]) -> dict[Term, list[torch.fx.Node]]:
