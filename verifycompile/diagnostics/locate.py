@@ -25,7 +25,7 @@ def helper_labels(node: torch.fx.Node | None) -> tuple[Label, ...]:
     location = None if node is None else helper_location_of(node)
     if node is None or location is None:
         return ()
-    return (Label(location, f"`{operator_of(node)}` is called here, in `{location.function}`"),)
+    return (Label(location, f"the helper `{location.function}` calls `{operator_of(node)}` here"),)
 
 
 def nearest_location(node: torch.fx.Node | None, locate: Locator) -> SourceLocation | None:
