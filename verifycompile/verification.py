@@ -17,7 +17,7 @@ from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
-from verifycompile.diagnostics.report import Report, Stats
+from verifycompile.diagnostics.report import Report, SecondLook, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
@@ -26,6 +26,7 @@ from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.registry import EXHAUSTED
+from verifycompile.second_look import look_again
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.within_limits import within_limits
 
@@ -83,6 +84,11 @@ def _verify(spec: Program, implementation: Program, options: Options, changeable
         findings[:1] = with_causes(findings[0], causes)
     if search is not None:
         findings[0] = _with_script(findings[0], search, causes)
+    look: SecondLook | None = None
+    if verdict is Verdict.VERIFIED:
+        look, contradiction = _second_look(spec, implementation)
+        if contradiction is not None:
+            findings, verdict = [contradiction], Verdict.UNPROVED
     if verdict is Verdict.UNPROVED and findings and result.exhausted:
         note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
@@ -105,7 +111,18 @@ def _verify(spec: Program, implementation: Program, options: Options, changeable
         ),
         certificate=Certificate.of(spec, implementation, result, assumptions) if verdict is Verdict.VERIFIED else None,
         placements=dict(result.placements),
+        second_look=look,
     )
+
+
+def _second_look(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
+    try:
+        found = bounds.attempt("the second look", lambda: look_again(spec, implementation))
+    except Exception as error:  # noqa: BLE001 - the proof stands, and the report says that nothing else was done
+        return SecondLook(done=False, text=f"not done: {type(error).__name__}: {error}"), None
+    if isinstance(found, RanOut):
+        return SecondLook(done=False, text=f"not done: {found.describe()}"), None
+    return found
 
 
 def _distinct(blockers: Sequence[Blocker]) -> tuple[Blocker, ...]:

@@ -48,6 +48,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC208": "the ranks were not found to run one program",
         "VC209": "number with two readings",
         "VC210": "a run that was not verified",
+        "VC211": "the proof and an evaluation contradict each other",
         "VC301": "no device mesh",
         "VC302": "several device meshes",
         "VC303": "shapes do not fit the spec",

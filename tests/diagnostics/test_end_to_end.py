@@ -98,6 +98,7 @@ def test_verify_reports_and_raises_nothing(model: ModuleType) -> None:
          = relations: N, over the real numbers (rounding is outside of the proof)
          = nodes: spec N, implementation N; proved by memo N, normal form N, e-graph N, solver N
          = seconds: capture N (spec) + N (implementation), verification N, ratio N
+         = second look: both programs agree on one input, on all N ranks, in N of N outputs
          = assumption: the model object is the one that rank N built, and stands for all N ranks
          = assumption: `x` is placed (R) by default"""
     )

@@ -293,7 +293,16 @@ def test_github() -> None:
 
 def test_json_of_a_refuted_report() -> None:
     data = json.loads(REFUTED.to_json())
-    assert list(data) == ["schema", "verdict", "question", "relations", "findings", "assumptions", "stats"]
+    assert list(data) == [
+        "schema",
+        "verdict",
+        "question",
+        "relations",
+        "findings",
+        "assumptions",
+        "second_look",
+        "stats",
+    ]
     assert (data["schema"], data["verdict"]) == (1, "refuted")
     (finding,) = data["findings"]
     assert finding["impl_location"] == {
@@ -330,6 +339,7 @@ def test_json_of_a_verified_report() -> None:
         "peak_memory": 1073741824,
         "counts": {"memo": 300, "normal_form": 147, "egraph": 0, "solver": 0, "unrelated": 0},
         "stages": {"memo": {"seconds": 0.25, "count": 600, "median": 0.25, "percentile_95": 0.5}},
+        "attempts": [],
         "capture_seconds": 4.0,
         "ratio": 0.125,
     }

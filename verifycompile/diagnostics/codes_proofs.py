@@ -203,4 +203,23 @@ CODES = (
         ),
         fixed_example="torch.compiler.set_stance('default')\nmodel(x[:1])             # compiled and verified",
     ),
+    Code(
+        code="VC211",
+        title="the proof and an evaluation contradict each other",
+        severity=Severity.ERROR,
+        meaning=(
+            "The programs are proved equal, and evaluated once on one input, on all ranks, they differ by more than "
+            "rounding. One of the two is wrong, and nothing says which."
+        ),
+        reason=(
+            "A proof that a single evaluation contradicts must not let a program pass. The evaluation calls torch's "
+            "own operators on the captured graphs and shares nothing else with the proof."
+        ),
+        example="y = my_library.scale(x)      # declared as another function than the one that it computes",
+        fix=(
+            "Where the program calls an operator that you declared, compare the declaration with the operator. Else "
+            "this is a defect of verifycompile: report it with the message, the versions of torch and verifycompile, "
+            "and the program."
+        ),
+    ),
 )

@@ -142,4 +142,5 @@ def statistics_lines(report: Report) -> list[str]:
         f"relations: {len(report.relations)}, over the real numbers (rounding is outside of the proof)",
         f"nodes: spec {stats.spec_nodes}, implementation {stats.implementation_nodes}; proved by {means}",
         f"seconds: capture {capture}, verification {stats.verification_seconds:.2f}{ratio}",
+        *([] if report.second_look is None else [f"second look: {report.second_look.text}"]),
     ]

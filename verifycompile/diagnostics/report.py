@@ -48,6 +48,14 @@ class Stats:
         return self.verification_seconds / self.capture_seconds
 
 
+@dataclasses.dataclass(frozen=True)
+class SecondLook:
+    """Whether both programs were evaluated once though they are proved equal, and what came out, or why not."""
+
+    done: bool
+    text: str
+
+
 _WITHOUT_NUMBERS = ("VC109", "VC110")
 """Codes of programs that are wrong on every input, so that none need be shown."""
 
@@ -60,6 +68,7 @@ class Report:
     ``placements``: for each of them that is a tensor, how the implementation holds it over the axes of its mesh.
     ``question``: against which spec and for which ranks, and how they are known.
     ``differing_ranks``: in a job whose ranks captured different programs, those that captured another than most did.
+    ``second_look``: of a verified program, whether it was evaluated as well.
     ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
     Raises ``ValueError`` on construction where verdict, findings and certificate contradict each other.
     """
@@ -72,6 +81,7 @@ class Report:
     question: Question = dataclasses.field(default_factory=Question)
     certificate: Certificate | None = None
     differing_ranks: tuple[int, ...] = ()
+    second_look: SecondLook | None = None
     placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
         default_factory=dict[str, tuple[Placement, ...]], repr=False, compare=False
     )

@@ -9,7 +9,7 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import is_view, size_hint
 
 DEFAULT_MAX_ELEMENTS = 50_000_000
-_ELEMENTS_OF_A_CALL = 128
+ELEMENTS_OF_A_CALL = 128
 """Calling an operator takes the time of about so many elements, however small its result is."""
 _BYTES_OF_AN_ELEMENT = 32
 """A comparison holds the values of both programs in double precision, those of the spec three times."""
@@ -30,7 +30,13 @@ def elements(program: Program) -> int:
     ranks = len(program.mesh.ranks) if program.mesh is not None else 1
     nodes = program.graph.graph.nodes
     sizes = [0 if is_view(node.target) else _elements_of(node.meta.get("val")) for node in nodes]
-    return ranks * sum(max(size, _ELEMENTS_OF_A_CALL) for size in sizes)
+    return ranks * sum(max(size, ELEMENTS_OF_A_CALL) for size in sizes)
+
+
+def calls(program: Program) -> int:
+    """How many operators an evaluation calls on all ranks."""
+    ranks = len(program.mesh.ranks) if program.mesh is not None else 1
+    return ranks * len(program.graph.graph.nodes)
 
 
 def _elements_of(value: object) -> int:

@@ -1,0 +1,134 @@
+"""What is proved is evaluated once as well; a difference takes the verdict back, and the report says what was done."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict, second_look, verification, verify
+from verifycompile.program import Program
+from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.witness import EvaluationError
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.down(torch.relu(self.up(x))))
+
+
+def of_mlp(width: int = 4, ranks: int = 2, *, wrong: bool = False, dropout: float = 0.0, **options: Any) -> Report:
+    with fake_mesh_world((ranks,), ("tp",)) as mesh:
+        model = parallelize_module(Mlp(width, dropout), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        if wrong:
+            down: nn.Module = model.get_submodule("down")
+            down._forward_hooks.clear()
+            down.register_forward_hook(lambda _module, _inputs, output: output.to_local())
+        return verify(model, (torch.randn(3, width),), **options)
+
+
+def accepts_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof that is wrong: what a wrong declaration, lemma or memo makes of it."""
+
+    def accepted(spec: Program, _implementation: Program) -> RefinementResult:
+        return RefinementResult({output.name: output.name for output in spec.outputs}, None)
+
+    monkeypatch.setattr(verification, "check_refinement", accepted)
+
+
+def test_what_is_proved_is_evaluated() -> None:
+    report = of_mlp()
+    assert report.verdict is Verdict.VERIFIED
+    assert report.second_look is not None
+    assert report.second_look.done
+    assert report.second_look.text == "both programs agree on one input, on all 2 ranks, in 3 of 3 outputs"
+    assert f"= second look: {report.second_look.text}" in str(report)
+    assert json.loads(report.to_json())["second_look"] == {"done": True, "text": report.second_look.text}
+
+
+def test_at_reduced_sizes() -> None:
+    report = of_mlp(256)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.second_look is not None
+    assert report.second_look.text == (
+        "both programs agree on one input at reduced sizes (1024 -> 4, 512 -> 2, 256 -> 2), on all 2 ranks, in 3 of 3 "
+        "outputs"
+    )
+
+
+@pytest.mark.parametrize("width", [4, 256])
+def test_a_difference_takes_the_verdict_back(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    accepts_everything(monkeypatch)
+    monkeypatch.setattr(second_look, "check_refinement", verification.check_refinement)
+    report = of_mlp(width, wrong=True)
+    assert report.verdict is Verdict.UNPROVED
+    assert report.certificate is None
+    (finding,) = report.findings
+    assert finding.code == "VC211"
+    at_sizes = "" if width == 4 else " at reduced sizes (1024 -> 4, 512 -> 2, 256 -> 2)"
+    assert finding.message.startswith(f"the programs are proved equal, but on one input{at_sizes} `output.0` at [")
+    assert re.search(r" is -?[\d.]+ in the spec and -?[\d.]+ on rank \d in the implementation$", finding.message)
+    assert finding.notes[0] == (
+        "either the proof or the evaluation is wrong, which is a defect of verifycompile: please report it with this "
+        "message, the versions of torch and verifycompile, and the program"
+    )
+    assert of_mlp(width, wrong=False).verdict is Verdict.VERIFIED
+
+
+def test_a_difference_that_only_the_sizes_make_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepts_everything(monkeypatch)
+    unproved = RefinementResult({}, Mismatch("VC107", "the message", "output.0"))
+    monkeypatch.setattr(second_look, "check_refinement", lambda _spec, _implementation: unproved)
+    report = of_mlp(256, wrong=True)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.second_look == second_look.SecondLook(
+        done=False, text="not done: what was proved does not hold at reduced sizes"
+    )
+
+
+def test_not_done_where_it_would_take_long() -> None:
+    report = of_mlp(64, 64)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.second_look == second_look.SecondLook(
+        done=False, text="not done: an evaluation on all ranks would take more than 5 % of the time of capture"
+    )
+    assert "= second look: not done: an evaluation on all ranks" in str(report)
+
+
+def test_not_done_where_nothing_can_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Program) -> Any:
+        raise EvaluationError("the size of an input is unknown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(second_look, "compare_outputs", fails)
+        report = of_mlp()
+    assert report.second_look == second_look.SecondLook(done=False, text="not done: the size of an input is unknown")
+    assert report.verdict is Verdict.VERIFIED
+
+
+def test_an_error_of_the_second_look_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Program) -> Any:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(verification, "look_again", fails)
+    report = of_mlp()
+    assert report.verdict is Verdict.VERIFIED
+    assert report.second_look == second_look.SecondLook(done=False, text="not done: ValueError: a defect")
+
+
+def test_a_refuted_program_needs_none() -> None:
+    report = of_mlp(wrong=True)
+    assert report.verdict is Verdict.REFUTED
+    assert report.second_look is None

@@ -1,0 +1,85 @@
+"""A second look at what is proved: both programs evaluated once, on one input and all ranks.
+
+It shares nothing with the proof but the captured graphs, so it finds what a wrong declaration, a wrong lemma or a wrong
+memo would accept. It can turn no program into a verified one. Its cost stays below a twentieth of the capture's: where
+the programs' own sizes are too large it uses reduced ones, and where there are too many calls it is not done.
+"""
+
+from __future__ import annotations
+
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.report import SecondLook
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.program import Program
+from verifycompile.reduction.search import described_sizes, evaluable
+from verifycompile.refinement.check import check_refinement
+from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
+from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, calls, elements, most_elements
+
+_SHARE_OF_CAPTURE = 0.05
+_SECONDS_OF_A_CALL = 30e-6
+_CAPTURE_OF_A_NODE = 2.5e-3
+"""Seconds that capture takes at least, for each node of both programs."""
+
+
+def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
+    """What was found, and the finding where it contradicts the proof."""
+    affordable = _affordable_calls(spec, implementation)
+    if calls(spec) + calls(implementation) > affordable:
+        return _not_done("an evaluation on all ranks would take more than 5 % of the time of capture"), None
+    most = min(most_elements(), round(affordable * ELEMENTS_OF_A_CALL))
+    if elements(spec) + elements(implementation) <= most:
+        return _compared(spec, implementation, "")
+    reduced = evaluable(spec, implementation, most // 2)
+    if reduced is None:
+        return _not_done("the programs are large, and no smaller sizes were found"), None
+    look, finding = _compared(reduced.spec, reduced.implementation, f" at reduced sizes ({described_sizes(reduced)})")
+    if finding is not None and check_refinement(reduced.spec, reduced.implementation).mismatch is not None:
+        # Their sizes make other programs of them, of which nothing was proved.
+        return _not_done("what was proved does not hold at reduced sizes"), None
+    return look, finding
+
+
+def _affordable_calls(spec: Program, implementation: Program) -> float:
+    nodes = sum(len(program.graph.graph.nodes) for program in (spec, implementation))
+    capture = max(spec.seconds + implementation.seconds, nodes * _CAPTURE_OF_A_NODE)
+    return _SHARE_OF_CAPTURE * capture / _SECONDS_OF_A_CALL
+
+
+def _not_done(reason: str) -> SecondLook:
+    return SecondLook(done=False, text=f"not done: {reason}")
+
+
+def _compared(spec: Program, implementation: Program, at_sizes: str) -> tuple[SecondLook, Finding | None]:
+    try:
+        results = compare_outputs(spec, implementation)
+    except EvaluationError as error:
+        return _not_done(str(error)), None
+    different = [item for item in results.values() if item.agreement is Agreement.DIFFERENT]
+    if different:
+        return SecondLook(done=True, text=f"the programs differ{at_sizes}"), _finding(
+            different[0], implementation, at_sizes
+        )
+    equal = [item for item in results.values() if item.agreement is Agreement.EQUAL]
+    unknown = next((item.detail for item in results.values() if item.agreement is Agreement.UNKNOWN), "")
+    if not equal:
+        return _not_done(unknown or "there is no output to compare"), None
+    ranks = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
+    where = f"on all {ranks} ranks" if ranks > 1 else "on all ranks at once"
+    text = f"both programs agree on one input{at_sizes}, {where}, in {len(equal)} of {len(results)} outputs"
+    return SecondLook(done=True, text=f"{text} ({unknown})" if unknown else text), None
+
+
+def _finding(found: OutputComparison, implementation: Program, at_sizes: str) -> Finding:
+    mesh = implementation.mesh
+    place = f" at {list(found.index)}" if found.index else ""
+    rank = "" if mesh is None else f" on rank {mesh.ranks[found.rank]}"
+    message = (
+        f"the programs are proved equal, but on one input{at_sizes} `{found.name}`{place} is {found.spec_value:.6g} in "
+        f"the spec and {found.impl_value:.6g}{rank} in the implementation"
+    )
+    report = (
+        "either the proof or the evaluation is wrong, which is a defect of verifycompile: please report it with this "
+        "message, the versions of torch and verifycompile, and the program"
+    )
+    return Finding(code="VC211", severity=Severity.ERROR, message=message, output=found.name, notes=(report,))
