@@ -16,21 +16,22 @@ from verifycompile.refinement.check import check_refinement
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
 from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, calls, elements, most_elements
 
-_SHARE_OF_CAPTURE = 0.05
-_SECONDS_OF_A_CALL = 30e-6
-_CAPTURE_OF_A_NODE = 2.5e-3
-"""Seconds that capture takes at least, for each node of both programs."""
+_CALLS_OF_A_NODE = 5
+"""Calls of an evaluation that take a twentieth of the capture of a node: 25 microseconds each, of 2.5 milliseconds.
+
+Counted and not timed, so that the same is done on every machine.
+"""
 
 
 def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
     """What was found, and the finding where it contradicts the proof."""
-    affordable = _affordable_calls(spec, implementation)
+    affordable = _CALLS_OF_A_NODE * sum(len(program.graph.graph.nodes) for program in (spec, implementation))
     if calls(spec) + calls(implementation) > affordable:
         return _not_done("an evaluation on all ranks would take more than 5 % of the time of capture"), None
-    most = min(most_elements(), round(affordable * ELEMENTS_OF_A_CALL))
+    most = min(most_elements(), affordable * ELEMENTS_OF_A_CALL)
     if elements(spec) + elements(implementation) <= most:
         return _compared(spec, implementation, "")
-    reduced = evaluable(spec, implementation, most // 2)
+    reduced = evaluable(spec, implementation, most)
     if reduced is None:
         return _not_done("the programs are large, and no smaller sizes were found"), None
     look, finding = _compared(reduced.spec, reduced.implementation, f" at reduced sizes ({described_sizes(reduced)})")
@@ -38,12 +39,6 @@ def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Find
         # Their sizes make other programs of them, of which nothing was proved.
         return _not_done("what was proved does not hold at reduced sizes"), None
     return look, finding
-
-
-def _affordable_calls(spec: Program, implementation: Program) -> float:
-    nodes = sum(len(program.graph.graph.nodes) for program in (spec, implementation))
-    capture = max(spec.seconds + implementation.seconds, nodes * _CAPTURE_OF_A_NODE)
-    return _SHARE_OF_CAPTURE * capture / _SECONDS_OF_A_CALL
 
 
 def _not_done(reason: str) -> SecondLook:
