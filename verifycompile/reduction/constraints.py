@@ -24,6 +24,7 @@ Numbers = tuple[int, ...]
 
 _LARGEST_SHARE = 64
 """Positions in a dimension keep their proportion where it is at most so many times the common divisor of them all."""
+_MOST_RANKS = 64
 _OFFSET = 8
 """Positions so near to an end of a dimension keep their distance from it."""
 
@@ -110,6 +111,13 @@ class Constraints:
             if number > 1:
                 self.pinned.setdefault(number, reason)
 
+    def pin_results(self, node: torch.fx.Node, reason: str) -> bool:
+        """Pins the sizes of what a node gives; whether that pins anything that was not pinned."""
+        before = len(self.pinned)
+        for shape in shapes_of(node):
+            self.pin(shape, reason)
+        return len(self.pinned) > before
+
     def pin_node(self, node: torch.fx.Node, reason: str) -> None:
         """Pins all sizes that a node takes and gives."""
         for other in (node, *node.all_input_nodes):
@@ -190,13 +198,26 @@ def _collect_call(node: torch.fx.Node, into: Constraints) -> None:
 
 
 def _only_equalities(node: torch.fx.Node, into: Constraints) -> None:
-    """An operator without a rule: each size that it gives must be one that it is given."""
+    """An operator without a rule: each size that it gives is one that it is given, or an argument."""
     given = {size for operand in node.all_input_nodes for shape in shapes_of(operand) for size in shape}
-    named = {size for value in node.args if isinstance(value, (list, tuple)) for size in value if isinstance(size, int)}
-    numbers = {value for value in node.args if type(value) is int}
-    new = {size for shape in shapes_of(node) for size in shape if size > 1} - given - named - numbers
-    if new and node.all_input_nodes:
+    arguments = named_arguments(node)
+    sizes = {size for name in SIZES & arguments.keys() for size in _numbers(arguments[name])}
+    counts = {count for name, value in arguments.items() if name not in SIZES for count in _numbers(value)}
+    new = {size for shape in shapes_of(node) for size in shape if size > 1} - given - sizes
+    into.pin(new & counts, f"`{operator_name(node.target)}` gives so many")
+    if new - counts and node.all_input_nodes:
         into.pin_node(node, f"how `{operator_name(node.target)}` comes to its sizes is not known")
+
+
+def _numbers(value: Any) -> list[int]:
+    values: Sequence[Any] = value if isinstance(value, (list, tuple)) else (value,)
+    return [number for number in values if type(number) is int]
+
+
+def _range(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
+    """A range has as many elements as are asked for, wherever it starts; one that takes steps is left alone."""
+    if arguments.get("step", 1) != 1 or not all(type(arguments.get(key, 0)) is int for key in ("start", "end")):
+        into.pin_node(node, f"`{node.name}` takes steps")
 
 
 def _pin(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
@@ -273,6 +294,8 @@ def _cut(
     start, end = arguments.get("start"), arguments.get("end")
     if size is None or length is None:
         into.pin([s for s in (size, length) if s is not None], f"`{node.name}` cuts at a number that is read from data")
+    elif arguments.get("step", 1) != 1 and _every(size, length, arguments):
+        into.product((length,), (size,), arguments["step"])
     elif arguments.get("step", 1) != 1:
         into.pin([size, length], f"`{node.name}` takes every so many elements")
     elif isinstance(start, (torch.fx.Node, torch.SymInt)) or isinstance(end, (torch.fx.Node, torch.SymInt)):
@@ -283,6 +306,13 @@ def _cut(
         into.add(Extent(size, first, first + length, length))
     elif length == 0:
         into.pin([size], f"`{node.name}` is empty")
+
+
+def _every(size: int, length: int, arguments: Mapping[str, Any]) -> bool:
+    """Whether a cut takes every so many elements of a whole dimension."""
+    start, end, step = arguments.get("start") or 0, arguments.get("end"), arguments["step"]
+    whole = end is None or (isinstance(end, int) and end >= size)
+    return isinstance(start, int) and 0 <= start < step and whole and length * step == size
 
 
 def _select(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
@@ -383,14 +413,19 @@ def _scatter(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraint
 def _exchange(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
     before, after = _operand(arguments, "input"), dimensions_of(node)[0]
     for name, shape in (("input_split_sizes", before), ("output_split_sizes", after)):
-        sizes = arguments.get(name)
-        if not sizes:
-            continue
-        if all(isinstance(size, int) for size in sizes) and shape[0] is not None:
+        sizes = arguments.get(name) or ()
+        if sizes and shape[0] is not None and all(isinstance(size, int) for size in sizes):
             into.numbers.update(size for size in sizes if size > 1)
             into.parts(list(sizes), shape[0])
-    if before[0] != after[0]:
-        into.pin([s for s in (before[0], after[0]) if s is not None], f"`{node.name}` exchanges parts that differ")
+        elif not sizes and shape[0] is not None and shape[0] > 1:
+            ranks = arguments.get("group_size")
+            into.numbers.add(shape[0])
+            into.add(Multiple(shape[0], ranks if isinstance(ranks, int) else _divisor(shape[0])))
+
+
+def _divisor(size: int) -> int:
+    """A number of ranks that is not recorded, but divides the size: all of its powers of two, up to a node's."""
+    return math.gcd(size, _MOST_RANKS)
 
 
 def _exchange_dimension(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
@@ -405,6 +440,14 @@ def _exchange_dimension(node: torch.fx.Node, arguments: Mapping[str, Any], into:
             into.product((small,), (large,), large // small)
 
 
+SIZES = frozenset(
+    {
+        *("size", "sizes", "shape", "input_sizes", "normalized_shape", "split_size", "split_sizes", "num_weights"),
+        *("max_q", "max_k", "max_seqlen_q", "max_seqlen_k", "N", "C", "HxW", "n", "m", "length", "pad", "bias_sizes"),
+        *("input_split_sizes", "output_split_sizes"),
+    }
+)
+"""Names of arguments that are sizes wherever torch's operators have them."""
 _VIEWS = ("view", "_unsafe_view", "reshape", "flatten", "unflatten")
 _CUTS = ("slice", "slice_copy", "narrow")
 _POSITIONS = (
@@ -424,6 +467,7 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("topk", "kthvalue"), _takes_largest),
     **dict.fromkeys(("tril", "triu"), _diagonal),
     **dict.fromkeys(("convolution", "convolution_backward", "conv2d", "_convolution"), _convolution),
+    "arange": _range,
     "slice_scatter": _slice_scatter,
     "slice_backward": _slice_backward,
     "cat": _cat,

@@ -65,7 +65,9 @@ def reduce_sizes(
         try:
             small = [rewrite(program, solution, constants) for program in (spec, implementation)]
         except UnreducibleError as error:
-            constraints.pin_node(error.node, f"`{error.node.name}` takes no other sizes: {error.message}")
+            reason = f"`{error.node.name}` takes no other sizes: {error.message}"
+            if not constraints.pin_results(error.node, reason):
+                constraints.pin_node(error.node, reason)
             continue
         reasons = tuple(f"{number}: {reason}" for number, reason in sorted(constraints.pinned.items()) if number > kept)
         return Reduced(small[0], small[1], changed, reasons, found, (spec, implementation), solution)

@@ -13,22 +13,14 @@ from torch.fx.node import map_arg
 
 from verifycompile.program import Program, Size
 from verifycompile.reduction.constants import Constants
-from verifycompile.reduction.constraints import named_arguments
+from verifycompile.reduction.constraints import SIZES, named_arguments
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.resized import resized_number, resized_tensor, shape_without_memory
 from verifycompile.torch_interface.schema import names_of
 
-_SIZES = frozenset(
-    {
-        *("size", "sizes", "shape", "input_sizes", "normalized_shape", "split_size", "split_sizes", "num_weights"),
-        *("max_q", "max_k", "max_seqlen_q", "max_seqlen_k", "N", "C", "HxW", "n", "m", "length", "pad", "bias_sizes"),
-        *("input_split_sizes", "output_split_sizes", "self_size", "lengths"),
-    }
-)
-"""Names of arguments that are sizes wherever torch's operators have them."""
-_UNCHECKED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
-"""Operators whose further results have shapes of a kernel's own, which nothing reads but their backward pass."""
+_UNCHECKED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention", "_grouped_mm")
+"""Operators that ask for sizes of a kernel's own, or give results of such sizes that only their backward pass reads."""
 
 
 class UnreducibleError(Exception):
@@ -120,7 +112,7 @@ class _Copy:
     def _argument(self, argument: Any, name: str, positions: Mapping[str, Any], node: torch.fx.Node) -> Any:
         if name in positions:
             return positions[name]
-        if name in _SIZES:
+        if name in SIZES:
             return self._resized(argument)
         return self._constants.argument(argument, name, node)
 
