@@ -230,3 +230,41 @@ def test_numbers_that_the_graph_holds_stay(form):
     assert small is not None
     assert small.sizes == ((65536, 2),)
     assert small.pinned == ("64: the graph holds the values of `_tensor_constant0`",)
+
+
+def test_one_number_that_two_dimensions_have():
+    # 1024 is a rank's part of the sequence, and the width of the keys.
+    def spec(x, w):
+        return torch.relu(x) @ w
+
+    def right(x, w):
+        return torch.relu(gathered(x)) @ w
+
+    def wrong(x, w):
+        return gathered(torch.relu(x).flip(0)) @ w
+
+    whole = {"x": (8192, 4096), "w": (4096, 1024)}
+    layouts = {"x": [S0], "w": [R], "output.0": [R]}
+    small = check(*pair(spec, right, wrong, whole, whole | {"x": (1024, 4096)}, layouts))
+    assert small.sizes == ((1024, 2), (4096, 2), (8192, 16))
+
+
+def test_a_table_has_a_row_for_every_position():
+    def spec(x, table):
+        return x + table[torch.arange(x.shape[1])]
+
+    whole = {"x": (64, 4096, 2048), "table": (16384, 2048)}
+    layouts = {"x": [S0], "table": [R], "output.0": [S0]}
+    wrong = lambda x, table: spec(x, table.flip(0))  # noqa: E731
+    small = check(*pair(spec, spec, wrong, whole, whole | {"x": (8, 4096, 2048)}, layouts))
+    assert dict(small.sizes)[16384] >= dict(small.sizes)[4096]
+
+
+def test_every_second_element():
+    whole = {"x": (4096, 16384)}
+    layouts = {"x": [S0], "output.0": [S0]}
+    programs = pair(
+        lambda x: x[:, ::2] * x[:, 1::2], lambda x: x[:, 1::2] * x[:, ::2], lambda x: x[:, ::2] * x[:, ::2],
+        whole, {"x": (512, 16384)}, layouts,
+    )  # fmt: skip
+    check(*programs, ((512, 2), (4096, 16), (8192, 2), (16384, 4)))

@@ -19,7 +19,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.reduction.constraints import shapes_of, tensors_of
+from verifycompile.reduction.recorded import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.schema import names_of, number_arguments
@@ -84,7 +84,7 @@ class Reading:
 
 def readings(programs: Sequence[Program], sizes: Sizes) -> tuple[Reading, ...]:
     """How the numbers of the programs that may come from a size that changes may be read."""
-    singles = {number: new for number, new in sizes.sizes.items() if number != new}
+    singles = sizes.changed
     products = _products(programs, sizes)
     ranks = max((len(p.mesh.ranks) for p in programs if p.mesh is not None), default=1)
     is_factor: dict[Number, bool] = {}
@@ -163,14 +163,19 @@ def _flat(arguments: Iterable[Any]) -> Iterator[Number]:
 
 def _products(programs: Sequence[Program], sizes: Sizes) -> dict[int, dict[int, None]]:
     """Products of sizes of one tensor that change -> what they become."""
-    shapes = {shape for program in programs for node in program.graph.graph.nodes for shape in shapes_of(node)}
+    shapes = {
+        tuple(sorted((size, sizes.size(size, node)) for size in shape if size > 1))
+        for program in programs
+        for node in program.graph.graph.nodes
+        for shape in shapes_of(node)
+    }
     found: dict[int, dict[int, None]] = {}
-    for shape in sorted({tuple(sorted(size for size in shape if size > 1)) for shape in shapes}):
+    for shape in sorted(shapes):
         if len(shape) > _LARGEST_DIMENSIONS:
             continue
         for count in range(1, len(shape) + 1):
             for chosen in itertools.combinations(shape, count):
-                old, new = math.prod(chosen), math.prod(sizes.size(size) for size in chosen)
+                old, new = (math.prod(column) for column in zip(*chosen, strict=True))
                 if old != new:
                     found.setdefault(old, {})[new] = None
     return found
@@ -201,24 +206,25 @@ def _simple(number: Number) -> int:
     return 16 if number == int(number) or 1 / number == int(1 / number) else 1
 
 
-def _from_roots(number: Number, singles: Mapping[int, int]) -> Iterator[Number]:
+def _from_roots(number: Number, singles: Mapping[int, Sequence[int]]) -> Iterator[Number]:
     for exponent in _ROOTS:
         if abs(exponent) < 0.5 and _simple(number) == 16:
             continue
         source = _nearest(number ** (1 / exponent))
         if source is not None and source in singles:
-            yield singles[source] ** exponent
+            yield from (new**exponent for new in singles[source])
 
 
 def _as_position(
-    number: int, products: Mapping[int, Mapping[int, None]], singles: Mapping[int, int], ranks: int
+    number: int, products: Mapping[int, Mapping[int, None]], singles: Mapping[int, Sequence[int]], ranks: int
 ) -> dict[fractions.Fraction, int]:
     """What a position becomes that is a multiple of a size, or the last one before it, by the factor of that size.
 
     The part of a rank begins at such a multiple.
     """
     found: dict[fractions.Fraction, int] = {}
-    for shift, (size, new) in itertools.product((0, 1), singles.items()):
+    sources = [(size, new) for size, found in singles.items() for new in found]
+    for shift, (size, new) in itertools.product((0, 1), sources):
         count, rest = divmod(number + shift, size)
         if rest == 0 and 1 <= count <= ranks:
             found.setdefault(fractions.Fraction(new, size), count * new - shift)

@@ -1,8 +1,7 @@
 """What the operators of a graph require of the sizes in it, so that smaller sizes can take their place.
 
-One unknown stands for every distinct number that occurs as a size: sizes that are equal stay equal, which can cost
-smallness but never validity. Most operators require nothing but that; those that multiply, add or cut sizes are listed
-here. What is not understood is pinned: its sizes stay as they are.
+Sizes that are equal at a node stay equal there. Most operators require nothing but that; those that multiply, add or
+cut sizes are listed here. What is not understood is pinned: its sizes stay as they are.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
+from verifycompile.reduction.dimensions import Dimension, Dimensions
+from verifycompile.reduction.indexed import indexed, ranges_in
+from verifycompile.reduction.recorded import dimensions_of, named_arguments, shapes_of
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.schema import arguments_of
-
-Numbers = tuple[int, ...]
 
 _LARGEST_SHARE = 64
 """Positions in a dimension keep their proportion where it is at most so many times the common divisor of them all."""
@@ -33,8 +32,8 @@ _OFFSET = 8
 class Product:
     """The product of the left sizes and of a factor that is no size is the product of the right sizes."""
 
-    left: Numbers
-    right: Numbers
+    left: tuple[Dimension, ...]
+    right: tuple[Dimension, ...]
     factor: int = 1
 
 
@@ -42,33 +41,41 @@ class Product:
 class Sum:
     """The parts make up the whole."""
 
-    parts: Numbers
-    whole: int
+    parts: tuple[Dimension, ...]
+    whole: Dimension
 
 
 @dataclasses.dataclass(frozen=True)
 class Proportion:
     """``part`` and ``whole`` shrink by the same factor."""
 
-    part: int
-    whole: int
+    part: Dimension
+    whole: Dimension
 
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """The positions ``start`` and ``end`` of a dimension of size ``whole`` are ``length`` apart."""
+    """The positions ``start`` and ``end`` of the dimension ``whole`` are ``length`` apart."""
 
-    whole: int
+    whole: Dimension
     start: int
     end: int
-    length: int
+    length: Dimension
+
+
+@dataclasses.dataclass(frozen=True)
+class Covers:
+    """``whole`` stays at least as large as ``part``."""
+
+    whole: Dimension
+    part: Dimension
 
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
     """``size`` does not fall below ``least``."""
 
-    size: int
+    size: Dimension
     least: int
 
 
@@ -76,11 +83,11 @@ class AtLeast:
 class Multiple:
     """``size`` stays divisible by ``divisor``."""
 
-    size: int
+    size: Dimension
     divisor: int
 
 
-Constraint = Product | Sum | Proportion | Extent | AtLeast | Multiple
+Constraint = Product | Sum | Proportion | Extent | Covers | AtLeast | Multiple
 
 
 def keeps_proportion(parts: Iterable[int], whole: int) -> bool:
@@ -95,31 +102,41 @@ def offset_from_end(position: int, whole: int) -> int | None:
     return position - whole if whole - position <= _OFFSET else None
 
 
-@dataclasses.dataclass
 class Constraints:
-    """``numbers``: every number that occurs as a size. ``pinned``: number -> why it stays as it is."""
+    """What is required of the sizes of two programs. ``pinned``: dimension -> why it stays as it is.
 
-    numbers: set[int] = dataclasses.field(default_factory=set[int])
-    constraints: dict[Constraint, None] = dataclasses.field(default_factory=dict[Constraint, None])
-    pinned: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
+    Sizes are given as the numbers that they are at ``node``, the one that requires something of them.
+    """
 
-    def add(self, constraint: Constraint) -> None:
-        self.constraints[constraint] = None
+    def __init__(self, dimensions: Dimensions) -> None:
+        self.dimensions = dimensions
+        self.node: torch.fx.Node | None = None
+        self.sizes: dict[Dimension, None] = {}
+        self.constraints: dict[Constraint, None] = {}
+        self.pinned: dict[Dimension, str] = {}
+
+    def note(self, number: int, node: torch.fx.Node | None = None) -> Dimension:
+        """The dimension that a number is, which may change."""
+        dimension = self.dimensions.at(node or self.node, number)
+        if number > 1:
+            self.sizes[dimension] = None
+        return dimension
 
     def pin(self, numbers: Iterable[int], reason: str) -> None:
         for number in numbers:
             if number > 1:
-                self.pinned.setdefault(number, reason)
+                self.pinned.setdefault(self.note(number), reason)
 
     def pin_results(self, node: torch.fx.Node, reason: str) -> bool:
         """Pins the sizes of what a node gives; whether that pins anything that was not pinned."""
-        before = len(self.pinned)
+        before, self.node = len(self.pinned), node
         for shape in shapes_of(node):
             self.pin(shape, reason)
         return len(self.pinned) > before
 
     def pin_node(self, node: torch.fx.Node, reason: str) -> None:
         """Pins all sizes that a node takes and gives."""
+        self.node = node
         for other in (node, *node.all_input_nodes):
             for shape in shapes_of(other):
                 self.pin(shape, reason)
@@ -134,9 +151,12 @@ class Constraints:
             elif size is not None:
                 first.append(size)
         second = [size for size in remaining.elements() if size is not None]
-        left_sizes, right_sizes = (tuple(sorted(s for s in sizes if s != 1)) for sizes in (first, second))
-        if left_sizes or right_sizes:
-            self.add(Product(left_sizes, right_sizes, factor))
+        self.product_of([self.note(s) for s in first], [self.note(s) for s in second], factor)
+
+    def product_of(self, left: Iterable[Dimension], right: Iterable[Dimension], factor: int = 1) -> None:
+        sides = [tuple(sorted(size for size in side if size.number != 1)) for side in (left, right)]
+        if any(sides):
+            self.constraints[Product(sides[0], sides[1], factor)] = None
 
     def parts(self, parts: Sequence[int], whole: int) -> None:
         """A dimension that is put together of parts, or cut into them."""
@@ -144,42 +164,34 @@ class Constraints:
             return
         if keeps_proportion(parts, whole):
             for part in parts:
-                self.add(Proportion(part, whole))
-        self.add(Sum(tuple(sorted(parts)), whole))
+                self.proportion(part, whole)
+        self.constraints[Sum(tuple(sorted(self.note(part) for part in parts)), self.note(whole))] = None
 
+    def proportion(self, part: int, whole: int) -> None:
+        self.constraints[Proportion(self.note(part), self.note(whole))] = None
 
-def shapes_of(node: torch.fx.Node) -> list[tuple[int, ...]]:
-    """The sizes of what a node gives that are numbers, one tuple a tensor."""
-    return [tuple(size for size in shape if size is not None) for shape in dimensions_of(node)]
+    def extent(self, whole: int, start: int, end: int, length: int) -> None:
+        self.constraints[Extent(self.note(whole), start, end, self.note(length))] = None
 
+    def covers(self, whole: int, part: torch.fx.Node) -> None:
+        """A dimension has an element for each of a range of numbers, as long as it had before."""
+        for size in shapes_of(part)[0]:
+            if 1 < size <= whole:
+                self.constraints[Covers(self.note(whole), self.note(size, part))] = None
 
-def dimensions_of(node: torch.fx.Node) -> list[tuple[int | None, ...]]:
-    """The sizes of what a node gives, one tuple a tensor; None for a size that is no number."""
-    return [
-        tuple(None if isinstance(size, torch.SymInt) else size for size in item.shape)
-        for item in tensors_of(node.meta.get("val"))
-    ]
+    def at_least(self, size: int, least: int) -> None:
+        self.constraints[AtLeast(self.note(size), least)] = None
 
-
-def tensors_of(recorded: Any) -> list[torch.Tensor]:
-    """The tensors in what was recorded of a node."""
-    values: Sequence[Any] = recorded if isinstance(recorded, (list, tuple)) else (recorded,)
-    return [item for item in values if isinstance(item, torch.Tensor)]
-
-
-def named_arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of a call by their names in the schema, defaults included."""
-    arguments = arguments_of(node.target) or ()
-    found = {argument.name: argument.default for argument in arguments if argument.has_default}
-    found.update(zip((argument.name for argument in arguments), node.args, strict=False))
-    return {**found, **node.kwargs}
+    def multiple(self, size: int, divisor: int) -> None:
+        self.constraints[Multiple(self.note(size), divisor)] = None
 
 
 def collect(program: Program, into: Constraints) -> None:
     """Adds what one program's operators require."""
     for node in program.graph.graph.nodes:
-        for shape in shapes_of(node):
-            into.numbers.update(size for size in shape if size > 1)
+        into.node = node
+        for size in (size for shape in shapes_of(node) for size in shape):
+            into.note(size)
         if node.op == "get_attr":
             into.pin_node(node, f"the graph holds the values of `{node.name}`")
         elif node.op == "call_function":
@@ -190,6 +202,9 @@ def _collect_call(node: torch.fx.Node, into: Constraints) -> None:
     name = operator_name(node.target)
     if name is None:
         return
+    for size, index in indexed(node):
+        for numbers in () if index is None else ranges_in(index):
+            into.covers(size, numbers)
     rule = _RULES.get(name.split(".")[1])
     if rule is not None:
         rule(node, named_arguments(node), into)
@@ -300,10 +315,10 @@ def _cut(
         into.pin([size, length], f"`{node.name}` takes every so many elements")
     elif isinstance(start, (torch.fx.Node, torch.SymInt)) or isinstance(end, (torch.fx.Node, torch.SymInt)):
         # The rank says where: whatever it is, the part is the same share of the whole.
-        into.add(Proportion(length, size))
+        into.proportion(length, size)
     elif length != size and length > 0:
         first = 0 if start is None else max(start + size, 0) if start < 0 else start
-        into.add(Extent(size, first, first + length, length))
+        into.extent(size, first, first + length, length)
     elif length == 0:
         into.pin([size], f"`{node.name}` is empty")
 
@@ -323,7 +338,7 @@ def _select(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints
     if not isinstance(index, int):
         into.pin([size], f"`{node.name}` selects at a number that is no constant")
     elif index not in (0, -1, size - 1):
-        into.add(Extent(size, index % size, index % size + 1, 1))
+        into.extent(size, index % size, index % size + 1, 1)
 
 
 def _split(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
@@ -333,7 +348,7 @@ def _split(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints)
     _join(parts, whole[dim], into, node)
     known = [part for part in parts if part is not None]
     if isinstance(arguments.get("split_size"), int):
-        into.numbers.add(arguments["split_size"])
+        into.note(arguments["split_size"])
         if len(set(known)) > 1 and not keeps_proportion(known, sum(known)):
             into.pin_node(node, f"`{node.name}` has a last part of another size")
     if len(known) == 1 and arguments.get("split_size") != whole[dim]:
@@ -347,7 +362,7 @@ def _repeat(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints
         if size is None or result is None or not isinstance(count, int):
             into.pin([s for s in (size, result) if s is not None], f"`{node.name}` repeats as often as data say")
         elif size == 1:
-            into.numbers.add(count)
+            into.note(count)
         elif count != 1:
             into.product((size,), (result,), count)
 
@@ -359,7 +374,6 @@ def _pad(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -
     for position, (size, result) in enumerate(zip(reversed(before), reversed(after), strict=True)):
         pads = [count for count in arguments["pad"][2 * position : 2 * position + 2] if count]
         if pads and size is not None and result is not None:
-            into.numbers.update(count for count in pads if count > 1)
             into.parts([size, *pads], result)
     return None
 
@@ -371,7 +385,7 @@ def _takes_largest(node: torch.fx.Node, arguments: Mapping[str, Any], into: Cons
     if not isinstance(count, int) or size is None:
         return into.pin_node(node, f"`{node.name}` takes as many as data say")
     into.pin([count], f"`{node.name}` takes so many")
-    return into.add(AtLeast(size, min(size, count + 1)))
+    return into.at_least(size, min(size, count + 1))
 
 
 def _diagonal(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
@@ -415,12 +429,10 @@ def _exchange(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constrain
     for name, shape in (("input_split_sizes", before), ("output_split_sizes", after)):
         sizes = arguments.get(name) or ()
         if sizes and shape[0] is not None and all(isinstance(size, int) for size in sizes):
-            into.numbers.update(size for size in sizes if size > 1)
             into.parts(list(sizes), shape[0])
         elif not sizes and shape[0] is not None and shape[0] > 1:
             ranks = arguments.get("group_size")
-            into.numbers.add(shape[0])
-            into.add(Multiple(shape[0], ranks if isinstance(ranks, int) else _divisor(shape[0])))
+            into.multiple(shape[0], ranks if isinstance(ranks, int) else _divisor(shape[0]))
 
 
 def _divisor(size: int) -> int:

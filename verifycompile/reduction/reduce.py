@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from verifycompile.program import Program
+import torch.fx
+
+from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.reduction.constants import Constants, Number, Reading, readings
-from verifycompile.reduction.constraints import Constraints, Multiple, collect, shapes_of
-from verifycompile.reduction.rewrite import UnreducibleError, rewrite
+from verifycompile.reduction.constraints import Constraints, collect
+from verifycompile.reduction.dimensions import Dimensions
+from verifycompile.reduction.recorded import dimensions_of
+from verifycompile.reduction.rewrite import UnreducibleError, rewrite, whole_node
 from verifycompile.reduction.solve import Sizes, solve
 
 KEPT = 8
@@ -36,7 +39,11 @@ class Reduced:
 
     def read_as(self, chosen: Mapping[Number, Number]) -> tuple[Program, Program]:
         """The programs at the same sizes with another reading of their numbers; what is not in ``chosen`` stays."""
-        spec, implementation = (rewrite(program, self.solution, Constants(chosen)) for program in self.source)
+        constants = Constants(chosen)
+        spec, implementation = (
+            rewrite(program, self.source[0], self.solution, constants, checked)
+            for program, checked in zip(self.source, (self.spec, self.implementation), strict=True)
+        )
         return spec, implementation
 
 
@@ -47,64 +54,72 @@ def reduce_sizes(
 
     ``kept``: numbers up to this one stay as they are. ``pinned``: further sizes that stay -> why.
     """
-    constraints = Constraints()
+    constraints = Constraints(Dimensions(spec, implementation))
     for program in (spec, implementation):
         collect(program, constraints)
     _tie(spec, implementation, constraints)
-    for number, reason in (pinned or {}).items():
-        constraints.pin([number], reason)
+    for dimension in constraints.sizes:
+        if dimension.number in (pinned or {}):
+            constraints.pinned.setdefault(dimension, (pinned or {})[dimension.number])
     for _ in range(_ROUNDS):
         solution = solve(constraints, kept)
         if solution is None:
             return None
-        changed = tuple((old, new) for old, new in sorted(solution.sizes.items()) if old != new)
+        changed = tuple((old, new) for old, found in solution.changed.items() for new in found)
         if not changed:
             return None
         found = readings((spec, implementation), solution)
         constants = Constants({number: new for reading in found for number, new in reading.taken.items()})
         try:
-            small = [rewrite(program, solution, constants) for program in (spec, implementation)]
+            small = [rewrite(program, spec, solution, constants) for program in (spec, implementation)]
         except UnreducibleError as error:
             reason = f"`{error.node.name}` takes no other sizes: {error.message}"
             if not constraints.pin_results(error.node, reason):
                 constraints.pin_node(error.node, reason)
             continue
-        reasons = tuple(f"{number}: {reason}" for number, reason in sorted(constraints.pinned.items()) if number > kept)
+        pins = [f"{size.number}: {why}" for size, why in sorted(constraints.pinned.items()) if size.number > kept]
+        reasons = tuple(dict.fromkeys(pins))
         return Reduced(small[0], small[1], changed, reasons, found, (spec, implementation), solution)
     return None
 
 
 def _tie(spec: Program, implementation: Program, constraints: Constraints) -> None:
     """A part of an input or an output is the same share of the whole as before."""
-    whole = {entry.name: shapes_of(entry.node) for entry in spec.inputs}
-    for entry in implementation.inputs:
-        shapes, parts = whole.get(entry.name), shapes_of(entry.node)
+    wholes = {entry.name: entry.node for entry in (*spec.inputs, *spec.outputs)}
+    for entry in (*implementation.inputs, *implementation.outputs):
+        parts = dimensions_of(entry.node)
         if not parts:
             continue
-        if entry.global_shape is not None:
-            _share(parts[0], entry.global_shape, constraints, entry.name)
-        if shapes:
-            _share(parts[0], shapes[0], constraints, entry.name)
+        whole = wholes.get(entry.name)
+        shapes = [] if entry.global_shape is None else [entry.global_shape]
+        shapes += [] if whole is None else dimensions_of(whole)[:1]
+        for shape in shapes:
+            _share(entry, parts[0], shape, whole_node(entry, shape, wholes), constraints)
         for placement in entry.placements or ():
             pieces, dim = getattr(placement, "split_factor", 1), getattr(placement, "dim", None)
-            if pieces != 1 and dim is not None and len(parts[0]) == len(entry.node.meta["val"].shape):
-                constraints.add(Multiple(parts[0][dim], pieces))
-    results = {output.name: shapes_of(output.node) for output in spec.outputs}
-    for output in implementation.outputs:
-        shapes, parts = results.get(output.name), shapes_of(output.node)
-        if shapes and parts:
-            _share(parts[0], shapes[0], constraints, output.name)
+            size = None if dim is None else parts[0][dim]
+            if pieces != 1 and size is not None:
+                constraints.node = entry.node
+                constraints.multiple(size, pieces)
 
 
-def _share(part: Sequence[Any], whole: Sequence[Any], constraints: Constraints, name: str) -> None:
+def _share(
+    entry: ProgramInput | ProgramOutput,
+    part: Sequence[Size | None],
+    whole: Sequence[Size | None],
+    node: torch.fx.Node,
+    constraints: Constraints,
+) -> None:
+    """``node``: where the sizes of the whole tensor are looked up."""
     if len(part) != len(whole):
         return
     for size, total in zip(part, whole, strict=True):
         if not isinstance(size, int) or not isinstance(total, int) or size == total or 0 in (size, total):
             continue
-        constraints.numbers.update(number for number in (size, total) if number > 1)
-        small, large = sorted((size, total))
-        if large % small:
-            constraints.pin((size, total), f"the ranks' parts of `{name}` are not of one size")
+        own, all_of_it = constraints.note(size, entry.node), constraints.note(total, node)
+        small, large = sorted((own, all_of_it))
+        if large.number % small.number:
+            for dimension in (small, large):
+                constraints.pinned.setdefault(dimension, f"the ranks' parts of `{entry.name}` are not of one size")
         else:
-            constraints.product([small], [large], large // small)
+            constraints.product_of([small], [large], large.number // small.number)

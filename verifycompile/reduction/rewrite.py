@@ -11,9 +11,10 @@ import torch
 import torch.fx
 from torch.fx.node import map_arg
 
-from verifycompile.program import Program, Size
+from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.reduction.constants import Constants
-from verifycompile.reduction.constraints import SIZES, named_arguments
+from verifycompile.reduction.constraints import SIZES
+from verifycompile.reduction.recorded import dimensions_of, known_sizes, named_arguments
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.resized import resized_number, resized_tensor, shape_without_memory
@@ -31,14 +32,25 @@ class UnreducibleError(Exception):
         self.node, self.message = node, message
 
 
-def rewrite(program: Program, sizes: Sizes, constants: Constants) -> Program:
-    """``program`` at ``sizes``. Raises ``UnreducibleError`` where an operator does not take them."""
-    return _Copy(program, sizes, constants).program()
+def rewrite(
+    program: Program, spec: Program, sizes: Sizes, constants: Constants, checked: Program | None = None
+) -> Program:
+    """``program`` at ``sizes``. Raises ``UnreducibleError`` where an operator does not take them.
+
+    ``spec``: the one of whose inputs and outputs those of ``program`` are parts. ``checked``: ``program`` at these
+    sizes with other constants, of which the shapes are known to be right.
+    """
+    return _Copy(program, spec, sizes, constants, checked).program()
 
 
 class _Copy:
-    def __init__(self, program: Program, sizes: Sizes, constants: Constants) -> None:
+    def __init__(
+        self, program: Program, spec: Program, sizes: Sizes, constants: Constants, checked: Program | None
+    ) -> None:
+        nodes = () if checked is None else checked.graph.graph.nodes
+        self._known = {node.name: node.meta["val"] for node in nodes if _is_known(node)}
         self._program, self._sizes, self._constants = program, sizes, constants
+        self._wholes = {entry.name: entry.node for entry in (*spec.inputs, *spec.outputs)}
         self._new: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def program(self) -> Program:
@@ -58,15 +70,17 @@ class _Copy:
             self._program,
             graph=module,
             inputs=tuple(
-                dataclasses.replace(entry, node=self._new[entry.node], global_shape=self._shape(entry.global_shape))
+                dataclasses.replace(
+                    entry, node=self._new[entry.node], global_shape=self._shape(entry, entry.global_shape)
+                )
                 for entry in self._program.inputs
             ),
             outputs=tuple(
                 dataclasses.replace(
                     output,
                     node=self._new[output.node],
-                    global_shape=self._shape(output.global_shape),
-                    global_stride=self._strides(output.global_shape, output.global_stride),
+                    global_shape=self._shape(output, output.global_shape),
+                    global_stride=self._strides(output),
                 )
                 for output in self._program.outputs
             ),
@@ -80,15 +94,18 @@ class _Copy:
             own=None,
         )
 
-    def _shape(self, shape: Sequence[Size] | None) -> tuple[Size, ...] | None:
+    def _shape(self, entry: ProgramInput | ProgramOutput, shape: Sequence[Size] | None) -> tuple[Size, ...] | None:
+        """The shape of a whole tensor."""
         if shape is None:
             return None
-        return tuple(self._sizes.size(size) if isinstance(size, int) else size for size in shape)
+        node = whole_node(entry, shape, self._wholes)
+        return tuple(self._sizes.size(size, node) if isinstance(size, int) else size for size in shape)
 
-    def _strides(self, shape: Sequence[Size] | None, strides: Sequence[Size] | None) -> tuple[Size, ...] | None:
+    def _strides(self, output: ProgramOutput) -> tuple[Size, ...] | None:
+        shape, strides = output.global_shape, output.global_stride
         if shape is None or strides is None or not all(isinstance(size, int) for size in (*shape, *strides)):
-            return None if strides is None else tuple(strides)
-        new = self._shape(shape) or ()
+            return strides
+        new = self._shape(output, shape) or ()
         recorded = torch.empty_strided(tuple(shape), tuple(strides), device="meta")  # pyright: ignore[reportArgumentType]
         return tuple(resized_tensor(recorded, new).stride())
 
@@ -113,13 +130,13 @@ class _Copy:
         if name in positions:
             return positions[name]
         if name in SIZES:
-            return self._resized(argument)
+            return self._resized(argument, node)
         return self._constants.argument(argument, name, node)
 
-    def _resized(self, argument: Any) -> Any:
+    def _resized(self, argument: Any, node: torch.fx.Node) -> Any:
         if isinstance(argument, (list, tuple)):
-            return [self._resized(item) for item in argument]
-        return self._sizes.size(argument) if type(argument) is int else argument
+            return [self._resized(item, node) for item in argument]
+        return self._sizes.size(argument, node) if type(argument) is int else argument
 
     def _positions(self, node: torch.fx.Node, name: str) -> dict[str, Any]:
         """New values of arguments that are positions within a dimension."""
@@ -127,15 +144,15 @@ class _Copy:
         if name in ("slice", "slice_copy", "slice_scatter", "slice_backward", "narrow"):
             whole = self._whole(node, arguments)
             found = {
-                key: self._position(arguments[key], whole)
+                key: self._position(arguments[key], whole, node)
                 for key in ("start", "end")
                 if type(arguments.get(key)) is int and arguments.get("step", 1) == 1
             }
             return {key: value for key, value in found.items() if _is_given(node, key)}
         if name in ("select", "select_backward", "select_scatter") and type(arguments.get("index")) is int:
-            return {"index": self._position(arguments["index"], self._whole(node, arguments))}
+            return {"index": self._position(arguments["index"], self._whole(node, arguments), node)}
         if name == "repeat":
-            return {"repeats": self._repeats(arguments)}
+            return {"repeats": self._repeats(node, arguments)}
         if name == "arange":
             return self._range(node, arguments)
         return {}
@@ -150,19 +167,20 @@ class _Copy:
         size = shape[arguments.get("dim", 0) % len(shape)]
         return size if isinstance(size, int) else 0
 
-    def _position(self, position: int, whole: int) -> int:
+    def _position(self, position: int, whole: int, node: torch.fx.Node) -> int:
         if whole == 0 or position == 0:
             return position
         if position < 0:
-            return -(self._sizes.size(whole) - self._sizes.position(max(position + whole, 0), whole)) or position
-        return self._sizes.position(position, whole) if position <= whole else position
+            size = self._sizes.size(whole, node)
+            return -(size - self._sizes.position(max(position + whole, 0), whole, node)) or position
+        return self._sizes.position(position, whole, node) if position <= whole else position
 
-    def _repeats(self, arguments: Mapping[str, Any]) -> list[Any]:
+    def _repeats(self, node: torch.fx.Node, arguments: Mapping[str, Any]) -> list[Any]:
         shape = arguments["self"].meta["val"].shape
         repeats = list(arguments["repeats"])
         padded = (1,) * (len(repeats) - len(shape)) + tuple(shape)
         return [
-            self._sizes.size(count) if size == 1 and type(count) is int else count
+            self._sizes.size(count, node) if size == 1 and type(count) is int else count
             for size, count in zip(padded, repeats, strict=True)
         ]
 
@@ -173,14 +191,16 @@ class _Copy:
         if type(length) is not int or type(start) is not int or type(step) is not int:
             return {}
         first = start if start == 0 else self._constants.value(start)
-        last = first + step * self._sizes.size(length)
+        last = first + step * self._sizes.size(length, node)
         found = {"start": first, "end": last}
         return {key: value for key, value in found.items() if _is_given(node, key)}
 
     # -- recorded values
 
     def _value(self, node: torch.fx.Node, copied: torch.fx.Node) -> Any:
-        expected = self._expected(node.meta["val"])
+        if node.name in self._known:
+            return self._known[node.name]
+        expected = self._expected(node, node.meta["val"])
         name = operator_name(node.target) or "" if node.op == "call_function" else ""
         if not name.startswith(("aten.", "prims.")) or name.split(".")[1].startswith(_UNCHECKED):
             return self._number(node, copied, expected)
@@ -196,17 +216,17 @@ class _Copy:
             raise UnreducibleError(node, f"{_shapes(found)} instead of {_shapes(expected)}")
         return found if _shapes(found) else expected
 
-    def _expected(self, recorded: Any) -> Any:
+    def _expected(self, node: torch.fx.Node, recorded: Any) -> Any:
         if isinstance(recorded, (list, tuple)):
-            return (
-                type(recorded)(self._expected(item) for item in recorded)
-                if type(recorded) in (list, tuple)
-                else [self._expected(item) for item in recorded]
-            )
-        if isinstance(recorded, torch.Tensor):
-            shape = [resized_number(size, self._sizes.size) for size in recorded.shape]
-            return resized_tensor(recorded, [self._sizes.size(s) if isinstance(s, int) else s for s in shape])
-        return recorded
+            items = [self._expected(node, item) for item in recorded]
+            return tuple(items) if isinstance(recorded, tuple) else items
+        if not isinstance(recorded, torch.Tensor):
+            return recorded
+        shape = [
+            self._sizes.size(size, node) if known is not None else resized_number(size, self._sizes.size)
+            for size, known in zip(recorded.shape, known_sizes(recorded), strict=True)
+        ]
+        return resized_tensor(recorded, shape)
 
     def _number(self, node: torch.fx.Node, copied: torch.fx.Node, expected: Any) -> Any:
         """A symbolic number is computed again, because its constants are arguments that were rewritten."""
@@ -216,6 +236,22 @@ class _Copy:
         if not callable(node.target):
             return expected
         return node.target(*args)
+
+
+def whole_node(
+    entry: ProgramInput | ProgramOutput, shape: Sequence[Size | None], wholes: Mapping[str, torch.fx.Node]
+) -> torch.fx.Node:
+    """The node at which the sizes of the whole tensor are looked up: the spec's, where it has such a tensor."""
+    node = wholes.get(entry.name)
+    known = node is not None and tuple(shape) in [tuple(found) for found in dimensions_of(node)]
+    return node if node is not None and known else entry.node
+
+
+def _is_known(node: torch.fx.Node) -> bool:
+    """Whether what was recorded of a node does not depend on the constants of the program."""
+    recorded = node.meta.get("val")
+    items: Sequence[Any] = recorded if isinstance(recorded, (list, tuple)) else (recorded,)
+    return all(isinstance(item, torch.Tensor) for item in items)
 
 
 def _is_given(node: torch.fx.Node, name: str) -> bool:

@@ -1,15 +1,24 @@
-"""The smallest sizes that meet the constraints, found by z3."""
+"""Small sizes that meet the constraints, found by z3 one after the other.
+
+The smallest numbers come first: they are the factors of the larger ones, and once they are known the products are
+linear. To ask for the smallest sum of all of them at once takes z3 many times as long and gives little less.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from collections.abc import Mapping
 from typing import Any
+
+import torch.fx
 
 from verifycompile.reduction.constraints import (
     AtLeast,
     Constraint,
     Constraints,
+    Covers,
     Extent,
     Multiple,
     Product,
@@ -18,26 +27,40 @@ from verifycompile.reduction.constraints import (
     keeps_proportion,
     offset_from_end,
 )
+from verifycompile.reduction.dimensions import Dimension, Dimensions
 
-_TIMEOUT_MILLISECONDS = 5_000
+_TIMEOUT_MILLISECONDS = 300
+"""Of one question; what is left open is taken for impossible."""
+_SECONDS = 3.0
+_BOUNDS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """``sizes``: number -> the number that takes its place as a size. ``positions``: (whole, position) -> position."""
+    """``sizes``: what takes the place of a dimension. ``positions``: (dimension, position) -> its new position."""
 
-    sizes: Mapping[int, int]
-    positions: Mapping[tuple[int, int], int]
+    dimensions: Dimensions
+    sizes: Mapping[Dimension, int]
+    positions: Mapping[tuple[Dimension, int], int]
 
-    def size(self, number: int) -> int:
-        """The size that takes the place of ``number``; what is no known size stays."""
-        return self.sizes.get(number, number)
+    def size(self, number: int, node: torch.fx.Node | None = None) -> int:
+        """The size that takes the place of ``number`` at ``node``; what is no known size stays."""
+        return self.sizes.get(self.dimensions.at(node, number), number)
 
-    def position(self, position: int, whole: int) -> int:
+    def position(self, position: int, whole: int, node: torch.fx.Node) -> int:
         """Where a position of a dimension of size ``whole`` lies."""
         if position >= whole:
-            return self.size(whole)
-        return self.positions.get((whole, position), position)
+            return self.size(whole, node)
+        return self.positions.get((self.dimensions.at(node, whole), position), position)
+
+    @functools.cached_property
+    def changed(self) -> dict[int, tuple[int, ...]]:
+        """Each number that is a size -> what became of it, where that is another number."""
+        found: dict[int, dict[int, None]] = {}
+        for dimension, new in self.sizes.items():
+            if new != dimension.number:
+                found.setdefault(dimension.number, {})[new] = None
+        return {number: tuple(new) for number, new in sorted(found.items())}
 
 
 def solve(constraints: Constraints, kept: int) -> Sizes | None:
@@ -54,55 +77,75 @@ class _Problem:
 
         self._z3: Any = z3
         self._constraints, self._kept = constraints, kept
-        self._solver: Any = z3.Optimize()
-        self._sizes: dict[int, Any] = {}
-        self._positions: dict[tuple[int, int], Any] = {}
+        self._solver: Any = z3.Solver()
+        self._solver.set("timeout", _TIMEOUT_MILLISECONDS)
+        self._model: Any = None
+        self._sizes: dict[Dimension, Any] = {}
+        self._positions: dict[tuple[Dimension, int], Any] = {}
 
     def solution(self) -> Sizes | None:
-        for number in sorted(self._constraints.numbers):
-            self._size(number)
+        for dimension in sorted(self._constraints.sizes):
+            self._size(dimension)
         for constraint in self._constraints.constraints:
             self._solver.add(*self._formulas(constraint))
-        for number in self._constraints.pinned:
-            if number in self._sizes:
-                self._solver.add(self._sizes[number] == number)
-        free = [variable for number, variable in self._sizes.items() if number > self._kept]
-        if not free:
+        for dimension in self._constraints.pinned:
+            self._solver.add(self._size(dimension) == dimension.number)
+        free = [dimension for dimension in sorted(self._sizes) if dimension.number > self._kept]
+        if not free or self._solver.check() != self._z3.sat:
             return None
-        self._solver.minimize(self._z3.Sum(free))
-        self._solver.set("timeout", _TIMEOUT_MILLISECONDS)
-        if self._solver.check() != self._z3.sat:
-            return None
-        model = self._solver.model()
-
-        def value(variable: Any) -> int:
-            return int(model.eval(variable, model_completion=True).as_long())
-
+        self._model = self._solver.model()
+        started = time.perf_counter()
+        for dimension in free:
+            if time.perf_counter() - started > _SECONDS:
+                break
+            self._shrink(dimension)
         return Sizes(
-            {number: value(variable) for number, variable in self._sizes.items()},
-            {key: value(variable) for key, variable in self._positions.items()},
+            self._constraints.dimensions,
+            {dimension: self._value(variable) for dimension, variable in self._sizes.items()},
+            {key: self._value(variable) for key, variable in self._positions.items()},
         )
 
-    def _size(self, number: int) -> Any:
+    def _shrink(self, dimension: Dimension) -> None:
+        """Fixes the size of a dimension, which is as small as z3 can make it."""
+        variable = self._sizes[dimension]
+        for bound in _BOUNDS:
+            if bound >= self._value(variable):
+                break
+            self._solver.push()
+            self._solver.add(variable <= bound)
+            found = self._solver.check() == self._z3.sat
+            if found:
+                self._model = self._solver.model()
+            self._solver.pop()
+            if found:
+                break
+        self._solver.add(variable == self._value(variable))
+
+    def _value(self, variable: Any) -> int:
+        return int(self._model.eval(variable, model_completion=True).as_long())
+
+    def _size(self, dimension: Dimension) -> Any:
+        number, which = dimension
         if number <= 1:
             return number
-        if number not in self._sizes:
-            variable = self._z3.Int(f"size_{number}")
-            self._sizes[number] = variable
+        if dimension not in self._sizes:
+            variable = self._z3.Int(f"size_{number}_{which}")
+            self._sizes[dimension] = variable
             if number <= self._kept:
                 self._solver.add(variable == number)
             else:
                 self._solver.add(variable >= 2, variable <= number)
-        return self._sizes[number]
+        return self._sizes[dimension]
 
-    def _position(self, position: int, whole: int) -> Any:
+    def _position(self, position: int, dimension: Dimension) -> Any:
+        whole = dimension.number
         if position in (0, whole):
-            return position if position == 0 else self._size(whole)
-        key = (whole, position)
+            return position if position == 0 else self._size(dimension)
+        key = (dimension, position)
         if key not in self._positions:
-            variable = self._z3.Int(f"position_{position}_of_{whole}")
+            variable = self._z3.Int(f"position_{position}_of_{whole}_{dimension.which}")
             self._positions[key] = variable
-            size, offset = self._size(whole), offset_from_end(position, whole)
+            size, offset = self._size(dimension), offset_from_end(position, whole)
             if offset is not None:
                 self._solver.add(variable == (offset if offset >= 0 else size + offset))
             elif keeps_proportion([position], whole):
@@ -112,10 +155,10 @@ class _Problem:
             self._solver.add(variable > 0, variable < size)
         return self._positions[key]
 
-    def _product(self, numbers: tuple[int, ...]) -> Any:
+    def _product(self, sizes: tuple[Dimension, ...]) -> Any:
         result: Any = 1
-        for number in numbers:
-            result = result * self._size(number)
+        for size in sizes:
+            result = result * self._size(size)
         return result
 
     def _formulas(self, constraint: Constraint) -> list[Any]:
@@ -125,9 +168,11 @@ class _Problem:
             case Sum(parts, whole):
                 return [self._z3.Sum([self._size(part) for part in parts]) == self._size(whole)]
             case Proportion(part, whole):
-                return [self._size(part) * whole == self._size(whole) * part]
+                return [self._size(part) * whole.number == self._size(whole) * part.number]
             case Extent(whole, start, end, length):
                 return [self._position(end, whole) - self._position(start, whole) == self._size(length)]
+            case Covers(whole, part):
+                return [self._size(whole) >= self._size(part)]
             case AtLeast(size, least):
                 return [self._size(size) >= least]
             case Multiple(size, divisor):
