@@ -16,7 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.support import fake_mesh_world
 from verifycompile.torch_interface.aot import export_joint
 from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
-from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
+from verifycompile.torch_interface.model_lines import (
+    helper_location_of,
+    model_location_of,
+    pass_over_functions_of_spec,
+)
 from verifycompile.torch_interface.traced_lines import keep_lines
 from verifycompile.torch_interface.value_names import value_name
 
@@ -93,6 +97,23 @@ def plain(x, w, group):
 
 def alone(x, group):
     return everyone(x, group)
+
+
+def rotated(y, first):
+    return y.cos() + first
+
+
+class Whole(nn.Module):
+    def tail(self, y):
+        return y.sin()
+
+    def forward(self, x, w):
+        return self.tail(rotated(x @ w, 0))
+
+
+class Parallel(Whole):
+    def forward(self, x, w):
+        return self.tail(rotated(x @ w, 1))
 """
 
 
@@ -194,6 +215,26 @@ def test_values_are_named_as_in_the_source(model: ModuleType, mesh: DeviceMesh) 
     assert names["add"] == "x + y"
     assert names["gelu_backward"] == "backward of F.gelu(spread(x, self.group) @ self.up)"
     assert names["all_reduce_2"] == "backward of spread(x, self.group)"
+
+
+def test_a_function_that_the_spec_runs_too_is_passed_over_and_a_method_is_not(
+    model: ModuleType, mesh: DeviceMesh
+) -> None:
+    x, w = torch.ones(2, 4), torch.ones(4, 3)
+    spec = captured(model.Whole(), x, w)[0].graph
+    nodes = captured(model.Parallel(), x, w)
+    pass_over_functions_of_spec(spec, nodes[0].graph)
+    cosine, sine = (next(node for node in nodes if node.name == name) for name in ("cos", "sin"))
+    assert places(cosine) == (("model.py", line("rotated(x @ w, 1)", MODEL)), ("model.py", line("y.cos()", MODEL)))
+    assert places(sine) == (("model.py", line("y.sin()", MODEL)), None)
+
+
+def test_where_the_spec_runs_everything_nothing_is_passed_over(model: ModuleType, mesh: DeviceMesh) -> None:
+    x, w = torch.ones(2, 4), torch.ones(4, 3)
+    spec, nodes = captured(model.Whole(), x, w)[0].graph, captured(model.Whole(), x, w)
+    pass_over_functions_of_spec(spec, nodes[0].graph)
+    cosine = next(node for node in nodes if node.name == "cos")
+    assert places(cosine) == (("model.py", line("y.cos()", MODEL)), None)
 
 
 def test_long_expressions_are_shortened_and_inner_operators_named(mesh: DeviceMesh) -> None:

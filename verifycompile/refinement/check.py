@@ -32,6 +32,7 @@ from verifycompile.refinement.dtypes import differing_precisions, mismatched_dty
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
+from verifycompile.refinement.missing_gradient import missing_output
 from verifycompile.refinement.part_by_part import same_part_by_part
 from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value, with_open_axes
@@ -223,13 +224,10 @@ class Checker:
                 if blocker.node is None:
                     return Mismatch(blocker.code, blocker.message, "output.0")
         outputs = {o.name: o for o in self.implementation.program.outputs}
-        missing = [o for o in self.spec.program.outputs if o.name not in outputs]
-        if missing:
-            kind = "gradient" if missing[0].kind is OutputKind.GRADIENT else "output"
-            return Mismatch(
-                "VC111", f"the implementation has no {kind} `{missing[0].name}`", missing[0].name, missing[0].node
-            )
         programs = self.spec.program, self.implementation.program
+        missing = missing_output(*programs)
+        if missing is not None:
+            return missing
         mismatch = (
             mismatched_dtype(*programs)
             or misread_output(self.spec, self.implementation)

@@ -25,11 +25,13 @@ from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_v
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.model_lines import pass_over_functions_of_spec
 from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
 
 
 def diagnose(case: Diagnosis) -> Mismatch:
     """Return the first root cause of the failed outputs."""
+    pass_over_functions_of_spec(case.spec.program.graph.graph, case.implementation.program.graph.graph)
     cause = _Cause(case)
     mismatch = cause.collective() or cause.mean() or cause.node() or cause.output_layout() or cause.output()
     return dataclasses.replace(mismatch, followers=len(case.failed) - 1)

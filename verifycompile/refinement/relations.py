@@ -171,8 +171,8 @@ class NodeRelations:
 
     def turns(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[int, int] | None:
         """The turns in which one line of the spec, a loop's, made both values; None where two lines did."""
-        key = _origin_key(node)
-        if node is other or key[1] is None or key != _origin_key(other):
+        key, place = _origin_key(node), location_of(node)
+        if node is other or place is None or place != location_of(other) or key != _origin_key(other):
             return None
         made = self._spec_by_origin[key]
         return made.index(node), made.index(other)

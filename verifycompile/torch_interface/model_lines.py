@@ -28,6 +28,9 @@ _PLUMBING = frozenset({
 """Operators that move values and compute none."""
 _SCALING = frozenset({"div", "div_", "mul", "mul_"})
 
+_MODEL_FRAME = "model_frame"
+"""Of a node, the position of the frame that stands for it, where the graph alone does not tell."""
+
 _LAMBDA = "<lambda>"
 
 Function = tuple[str, int]
@@ -70,11 +73,36 @@ def model_frame(node: torch.fx.Node, frames: tuple[SourceLocation, ...]) -> int:
 
     Where the whole program only communicates, that of the function that was captured.
     """
+    known = node.meta.get(_MODEL_FRAME)
+    if known is not None:
+        return known
     helpers = _helpers(node.graph)
     for position in range(len(frames) - 1, -1, -1):
         if _function(frames[position]) not in helpers:
             return position
     return next((i for i, frame in enumerate(frames) if frame.function != _LAMBDA), len(frames) - 1)
+
+
+def pass_over_functions_of_spec(spec: torch.fx.Graph, implementation: torch.fx.Graph) -> None:
+    """Lets the caller stand for a function that the spec runs too: what is wrong there is how it is called.
+
+    Methods keep their lines, and so does everything where the spec runs all that the implementation runs.
+    """
+    shared = {_function(frame) for node in spec.nodes for frame in frames_of(node)}
+    for node in implementation.nodes:
+        frames = frames_of(node)
+        if not frames or _MODEL_FRAME in node.meta:
+            continue
+        position = first = model_frame(node, frames)
+        while position > 0 and _function(frames[position]) in shared and not _is_method(frames[position]):
+            position -= 1
+        if position < first and _function(frames[position]) not in shared:
+            node.meta[_MODEL_FRAME] = position
+
+
+def _is_method(frame: SourceLocation) -> bool:
+    syntax = syntax_of(frame.file)
+    return syntax is not None and syntax.definition_at(frame.line) in syntax.methods
 
 
 def _function(frame: SourceLocation) -> Function | None:

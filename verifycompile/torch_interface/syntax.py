@@ -26,6 +26,7 @@ class Syntax:
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.functions: list[tuple[int, int]] = []
+        self.methods: set[int] = set()
         self.expressions: dict[tuple[int, int], list[ast.expr]] = {}
         self.statements: dict[tuple[int, int], ast.expr] = {}
         self.targets: dict[ast.expr, ast.expr] = {}
@@ -33,6 +34,8 @@ class Syntax:
         for node in ast.walk(_parsed(lines)):
             if isinstance(node, _FUNCTION):
                 self.functions.append((node.lineno, node.end_lineno or node.lineno))
+            if isinstance(node, ast.ClassDef):
+                self.methods.update(item.lineno for item in node.body if isinstance(item, _FUNCTION))
             if isinstance(node, ast.expr) and not isinstance(node, _NAMES):
                 self.expressions.setdefault((node.lineno, node.col_offset + 1), []).append(node)
             if isinstance(node, _STATEMENTS) and node.value is not None:

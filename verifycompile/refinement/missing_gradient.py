@@ -1,0 +1,75 @@
+"""Where a gradient got lost: the line of the implementation that no longer depends on what the spec's depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.fx
+
+from verifycompile.program import OutputKind, Program, ProgramOutput
+from verifycompile.refinement.result import Mismatch
+from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.value_names import is_backward, names_of_inputs, value_name
+
+
+def missing_output(spec: Program, implementation: Program) -> Mismatch | None:
+    """The first output of the spec that the implementation lacks."""
+    names = {output.name for output in implementation.outputs}
+    missing = next((output for output in spec.outputs if output.name not in names), None)
+    if missing is None:
+        return None
+    kind = "gradient" if missing.kind is OutputKind.GRADIENT else "output"
+    message = f"the implementation has no {kind} `{missing.name}`"
+    lost = _where_lost(spec, implementation, missing) if missing.kind is OutputKind.GRADIENT else None
+    if lost is None:
+        return Mismatch("VC111", message, missing.name, missing.node)
+    node, place = lost
+    label = f"`{value_name(node)}` does not depend on `{missing.name.partition('.')[2]}`, as it does in the spec"
+    return Mismatch("VC111", message, missing.name, place, node, impl_label=label)
+
+
+def _where_lost(
+    spec: Program, implementation: Program, output: ProgramOutput
+) -> tuple[torch.fx.Node, torch.fx.Node] | None:
+    """The first operators with the same input beside them, of which only the spec's depends on the parameter.
+
+    The implementation's and the spec's.
+    """
+    parameter = output.name.partition(".")[2]
+    of_spec, of_implementation = _dependent(spec, parameter), _dependent(implementation, parameter)
+    names = names_of_inputs(implementation)
+    candidates = [node for node in _forward(implementation) if node not in of_implementation]
+    spec_names = names_of_inputs(spec)
+    for node in _forward(spec):
+        beside = {spec_names[i] for i in _inputs(node) if i in spec_names} - {parameter}
+        if node not in of_spec or not beside:
+            continue
+        for other in candidates:
+            if other.target == node.target and beside & {names[i] for i in _inputs(other) if i in names}:
+                return other, node
+    return None
+
+
+def _dependent(program: Program, name: str) -> set[torch.fx.Node]:
+    found = {item.node for item in program.inputs if item.name == name}
+    for node in program.graph.graph.nodes:
+        if not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _forward(program: Program) -> Sequence[torch.fx.Node]:
+    nodes = program.graph.graph.nodes
+    return [n for n in nodes if n.op == "call_function" and not is_backward(n) and not is_view(n.target)]
+
+
+def _inputs(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The program's inputs that an operator takes, as they are or as views."""
+    found: list[torch.fx.Node] = []
+    for operand in node.all_input_nodes:
+        source = operand
+        while source.op == "call_function" and is_view(source.target):
+            source = source.all_input_nodes[0]
+        if source.op == "placeholder":
+            found.append(source)
+    return found
