@@ -46,10 +46,10 @@ def location_of(node: torch.fx.Node) -> SourceLocation | None:
 def located(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: int) -> SourceLocation:
     """The line of one of the node's frames, with the module and with the end of the expression that was running."""
     frame = dataclasses.replace(frames[position], module=module_of(node))
-    found = expression_at(node, frames, position)
-    if found is None or found.end_lineno != frame.line or found.end_col_offset is None:
+    found, syntax = expression_at(node, frames, position), syntax_of(frame.file)
+    if found is None or syntax is None or found.end_lineno != frame.line:
         return frame
-    return dataclasses.replace(frame, end_column=found.end_col_offset + 1)
+    return dataclasses.replace(frame, end_column=syntax.end_column(found))
 
 
 def expression_at(node: torch.fx.Node, frames: tuple[SourceLocation, ...], position: int) -> ast.expr | None:

@@ -37,9 +37,9 @@ class Syntax:
             if isinstance(node, ast.ClassDef):
                 self.methods.update(item.lineno for item in node.body if isinstance(item, _FUNCTION))
             if isinstance(node, ast.expr) and not isinstance(node, _NAMES):
-                self.expressions.setdefault((node.lineno, node.col_offset + 1), []).append(node)
+                self.expressions.setdefault((node.lineno, self._column(node.lineno, node.col_offset)), []).append(node)
             if isinstance(node, _STATEMENTS) and node.value is not None:
-                self.statements[node.lineno, node.col_offset + 1] = node.value
+                self.statements[node.lineno, self._column(node.lineno, node.col_offset)] = node.value
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self.targets[node.value] = node.targets[0]
 
@@ -64,6 +64,15 @@ class Syntax:
             return fitting[-1]
         calls = [node for node in found if isinstance(node, ast.Call)]
         return (calls or found or [None])[0]
+
+    def end_column(self, node: ast.expr) -> int:
+        """The column behind the end of an expression, counted from 1."""
+        return self._column(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+
+    def _column(self, line: int, offset: int) -> int:
+        """The column of a byte of a line: the syntax tree counts bytes, and people characters."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return (offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))) + 1
 
     def text_of(self, node: ast.expr) -> str:
         """The source of an expression as one line."""
