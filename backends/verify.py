@@ -38,6 +38,7 @@ from verifycompile.torch_interface.dynamo_backend import (
 from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
+from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
 from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
@@ -96,6 +97,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     """What is found out about a Dynamo graph. Call it inside a backend."""
     refuse_numbers_of_partial_sums(frame_under_compilation(), only_warns=options.on_unproved == "warn")
     verify_again_where_wrappers_change(gm, example_inputs)
+    verify_again_where_layouts_change(gm, example_inputs)
     is_wrapped = outer_of(example_inputs).is_parallel
     parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
     if not parallel and not _says_what_to_prove(options):
@@ -142,8 +144,8 @@ def _layouts(implementation: Program, results: Results, report: Report) -> dict[
 
 
 def _follows_on(example_inputs: Sequence[Any]) -> bool:
-    """Whether a graph break brought a tensor here that the graph before holds in parts."""
-    layouts = [returned_layout(value) for value in example_inputs] if frame_under_compilation().is_resumption else []
+    """Whether a tensor enters that a graph before holds in parts."""
+    layouts = map(returned_layout, example_inputs)
     return any(layout is not None and not layout.is_whole for layout in layouts)
 
 

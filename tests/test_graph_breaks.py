@@ -115,7 +115,47 @@ def test_a_sum_that_is_missing_before_a_break_is_refuted_behind_it() -> None:
         run(parallel(mesh, Partial(), is_linear=False), torch.randn(4, 8))
     assert refused.value.report.verdict.name == "REFUTED"
     assert refused.value.report.findings[0].code == "VC101"
-    assert "`y` is placed (P(sum)), as the graph before a graph break returned it" in refused.value.report.assumptions
+    assert "`y` is placed (P(sum)), as the graph that returned it holds it" in refused.value.report.assumptions
+
+
+class Decides(Parts):
+    """A function behind a graph break asks for the sign of a sum: the whole sum, or a rank's part of it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(x)))
+        torch._dynamo.graph_break()
+        return x * 2 if _is_positive(y) else x * 3
+
+
+def _is_positive(total: torch.Tensor) -> bool:
+    return bool((total.sum() > 0).item())
+
+
+def test_a_function_that_takes_a_partial_sum_between_graphs_is_asked_with_its_layout() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        assert run(parallelize_module(Decides(False), mesh, plan), torch.randn(4, 8)).shape == (4, 8)
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
+        with pytest.raises(RefinementError) as refused:
+            run(parallelize_module(Decides(False), mesh, plan), torch.randn(4, 8))
+    finding = refused.value.report.findings[0]
+    assert finding.code == "VC101"
+    assert finding.location is not None
+    assert finding.location.function == "_is_positive"
+
+
+def test_one_compiled_function_after_another() -> None:
+    options: dict[str, Any] = {"backend": "verify", "options": {"inner": "eager"}}
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        first: Any = torch.compile(parallel(mesh, Partial(), is_linear=True), **options)
+        second: Any = torch.compile(torch.relu, **options)
+        third: Any = torch.compile(lambda y: 3 * y, **options)
+        result = first(torch.randn(4, 8))
+        assert third(result).shape == (4, 8)
+        with pytest.raises(RefinementError) as refused:
+            second(result)
+    assert refused.value.report.verdict.name == "REFUTED"
+    assert "`args.0` is placed (P(sum)), as the graph that returned it holds it" in refused.value.report.assumptions
 
 
 @torch.compiler.disable

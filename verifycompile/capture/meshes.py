@@ -113,11 +113,11 @@ def _parts_of(root: DeviceMesh, meshes: Sequence[DeviceMesh]) -> tuple[DeviceMes
 def meshes_of(traced: TracedFrame) -> tuple[DeviceMesh, ...]:
     """The meshes of the DTensors that enter the graph, and those that enter it themselves.
 
-    After a graph break also those over which the graph before laid its results out.
+    Also those over which a graph before laid out what enters this one.
     """
     seen: dict[int, DeviceMesh] = {}
     for value in traced.example_inputs:
-        layout = returned_layout(value) if traced.frame.is_resumption else None
+        layout = returned_layout(value)
         if layout is not None and layout.mesh is not None:
             seen.setdefault(id(layout.mesh), layout.mesh)
         held = value.device_mesh if isinstance(value, DTensor) else real_object(value)

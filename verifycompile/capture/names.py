@@ -202,7 +202,11 @@ def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
     varargs, keywords = _variadic_names(frame)
     args, kwargs = wrapper_arguments(frame)
     names: dict[tuple[str, str | int], str] = {(keywords, key): key for key in kwargs}
-    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a function of C, whose arguments have no names
+        return names
+    for position, parameter in enumerate(parameters):
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             for index in range(position, len(args)):
                 names[(varargs, index)] = f"{parameter.name}.{index - position}"

@@ -162,9 +162,11 @@ class PlacedBoundary:
         return _Placed(placements, global_shape(name, shape, placements, self._mesh), assumed=declared is None)
 
     def _returned_placements(self, flat: Flat, name: str) -> Placements | None:
-        """What is known of a tensor that comes from the graph before a graph break."""
+        """What is known of a tensor that a graph before has returned, after a graph break or to another function."""
         traced = self._exported.traced
-        if flat.origin is not Origin.ARGUMENT or not traced.frame.is_resumption:
+        if flat.origin is not Origin.ARGUMENT:
+            return None
+        if not traced.frame.is_resumption and name in self._options.in_placements:
             return None
         layout = returned_layout(traced.example_inputs[flat.index])
         if layout is None or layout.axes != self._mesh.axes:
@@ -192,7 +194,7 @@ class PlacedBoundary:
         """What was taken from the graphs before. Call it after ``inputs``."""
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
         returned = (
-            f"`{name}` is placed ({layout}), as the graph before a graph break returned it"
+            f"`{name}` is placed ({layout}), as the graph that returned it holds it"
             for name, layout in layouts.items()
         )
         return (*self._samples.assumptions(), *self._unknown_here, *returned)

@@ -63,24 +63,20 @@ def keeping_layouts(compiled: Callable[..., Any], layouts: Mapping[int, Returned
     """``compiled``, which says of its results how they are laid out. ``layouts``: by position.
 
     A collective that runs outside of graphs may complete a partial sum in place, which torch does not count as a
-    write: of such results the sum is kept as well, at the first call, which is when the next graph is compiled.
+    write: of such results the sum is kept as well.
     """
     if not layouts:
         return compiled
-    is_first = True
 
     def call(*args: Any) -> Any:
-        nonlocal is_first
         results = compiled(*args)
         for position, layout in layouts.items():
             value = results[position]
-            is_plain = isinstance(value, torch.Tensor) and not isinstance(value, DTensor)
-            if is_plain and (is_first or not layout.is_partial):
+            if isinstance(value, torch.Tensor) and not isinstance(value, DTensor):
                 total = _total(value) if layout.is_partial else None
                 if layout.is_partial and value.numel() <= _READABLE:
                     _PARTS.append(value.detach().flatten().clone())
                 _KEPT[value] = _Kept(layout, _version(value), total)
-        is_first = False
         return results
 
     # Dynamo calls what takes a list of arguments in another way.

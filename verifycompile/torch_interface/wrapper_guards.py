@@ -9,40 +9,25 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch.fx
 from torch import nn
-from torch._dynamo.source import GlobalStateSource
-from torch._guards import TracingContext
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.torch_interface.dynamo import source_name
+from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
 from verifycompile.torch_interface.outer import active_ddp, fully_shard_states, of_fully_shard, states_in_forward
-
-Check = Callable[[dict[str, Any]], bool]
-"""Given the local variables of a call, whether it is one that the compiled code was verified for."""
 
 
 def verify_again_where_wrappers_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
     """Adds a guard to the frame under compilation. Call it inside a Dynamo backend."""
-    context = TracingContext.try_get()
-    if context is None:
-        return
     checks: list[Check] = [_of_ddp(active_ddp()), *_of_managed(graph, example_inputs)]
     if len(checks) == 1:
         checks.append(_of_surrounding())
-
-    def wrappers_promise_the_same(builder: Any, guard: Any) -> None:  # noqa: ARG001 - how Dynamo calls it
-        builder.guard_manager.root.add_lambda_guard(
-            lambda local_values: all(check(local_values) for check in checks),
-            ["the data-parallel wrappers are set as they were when the frame was verified"],
-            None,
-        )
-
-    context.guards_context.dynamo_guards.add(GlobalStateSource().make_guard(wrappers_promise_the_same))
+    verify_again_unless(checks, "the data-parallel wrappers are set as they were when the frame was verified")
 
 
 def _of_ddp(wrapper: DistributedDataParallel | None) -> Check:

@@ -1,0 +1,48 @@
+"""A frame is verified again once a tensor enters that a verified graph returned in another layout.
+
+A partial sum is a tensor like any other to Dynamo: without this, a function that was verified with a whole value would
+run unasked on a part of one.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch.distributed.tensor import DTensor
+
+from verifycompile.torch_interface.dynamo import source_name
+from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
+from verifycompile.torch_interface.returned import ReturnedLayout, returned_layout
+
+
+def verify_again_where_layouts_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Adds a guard to the frame under compilation. Call it inside a Dynamo backend."""
+    checks = list(_checks(graph, example_inputs))
+    if checks:
+        verify_again_unless(checks, "the tensors are laid out as they were when the frame was verified")
+
+
+def _checks(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[Check]:
+    for node, value in zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
+        is_plain = isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter | DTensor)
+        name = source_name(node) if is_plain else ""
+        if name:
+            yield _of_value(compile(name, "<input>", "eval"), returned_layout(value))
+
+
+def _of_value(code: types.CodeType, known: ReturnedLayout | None) -> Check:
+    placements = None if known is None else known.placements
+
+    def check(local_values: dict[str, Any]) -> bool:
+        try:
+            value = eval(code, {"L": local_values})  # noqa: S307 - Dynamo's own expression for the input
+        except (LookupError, AttributeError, NameError):
+            return placements is None
+        found = returned_layout(value)
+        return (None if found is None else found.placements) == placements
+
+    return check
