@@ -44,9 +44,9 @@ error[VC101]: partial sum used where the full value is needed
 """
 COUNTEREXAMPLE = """
    = note: counterexample (tp=4): `output.0` at [0, 0] is 2.9545 in the spec, 1.84134 on rank 0 (under no clean relation)
-           up.weight[0, 0] = 1, up.weight[4, 0] = 1
+           up.weight[0, 0] = 1, up.weight[8, 0] = 1
            x[0, 0] = 1
-           down.weight[0, 0] = 1, down.weight[0, 4] = 1
+           down.weight[0, 0] = 1, down.weight[0, 8] = 1
            everything else is 0
 """
 

@@ -104,3 +104,14 @@ def test_few_evaluations_leave_a_witness(monkeypatch):
     witness = find_witness(spec, on_ranks(lambda x: x.sum(), {"x": torch.zeros(4)}, x=[S0]))
     assert witness is not None
     assert len(numbers(witness)) == 8
+
+
+def test_large_programs_keep_few_places_of_every_dimension(monkeypatch):
+    """Few evaluations must do: each is of many elements, and one input after the other would take too many."""
+    monkeypatch.setattr(minimise, "_MOST", 3)
+    shapes = {"x": (32, 64), "w1": (64, 128), "w2": (128, 64)}
+    spec = trace(lambda x, w1, w2: F.relu(x @ w1) @ w2, {name: torch.zeros(shape) for name, shape in shapes.items()})
+    local = {"x": torch.zeros(32, 64), "w1": torch.zeros(64, 64), "w2": torch.zeros(64, 64)}
+    witness = find_witness(spec, on_ranks(lambda x, w1, w2: F.relu(x @ w1) @ w2, local, w1=[S1], w2=[S0]))
+    assert witness is not None
+    assert len(numbers(witness)) <= 12

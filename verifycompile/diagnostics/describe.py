@@ -17,7 +17,7 @@ SUSPECTED = " (suspected)"
 """What follows the title of an error that no concrete input shows."""
 
 MAX_ASSUMPTIONS = 8
-MAX_INLINE_ELEMENTS = 36
+MAX_INLINE_ELEMENTS = 48
 
 
 def title_of(finding: Finding) -> str:

@@ -18,6 +18,8 @@ UNPROVED = "so this is unproved, not refuted"
 NOT_REFUTED = f"no concrete input was found on which the programs differ, {UNPROVED}"
 TOO_LARGE = "the programs are too large to evaluate"
 _MOST_NAMED = 8
+_RAISED = ("out of range", "out of bounds", "is invalid for input of size", "must match the size", "size mismatch")
+"""What torch's operators say of indices and shapes that do not fit."""
 _SMALLEST = 2
 _CHEAP = 1_000_000
 """Elements of an evaluation up to which it can be repeated often enough to make a difference small."""
@@ -151,7 +153,7 @@ def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elem
 def _is_impossible(spec: Program, implementation: Program) -> bool:
     """Whether a program raises on inputs that its sizes allow: then its numbers are not what they were read as."""
     results = compare_outputs(spec, implementation).values()
-    return any("out of range" in result.detail or "out of bounds" in result.detail for result in results)
+    return any(raised in result.detail for result in results for raised in _RAISED)
 
 
 def _further_readings(reduced: Reduced) -> Iterator[dict[Number, Number]]:

@@ -21,6 +21,8 @@ PERTURBATION = 1e-10
 """Relative input perturbation whose response measures how the output amplifies rounding."""
 RESPONSE_FACTOR = 1e4
 """Accepted difference in multiples of that response: far above what float64 arithmetic can make of rounding."""
+UNCERTAINTY_FACTOR = 1e3
+"""Accepted difference in multiples of the response to other rounding, which is millions of times what rounding does."""
 SCALE_FLOOR = 1e-12
 """Accepted difference, relative to the largest element of any output: a gradient that is zero on paper is noise."""
 
@@ -74,6 +76,11 @@ def tolerance_of(value: torch.Tensor, perturbed: torch.Tensor, scale: float) -> 
 def rounding_of(value: torch.Tensor, moved: torch.Tensor) -> float:
     """What rounding of the values on the way may make of ``value``, which changes of these made into ``moved``."""
     return ROUNDING_FACTOR * _largest(_real(moved) - _real(value))
+
+
+def uncertainty_of(value: torch.Tensor, moved: torch.Tensor) -> float:
+    """What rounding alone may make of ``value``, on inputs that are exact: whatever hangs on it is uncertain."""
+    return UNCERTAINTY_FACTOR * _largest(_real(moved) - _real(value))
 
 
 def compare(

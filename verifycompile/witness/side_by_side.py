@@ -22,6 +22,7 @@ from verifycompile.witness.comparison import (
     compare,
     rounding_of,
     tolerance_of,
+    uncertainty_of,
 )
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import (
@@ -217,12 +218,12 @@ class _Comparison:
         for sign in (1, -1):
             rounding = Rounding.seeded(self._seed + 3, sign)
             moved = _tensor(self._reference.with_rounding(rounding).value(node)[0])
-            tolerance += tolerance_of(reference.value, moved, self._scale)
+            tolerance += uncertainty_of(reference.value, moved)
             if impl_node is None:
                 continue
             before = [_at_scale(part, scale) for part in self._ranks.value(impl_node)]
             after = [_at_scale(part, scale) for part in self._ranks.with_rounding(rounding).value(impl_node)]
-            tolerance += sum(tolerance_of(*_numbers(*pair), 0.0) for pair in zip(before, after, strict=True))
+            tolerance += max(uncertainty_of(*_numbers(*pair)) for pair in zip(before, after, strict=True))
         return dataclasses.replace(reference, tolerance=tolerance)
 
 
