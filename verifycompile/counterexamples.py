@@ -12,6 +12,7 @@ from verifycompile.cause.draft import DraftError
 from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS
 from verifycompile.diagnostics.finding import Counterexample, Sparse
 from verifycompile.program import Mesh, Program
+from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reproduction import NoScriptError, reproduction_script
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.witness import Witness
@@ -33,7 +34,18 @@ def counterexample_of(witness: Witness, implementation: Program) -> Counterexamp
         detail=witness.detail,
         premise=witness.premise,
         mesh={} if implementation.mesh is None else ranks_of(implementation.mesh),
+        shapes=_shapes(implementation) if implementation.mesh is None else {},
     )
+
+
+def _shapes(program: Program) -> dict[str, tuple[int, ...]]:
+    """Of the values whose sizes are numbers, by node."""
+    shapes = {node.name: dimensions_of(node) for node in program.graph.graph.nodes}
+    return {
+        name: tuple(size for size in found[0] if size is not None)
+        for name, found in shapes.items()
+        if len(found) == 1 and None not in found[0]
+    }
 
 
 def with_script(

@@ -62,6 +62,19 @@ def test_a_vocabulary_that_the_ranks_do_not_share_evenly(late, verdict):
     assert report.verdict is verdict
     if verdict is Verdict.REFUTED:
         assert (
-            "the programs are too large to evaluate: the difference is shown at reduced sizes (8192 -> 2, 4096 -> 2)"
+            "the programs are too large to evaluate: the difference is shown at reduced sizes (8192 -> 3, 4096 -> 2)"
             in (report.findings[0].notes)
         )
+
+
+def test_the_rank_that_holds_the_element_is_that_of_the_reduced_sizes():
+    def rank(number):
+        run = (lambda x, w: torch.relu(x @ w) + 1) if number == 2 else (lambda x, w: torch.relu(x @ w))
+        return graph(run, (TOKENS, WIDTH), (WIDTH, HIDDEN // RANKS))
+
+    spec = graph(lambda x, w: torch.relu(x @ w), (TOKENS, WIDTH), (WIDTH, HIDDEN))
+    report = verifycompile.verify_graphs(spec, [rank(number) for number in range(RANKS)], {"w": (Shard(1),)})
+    assert report.verdict is Verdict.REFUTED
+    assert report.counterexample is not None
+    assert report.counterexample.rank == 2
+    assert report.stats.peak_memory < 4 * 2**30

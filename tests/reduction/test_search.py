@@ -15,7 +15,7 @@ from verifycompile.reduction.search import find_difference
 from verifycompile.verification import verify_programs
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
-SIZES = "(14336 -> 16, 4096 -> 2, 1792 -> 2)"
+SIZES = "(14336 -> 16, 4096 -> 3, 1792 -> 2)"
 
 
 def test_a_report_says_which_sizes_were_reduced():
@@ -54,7 +54,7 @@ def test_numbers_are_shown_at_reduced_sizes_where_many_evaluations_would_take_lo
     local = {"x": (512, 256), "w1": (256, 128), "w2": (128, 256)}
     spec, _, wrong = pair(mlp, lambda x, a, b: reduced(mlp(x, a, b)), mlp, whole, local, MLP_LAYOUTS)
     report = verify_programs(spec, wrong, Options())
-    sizes = "(1024 -> 16, 512 -> 2, 256 -> 2, 128 -> 2)"
+    sizes = "(1024 -> 16, 512 -> 4, 256 -> 3, 128 -> 2)"
     assert report.findings[0].notes == (
         f"the programs differ at their own sizes; the numbers shown are those at reduced sizes {sizes}",
     )

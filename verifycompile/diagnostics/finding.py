@@ -29,7 +29,8 @@ class Counterexample:
     are computed in float64; both are NaN where the shapes differ, which ``detail`` then tells. ``premise``: what sets
     the inputs apart from those on which no difference was found.
     ``script``: the text of a script that replays it, but for the first line, which says what differs; "" where there is
-    none because of ``no_script``.
+    none because of ``no_script``. ``shapes``: of ranks that run different graphs, node of the program of all of them ->
+    its shape here, where sizes may be reduced.
     """
 
     inputs: Mapping[str, object]
@@ -42,6 +43,9 @@ class Counterexample:
     detail: str = ""
     premise: str = ""
     mesh: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    shapes: Mapping[str, tuple[int, ...]] = dataclasses.field(
+        default_factory=dict[str, tuple[int, ...]], repr=False, compare=False
+    )
     script: str = dataclasses.field(default="", repr=False, compare=False)
     no_script: str = dataclasses.field(default="", repr=False, compare=False)
 

@@ -32,7 +32,7 @@ from verifycompile.reduction.dimensions import Dimension, Dimensions
 _TIMEOUT_MILLISECONDS = 300
 """Of one question; what is left open is taken for impossible."""
 _SECONDS = 3.0
-_BOUNDS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_BOUNDS = (*range(2, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256, 512, 1024, 4096, 16384, 65536)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,7 @@ class _Problem:
         self._solver: Any = z3.Solver()
         self._solver.set("timeout", _TIMEOUT_MILLISECONDS)
         self._model: Any = None
+        self._taken: dict[int, int] = {}
         self._sizes: dict[Dimension, Any] = {}
         self._positions: dict[tuple[Dimension, int], Any] = {}
 
@@ -94,6 +95,7 @@ class _Problem:
         if not free or self._solver.check() != self._z3.sat:
             return None
         self._model = self._solver.model()
+        self._taken = {dimension.number: dimension.number for dimension in self._sizes if dimension not in free}
         started = time.perf_counter()
         for dimension in free:
             if time.perf_counter() - started > _SECONDS:
@@ -106,20 +108,30 @@ class _Problem:
         )
 
     def _shrink(self, dimension: Dimension) -> None:
-        """Fixes the size of a dimension, which is as small as z3 can make it."""
+        """Fixes the size of a dimension: as small as z3 can make it, and another one than other numbers have got."""
         variable = self._sizes[dimension]
+        others = [size for size, number in self._taken.items() if number != dimension.number]
+        apart = [variable != size for size in others]
+        if not self._smaller(variable, apart) and self._value(variable) in others:
+            self._smaller(variable, [])
+        size = self._value(variable)
+        self._solver.add(variable == size)
+        self._taken.setdefault(size, dimension.number)
+
+    def _smaller(self, variable: Any, wanted: list[Any]) -> bool:
+        """Whether z3 finds a model in which a variable is smaller, or what is wanted holds."""
         for bound in _BOUNDS:
-            if bound >= self._value(variable):
-                break
+            if bound >= self._value(variable) and not wanted:
+                return False
             self._solver.push()
-            self._solver.add(variable <= bound)
+            self._solver.add(variable <= bound, *wanted)
             found = self._solver.check() == self._z3.sat
             if found:
                 self._model = self._solver.model()
             self._solver.pop()
             if found:
-                break
-        self._solver.add(variable == self._value(variable))
+                return True
+        return False
 
     def _value(self, variable: Any) -> int:
         return int(self._model.eval(variable, model_completion=True).as_long())
