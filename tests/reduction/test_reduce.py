@@ -69,7 +69,7 @@ MLP_LAYOUTS = {"x": [R], "w1": [S1], "w2": [S0], "output.0": [R]}
 def test_a_missing_reduction_at_the_sizes_of_a_model():
     spec, right, wrong = pair(mlp, lambda x, a, b: reduced(mlp(x, a, b)), mlp, MLP, MLP_LOCAL, MLP_LAYOUTS)
     assert elements(right) > 500_000_000
-    check(spec, right, wrong, ((1792, 2), (4096, 3), (14336, 16)))
+    check(spec, right, wrong, ((1792, 2), (4096, 2), (14336, 16)))
     small = reduce_sizes(spec, right)
     assert small is not None
     assert verify_programs(small.spec, small.implementation, Options()).verdict.value == "verified"
@@ -97,7 +97,7 @@ def test_a_mean_over_a_sharded_dimension_divides_by_the_reduced_size():
         lambda x: reduced(x.sum(1)) / 512,
         {"x": (16384, 4096)}, {"x": (16384, 512)}, layouts,
     )  # fmt: skip
-    small = check(spec, right, wrong, ((512, 2), (4096, 16), (16384, 3)))
+    small = check(spec, right, wrong, ((512, 2), (4096, 16), (16384, 2)))
     assert [reading.numbers for reading in small.readings] == [{512: (2,)}]
 
 
@@ -207,7 +207,7 @@ def test_what_is_not_understood_is_pinned_and_named():
     programs = pair(spec, spec, lambda x, w: spec(x, w) * 2, shapes, shapes | {"x": (32, 3, 224, 224)}, layouts)
     reason = "`aten.convolution.default` moves a kernel along it"
     check(
-        *programs, ((32, 2), (256, 16), (1024, 4), (200704, 784)), (f"14: {reason}", f"16: {reason}", f"224: {reason}")
+        *programs, ((32, 2), (256, 16), (1024, 2), (200704, 392)), (f"14: {reason}", f"16: {reason}", f"224: {reason}")
     )
 
 
@@ -228,7 +228,7 @@ def test_numbers_that_the_graph_holds_stay(form):
         assert small is None
         return
     assert small is not None
-    assert small.sizes == ((65536, 3),)
+    assert small.sizes == ((65536, 2),)
     assert small.pinned == ("64: the graph holds the values of `_tensor_constant0`",)
 
 
@@ -246,7 +246,7 @@ def test_one_number_that_two_dimensions_have():
     whole = {"x": (8192, 4096), "w": (4096, 1024)}
     layouts = {"x": [S0], "w": [R], "output.0": [R]}
     small = check(*pair(spec, right, wrong, whole, whole | {"x": (1024, 4096)}, layouts))
-    assert small.sizes == ((1024, 2), (4096, 3), (8192, 16))
+    assert small.sizes == ((1024, 2), (4096, 2), (8192, 16))
 
 
 def test_a_table_has_a_row_for_every_position():
@@ -267,4 +267,4 @@ def test_every_second_element():
         lambda x: x[:, ::2] * x[:, 1::2], lambda x: x[:, 1::2] * x[:, ::2], lambda x: x[:, ::2] * x[:, ::2],
         whole, {"x": (512, 16384)}, layouts,
     )  # fmt: skip
-    check(*programs, ((512, 2), (4096, 16), (8192, 3), (16384, 6)))
+    check(*programs, ((512, 2), (4096, 16), (8192, 2), (16384, 4)))

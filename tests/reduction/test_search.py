@@ -11,11 +11,13 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 from tests.reduction.test_reduce import MLP, MLP_LAYOUTS, MLP_LOCAL, mlp, pair, reduced
 from verifycompile.diagnostics.describe import counterexample_lines
 from verifycompile.options import Options
+from verifycompile.reduction import reduce_sizes
 from verifycompile.reduction.search import find_difference
 from verifycompile.verification import verify_programs
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
-SIZES = "(14336 -> 16, 4096 -> 3, 1792 -> 2)"
+SIZES = "(14336 -> 16, 4096 -> 2, 1792 -> 2)"
+APART = "(14336 -> 16, 4096 -> 3, 1792 -> 2)"
 
 
 def test_a_report_says_which_sizes_were_reduced():
@@ -33,7 +35,7 @@ def test_a_report_says_which_sizes_were_reduced():
 def test_a_report_says_at_which_sizes_no_difference_was_found():
     spec, right, _ = pair(mlp, lambda x, a, b: reduced(mlp(x, a, b)), mlp, MLP, MLP_LOCAL, MLP_LAYOUTS)
     assert find_difference(spec, right).note == (
-        f"the programs are too large to evaluate; at reduced sizes {SIZES} no concrete input was found on which the "
+        f"the programs are too large to evaluate; at reduced sizes {APART} no concrete input was found on which the "
         "programs differ, so this is unproved, not refuted"
     )
 
@@ -43,7 +45,7 @@ def test_what_is_proved_equal_agrees_at_the_reduced_sizes():
     found = find_difference(spec, wrong, ("output.0",))
     assert found.witness is None
     assert found.note == (
-        f"the programs are too large to evaluate; that they differ at reduced sizes {SIZES} may come from the "
+        f"the programs are too large to evaluate; that they differ at reduced sizes {APART} may come from the "
         "reduction: `output.0` is proved equal, and differs at the reduced sizes; so this is unproved, not refuted"
     )
 
@@ -54,7 +56,7 @@ def test_numbers_are_shown_at_reduced_sizes_where_many_evaluations_would_take_lo
     local = {"x": (512, 256), "w1": (256, 128), "w2": (128, 256)}
     spec, _, wrong = pair(mlp, lambda x, a, b: reduced(mlp(x, a, b)), mlp, whole, local, MLP_LAYOUTS)
     report = verify_programs(spec, wrong, Options())
-    sizes = "(1024 -> 16, 512 -> 4, 256 -> 3, 128 -> 2)"
+    sizes = "(1024 -> 16, 512 -> 2, 256 -> 2, 128 -> 2)"
     assert report.findings[0].notes == (
         f"the programs differ at their own sizes; the numbers shown are those at reduced sizes {sizes}",
     )
@@ -214,3 +216,23 @@ def test_a_program_without_smaller_sizes_is_said_to_have_none():
     )
     small = dataclasses.replace(programs[2])
     assert (found.witness, found.spec, found.implementation.graph) == (None, programs[0], small.graph)
+
+
+def test_sizes_stay_apart_where_the_smallest_hide_an_error():
+    # The wrong program scales by the width of another matrix, which is reduced to the same size.
+    def spec(x, w, u):
+        return x @ w / 4096**0.5, x @ u / 8192**0.5
+
+    def wrong(x, w, u):
+        return x @ w / 8192**0.5, x @ u / 8192**0.5
+
+    whole = {"x": (16384, 2048), "w": (2048, 4096), "u": (2048, 8192)}
+    layouts = {"x": [S0], "w": [R], "u": [R], "output.0": [S0], "output.1": [S0]}
+    programs = pair(spec, spec, wrong, whole, whole | {"x": (2048, 2048)}, layouts)
+    small, large = (reduce_sizes(programs[0], programs[2], apart=apart) for apart in (False, True))
+    assert small is not None
+    assert large is not None
+    assert dict(small.sizes)[4096] == dict(small.sizes)[8192] == 2
+    assert len(set(dict(large.sizes).values())) == len(large.sizes)
+    assert find_difference(programs[0], programs[1]).witness is None
+    assert find_difference(programs[0], programs[2]).witness is not None

@@ -48,11 +48,17 @@ class Reduced:
 
 
 def reduce_sizes(
-    spec: Program, implementation: Program, *, kept: int = KEPT, pinned: Mapping[int, str] | None = None
+    spec: Program,
+    implementation: Program,
+    *,
+    kept: int = KEPT,
+    pinned: Mapping[int, str] | None = None,
+    apart: bool = False,
 ) -> Reduced | None:
     """Both programs at smaller sizes; None where no size changes.
 
-    ``kept``: numbers up to this one stay as they are. ``pinned``: further sizes that stay -> why.
+    ``kept``: numbers up to this one stay as they are. ``pinned``: further sizes that stay -> why. ``apart``: whether
+    different sizes stay different where they can.
     """
     constraints = Constraints(Dimensions(spec, implementation))
     for program in (spec, implementation):
@@ -62,7 +68,7 @@ def reduce_sizes(
         if dimension.number in (pinned or {}):
             constraints.pinned.setdefault(dimension, (pinned or {})[dimension.number])
     for _ in range(_ROUNDS):
-        solution = solve(constraints, kept)
+        solution = solve(constraints, kept, apart=apart)
         if solution is None:
             return None
         changed = tuple((old, new) for old, found in solution.changed.items() for new in found)

@@ -58,22 +58,26 @@ def find_difference(
     max_elements = most_elements() if max_elements is None else max_elements
     if max(elements(spec), elements(implementation)) <= max_elements:
         return _at_own_sizes(spec, implementation, output, max_elements)
-    reduced = evaluable(spec, implementation, max_elements)
-    if reduced is None:
-        return Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
-    sizes = described_sizes(reduced)
-    witness = find_witness(reduced.spec, reduced.implementation, max_elements=max_elements, output=output)
+    found = Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
+    for apart in (False, True):
+        reduced = evaluable(spec, implementation, max_elements, apart=apart)
+        if reduced is not None:
+            found = _at_reduced_sizes(reduced, proved, output, max_elements)
+        if found.witness is not None:
+            break
+    return found
+
+
+def _at_reduced_sizes(reduced: Reduced, proved: Collection[str], output: str, max_elements: int) -> Search:
+    programs, sizes = (reduced.spec, reduced.implementation), described_sizes(reduced)
+    witness = find_witness(*programs, max_elements=max_elements, output=output)
     if witness is None:
-        note = f"{TOO_LARGE}; at reduced sizes ({sizes}) {NOT_REFUTED}"
-        return Search(None, reduced.spec, reduced.implementation, note)
+        return Search(None, *programs, f"{TOO_LARGE}; at reduced sizes ({sizes}) {NOT_REFUTED}")
     doubt = _doubt(reduced, witness, proved, max_elements)
     if doubt:
-        note = (
-            f"{TOO_LARGE}; that they differ at reduced sizes ({sizes}) may come from the reduction: {doubt}; {UNPROVED}"
-        )
-        return Search(None, reduced.spec, reduced.implementation, note)
-    note = f"{TOO_LARGE}: the difference is shown at reduced sizes ({sizes})"
-    return Search(witness, reduced.spec, reduced.implementation, note)
+        may = f"that they differ at reduced sizes ({sizes}) may come from the reduction: {doubt}"
+        return Search(None, *programs, f"{TOO_LARGE}; {may}; {UNPROVED}")
+    return Search(witness, *programs, f"{TOO_LARGE}: the difference is shown at reduced sizes ({sizes})")
 
 
 def programs_to_evaluate(
@@ -94,7 +98,7 @@ def _at_own_sizes(spec: Program, implementation: Program, output: str, max_eleme
         return Search(None, spec, implementation, NOT_REFUTED)
     if is_cheap:
         return Search(witness, spec, implementation)
-    reduced = evaluable(spec, implementation, _CHEAP)
+    reduced = evaluable(spec, implementation, _CHEAP, apart=False)
     shown = None
     if reduced is not None:
         shown = find_witness(reduced.spec, reduced.implementation, output=witness.output)
@@ -118,10 +122,15 @@ def evaluable(
     implementation: Program,
     max_elements: int = DEFAULT_MAX_ELEMENTS,
     pinned: Mapping[int, str] | None = None,
+    *,
+    apart: bool = True,
 ) -> Reduced | None:
-    """Both programs at reduced sizes that can be evaluated, or None."""
+    """Both programs at reduced sizes that can be evaluated, or None.
+
+    ``apart``: whether different sizes stay different where they can, which hides fewer errors than the smallest sizes.
+    """
     for kept in (KEPT, _SMALLEST):
-        reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned)
+        reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned, apart=apart)
         if reduced is not None and max(elements(reduced.spec), elements(reduced.implementation)) <= max_elements:
             return reduced
     return None

@@ -63,20 +63,20 @@ class Sizes:
         return {number: tuple(new) for number, new in sorted(found.items())}
 
 
-def solve(constraints: Constraints, kept: int) -> Sizes | None:
+def solve(constraints: Constraints, kept: int, *, apart: bool) -> Sizes | None:
     """Sizes that meet all constraints, as small as z3 finds; None where it finds none in time.
 
-    Numbers up to ``kept`` stay.
+    Numbers up to ``kept`` stay. ``apart``: whether different sizes stay different where they can.
     """
-    return _Problem(constraints, kept).solution()
+    return _Problem(constraints, kept, apart=apart).solution()
 
 
 class _Problem:
-    def __init__(self, constraints: Constraints, kept: int) -> None:
+    def __init__(self, constraints: Constraints, kept: int, *, apart: bool) -> None:
         import z3  # here, because a proof needs no solver of its own for this
 
         self._z3: Any = z3
-        self._constraints, self._kept = constraints, kept
+        self._constraints, self._kept, self._apart = constraints, kept, apart
         self._solver: Any = z3.Solver()
         self._solver.set("timeout", _TIMEOUT_MILLISECONDS)
         self._model: Any = None
@@ -108,9 +108,9 @@ class _Problem:
         )
 
     def _shrink(self, dimension: Dimension) -> None:
-        """Fixes the size of a dimension: as small as z3 can make it, and another one than other numbers have got."""
+        """Fixes the size of a dimension: as small as z3 can make it, and apart from what other numbers have got."""
         variable = self._sizes[dimension]
-        others = [size for size, number in self._taken.items() if number != dimension.number]
+        others = [size for size, number in self._taken.items() if self._apart and number != dimension.number]
         apart = [variable != size for size in others]
         if not self._smaller(variable, apart) and self._value(variable) in others:
             self._smaller(variable, [])
