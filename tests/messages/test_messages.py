@@ -61,10 +61,11 @@ error[VC113]: mean over a rank's own items
   --> tests/messages/programs.py:75:15
    |
 75 |         own = F.cross_entropy(logits, labels)
-   |               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ `own` is the mean over a rank's own targets other than -100; ranks may have different numbers of them. Divide the sum by the number on all ranks
+   |               ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ `F.cross_entropy(logits, labels)` is the mean over a rank's own targets other than -100; ranks may have different numbers of them. Divide the sum by the number on all ranks
 68 |     return F.cross_entropy(logits, labels)
    |            ------------------------------- the spec computes it here
    = note: output `output.0`
+   = help: take the sum (`reduction="sum"`) at line 75, and divide it by the number of targets that count, all-reduced over `tp` (avg) (checked)
    = see: verifycompile explain VC113
 """,
     "tokens": """\
@@ -84,7 +85,7 @@ error[VC114]: statistics of a rank's own part
    --> tests/messages/programs.py:100:12
     |
 100 |     mean = x.pow(2).mean(-1, keepdim=True)
-    |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ `mean` runs over dimension 1 of `x.pow(2)`, of which each rank of `tp` holds a part: each rank has the result of its own part
+    |            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ `x.pow(2).mean(-1, keepdim=True)` runs over dimension 1 of `x.pow(2)`, of which each rank of `tp` holds a part: each rank has the result of its own part
  96 |     return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * gain
     |                 ------------------------------- the spec computes it here
     = note: relation expected: x.pow(2).mean(-1, keepdim=True), whole or sharded

@@ -27,7 +27,7 @@ class Model:
         hook(lambda g: g * 2)
         return out < 0
 """
-LINES: list[str] = SOURCE.splitlines(keepends=True)
+LINES: list[str] = [*SOURCE.splitlines(keepends=True)]
 
 
 @pytest.fixture

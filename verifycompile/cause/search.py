@@ -26,6 +26,7 @@ from verifycompile.cause.collectives import (
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import indices_of_part
+from verifycompile.cause.means import means_of_all
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
 from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands
@@ -266,6 +267,7 @@ def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
     """The moves of each kind, in the order in which they are tried."""
     found = ratios(scene)
     return (
+        means_of_all(scene),
         needless_collectives(scene),
         changed_factors(scene, found),
         other_groups(scene),

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement, Shard
 
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
-from verifycompile.torch_interface.value_names import operator_of, value_name
+from verifycompile.torch_interface.value_names import call_name, operator_of, value_name
 
 MEAN_OF_OWN, STATISTICS, CLASSES, INDEX, PIECES = "VC113", "VC114", "VC115", "VC117", "VC118"
 
@@ -78,7 +78,7 @@ def fault_of_operator(
     operands = node.all_input_nodes
     if not operands or not layouts or layouts[0] is None:
         return None
-    name, first, own = operator_of(node), operands[0], f"`{value_name(node)}`"
+    name, first, own = operator_of(node), operands[0], call_name(node)
     sharded = _sharded(layouts[0], axes)
     rank = first.meta["val"].dim() if isinstance(first.meta.get("val"), torch.Tensor) else 0
     if not sharded or not rank:

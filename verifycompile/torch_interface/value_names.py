@@ -86,6 +86,18 @@ def _find_backward(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return found
 
 
+def call_name(node: torch.fx.Node) -> str:
+    """What a call is called in messages about what it does: its expression, or its operator and the expression."""
+    frames = frames_of(node)
+    position = model_frame(node, frames) if frames else 0
+    found = expression_at(node, frames, position) if frames else None
+    syntax = syntax_of(frames[position].file) if found is not None else None
+    if found is None or syntax is None:
+        return f"`{operator_of(node)}`"
+    text = f"`{_shortened(syntax.text_of(found))}`"
+    return text if _is_result(node, found) and not is_backward(node) else f"`{operator_of(node)}` in {text}"
+
+
 def operator_of(node: torch.fx.Node) -> str:
     """The operator that computed a value: for an element of a tuple, the operator that returned the tuple."""
     source = _producer(node)

@@ -1,0 +1,61 @@
+"""Moves that let a mean divide by the number of items on all ranks: a loss counts the targets of its rank alone."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.move import Move, Scene
+from verifycompile.rewrites.loss import SUM, ignored_by_mean
+
+_REDUCTION = 3
+"""The position of the argument ``reduction``."""
+
+
+def means_of_all(scene: Scene) -> Iterator[Move]:
+    """Each mean over targets that are counted: the rank's sum, divided by the mean number of targets on the ranks."""
+    for node in scene.order:
+        if ignored_by_mean(node.target, node.args) is not None:
+            for axes in scene.axis_sets:
+                for is_reduced in (False, True):
+                    yield _counted_on_all(scene, node, axes, is_reduced)
+
+
+def _counted_on_all(scene: Scene, node: torch.fx.Node, axes: tuple[int, ...], is_reduced: bool) -> Move:
+    """``is_reduced``: the sum too is the ranks' mean, where nothing reduces the loss later."""
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        loss, count = _result(draft, own, 0), _result(draft, own, 1)
+        readers = [later for later in own.graph.nodes if later in loss.users]
+        if not readers:
+            raise DraftError("a loss that nothing reads")
+        draft.set_arguments(own, (*own.args[:_REDUCTION], SUM, *own.args[_REDUCTION + 1 :]))
+        counted = draft.all_reduce(count, "avg", axes)
+        draft.redirect(count, counted)
+        total = draft.all_reduce(loss, "avg", axes) if is_reduced else loss
+        arguments = (total, counted)
+        mean = draft.insert(readers[0], torch.ops.aten.div.Tensor, arguments, loss.meta["val"], before=True)
+        draft.redirect(loss, mean)
+        draft.set_arguments(mean, arguments)
+
+    def texts(_: Draft) -> tuple[str, str]:
+        over, line = scene.names(axes), scene.line(node)
+        message = f"{scene.value(node)} is the mean over a rank's own targets"
+        reduced = f", all-reduce it over {over} (avg)" if is_reduced else ""
+        what = f'take the sum (`reduction="sum"`) at {line}{reduced}'
+        return message, f"{what}, and divide it by the number of targets that count, all-reduced over {over} (avg)"
+
+    return Move(("mean of all", axes, is_reduced), node.name, "VC113", texts, apply)
+
+
+def _result(draft: Draft, node: torch.fx.Node, index: int) -> torch.fx.Node:
+    """One of the two results of a loss: the loss, and the number by which its mean divides."""
+    for user in node.users:
+        if user.target is operator.getitem and user.args[1] == index:
+            return user
+    return draft.insert(node, operator.getitem, (node, index), node.meta["val"][index])
