@@ -84,6 +84,8 @@ def changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
     for node in reversed(scene.calls):
         if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
             continue
+        if node.meta.get("autograd_backward"):
+            continue  # a factor of a derivative, which stands nowhere in the source
         constant = float(node.args[1])  # pyright: ignore[reportArgumentType]
         source = node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node):
