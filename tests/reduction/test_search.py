@@ -236,3 +236,37 @@ def test_sizes_stay_apart_where_the_smallest_hide_an_error():
     assert len(set(dict(large.sizes).values())) == len(large.sizes)
     assert find_difference(programs[0], programs[1]).witness is None
     assert find_difference(programs[0], programs[2]).witness is not None
+
+
+def test_a_number_that_the_graph_holds_as_a_tensor():
+    spec, right, _ = pair(
+        lambda x: x.mean(1), lambda x: reduced(x.sum(1)) / torch.tensor(4096.0), lambda x: x, LARGE, LOCAL, LAYOUTS
+    )
+    assert "_tensor_constant0" in str(right.graph.graph)
+    assert find_difference(spec, right).witness is None
+
+
+def test_ranges_of_a_rank_that_do_not_start_at_a_multiple():
+    def spec(x):
+        return x * torch.arange(1, 1025)
+
+    def right(x):
+        return torch.cat(
+            [x[:, 128 * r : 128 * r + 128] * torch.arange(1 + 128 * r, 129 + 128 * r) for r in range(8)], 1
+        )
+
+    def other(x):
+        return torch.cat(
+            [x[:, 128 * r : 128 * r + 128] * torch.arange(17 + 128 * r, 145 + 128 * r) for r in range(8)], 1
+        )
+
+    whole = {"x": (65536, 1024)}
+    layouts = {"x": [R], "output.0": [R]}
+    assert outcomes(spec, right, other, whole, whole, layouts)[0] is False
+    assert outcomes(lambda x: x * torch.arange(17, 1041), other, right, whole, whole, layouts)[0] is False
+
+
+def test_a_square_of_a_size():
+    assert outcomes(
+        lambda x: x.mean(1) ** 2, lambda x: reduced(x.sum(1)) ** 2 / 4096**2, lambda x: reduced(x.sum(1)) ** 2 / 4096
+    ) == [False, True]

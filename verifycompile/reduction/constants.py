@@ -21,7 +21,7 @@ import torch.fx
 from verifycompile.program import Program
 from verifycompile.reduction.recorded import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
-from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.evaluation import constant_value, operator_name
 from verifycompile.torch_interface.schema import names_of, number_arguments
 
 Number = int | float
@@ -31,7 +31,9 @@ _NO_SIZES = frozenset({"exponent", "eps", "p", "dropout_p", "negative_slope", "m
 _PRECISION = 1e-6
 _LARGEST_DIMENSIONS = 6
 _DIGITS = 2
-_SMALL = 256
+_SMALL = 8
+_LARGEST_WRITTEN = 256
+_MOST_HELD = 1024
 _RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 _ROOTS: tuple[float, ...] = (0.5, -0.5, 0.25, -0.25)
 _FACTORS: tuple[float, ...] = (1.0, 2.0, 0.5)
@@ -114,19 +116,46 @@ def _position_readings(positions: Mapping[int, Mapping[fractions.Fraction, int]]
     return (Reading(numbers) for numbers in classes.values())
 
 
-def unexplained(programs: Sequence[Program], known: Collection[Number]) -> list[Number]:
-    """Numbers that one program has and the other has not, of which nothing says that they come from no size.
+def unexplained(programs: Sequence[Program], sizes: Sizes, known: Collection[Number]) -> list[Number]:
+    """Numbers that may come from a size in a way that was not read: then another reading is missing.
 
-    A number of few digits is one that somebody wrote.
+    They are in one program only, or a graph holds them as a tensor. A factor of few digits is one that somebody wrote,
+    and so is a small position. ``known``: the numbers that were read.
     """
-    own = [{abs(number) for number, _ in _numbers(program)} for program in programs]
-    alone = own[0].symmetric_difference(own[1])
-    return sorted(n for n in alone if n not in known and not _is_written(n) and not _is_written(1 / n))
+    own = [{abs(number): is_position for number, is_position in _numbers(program)} for program in programs]
+    alone = own[0].keys() ^ own[1].keys()
+    is_position = {**own[0], **own[1]}
+    strange = {n for n in alone - set(known) if not (n <= _SMALL if is_position[n] else _is_written(n))}
+    singles, products = sizes.changed, _products(programs, sizes)
+    held = {number for program in programs for number in _held(program)}
+    strange |= {n for n in held if any(_from_products(n, products)) or any(_from_roots(n, singles))}
+    return sorted(strange)
 
 
-def _is_written(number: Number) -> bool:
-    short = float(f"{number:.{_DIGITS - 1}e}")
-    return abs(short - number) <= _PRECISION * number or (number <= _SMALL and number == int(number))
+def _is_written(factor: Number) -> bool:
+    return any(
+        abs(float(f"{value:.{_DIGITS - 1}e}") - value) <= _PRECISION * value
+        or (value <= _LARGEST_WRITTEN and abs(value - round(value)) <= _PRECISION)
+        for value in (factor, 1 / factor)
+    )
+
+
+def _held(program: Program) -> Iterator[Number]:
+    """The numbers in small tensors that a graph holds."""
+    for node in program.graph.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        held: Any = program.graph
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        value = constant_value(held) if isinstance(held, torch.Tensor) else None
+        if (
+            value is not None
+            and value.dtype is not torch.bool
+            and not value.is_complex()
+            and value.numel() <= _MOST_HELD
+        ):
+            yield from (abs(number) for number in _flat(value.flatten().tolist()))
 
 
 def _numbers(program: Program) -> Iterator[tuple[Number, bool]]:
@@ -141,7 +170,9 @@ def _numbers(program: Program) -> Iterator[tuple[Number, bool]]:
         calculates = number_arguments(node.target) - _NO_SIZES
         named = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
         is_position = _calculates_positions(node)
-        for number in _flat(argument for name, argument in named.items() if name in calculates):
+        # Where a range ends follows from where it starts, and from its size.
+        ignored = ("end", "step") if operator_name(node.target) in _RANGES else ()
+        for number in _flat(named[name] for name in calculates & named.keys() if name not in ignored):
             yield number, is_position
 
 
@@ -162,7 +193,7 @@ def _flat(arguments: Iterable[Any]) -> Iterator[Number]:
 
 
 def _products(programs: Sequence[Program], sizes: Sizes) -> dict[int, dict[int, None]]:
-    """Products of sizes of one tensor that change -> what they become."""
+    """Products of sizes of one tensor that change, and their squares -> what they become."""
     shapes = {
         tuple(sorted((size, sizes.size(size, node)) for size in shape if size > 1))
         for program in programs
@@ -170,6 +201,8 @@ def _products(programs: Sequence[Program], sizes: Sizes) -> dict[int, dict[int, 
         for shape in shapes_of(node)
     }
     found: dict[int, dict[int, None]] = {}
+    pairs = [(size, new) for size, news in sizes.changed.items() for new in news]
+    shapes |= {((size, new), (size, new)) for size, new in pairs}
     for shape in sorted(shapes):
         if len(shape) > _LARGEST_DIMENSIONS:
             continue
@@ -193,10 +226,12 @@ def _from_products(number: Number, products: Mapping[int, Mapping[int, None]]) -
         source = _nearest(factor / number if reciprocal else number / factor)
         if source is None or (factor != 1.0 and source <= _simple(number)):
             continue
-        for shift in (0, 1):  # variances are divided by one less
-            if shift and (factor != 1.0 or source + 1 not in products):
+        for shift in (0, 1, -1):  # variances are divided by one less
+            if shift and (factor != 1.0 or source + shift not in products):
                 continue
             for new in products.get(source + shift, ()):
+                if new <= shift:
+                    continue
                 value = factor / (new - shift) if reciprocal else factor * (new - shift)
                 yield int(value) if type(number) is int and value == int(value) else value
 
@@ -218,13 +253,13 @@ def _from_roots(number: Number, singles: Mapping[int, Sequence[int]]) -> Iterato
 def _as_position(
     number: int, products: Mapping[int, Mapping[int, None]], singles: Mapping[int, Sequence[int]], ranks: int
 ) -> dict[fractions.Fraction, int]:
-    """What a position becomes that is a multiple of a size, or the last one before it, by the factor of that size.
+    """What a position becomes that is a multiple of a size, or next to one, by the factor of that size.
 
     The part of a rank begins at such a multiple.
     """
     found: dict[fractions.Fraction, int] = {}
     sources = [(size, new) for size, found in singles.items() for new in found]
-    for shift, (size, new) in itertools.product((0, 1), sources):
+    for shift, (size, new) in itertools.product((0, 1, -1), sources):
         count, rest = divmod(number + shift, size)
         if rest == 0 and 1 <= count <= ranks:
             found.setdefault(fractions.Fraction(new, size), count * new - shift)

@@ -188,13 +188,14 @@ def _unrestored(reduced: Reduced, max_elements: int) -> str:
 
     Then the programs must differ also where each size in turn is the real one.
     """
-    numbers = unexplained(reduced.source, {number for reading in reduced.readings for number in reading.numbers})
+    known = {number for reading in reduced.readings for number in reading.numbers}
+    numbers = unexplained(reduced.source, reduced.solution, known)
     if not numbers:
         return ""
     for size, _ in reduced.sizes:
         restored = evaluable(*reduced.source, max_elements, {size: "restored"})
         if restored is None:
-            return f"the number {numbers[0]} of one program may come from the size {size}, which cannot be evaluated"
+            return f"the number {numbers[0]} may come from the size {size}, and with that size they cannot be evaluated"
         programs = (restored.spec, restored.implementation)
         if find_witness(*programs, max_elements=max_elements, simplify=False) is None:
             return f"the programs agree where the size {size} stays"
