@@ -1,0 +1,120 @@
+"""Gradients that are frozen, lost, not summed, or summed over the wrong ranks: refused by name, and mended."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as funcol
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+
+R, S0 = Replicate(), Shard(0)
+
+
+class Gain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gain = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.first).tanh() * self.gain
+
+
+class Lost(Gain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.tanh() * self.gain + 0 * (x * self.first).sum().detach()
+
+
+class Reduced(Gain):
+    """A hook sums the gradient of each parameter over the ranks of an axis."""
+
+    def __init__(self, mesh: DeviceMesh, axis: str, *names: str) -> None:
+        super().__init__()
+        self.group = mesh.get_group(axis)
+        for name in names:
+            self.get_parameter(name).register_hook(self.over_ranks)
+
+    def over_ranks(self, gradient: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(gradient, "sum", self.group)
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    model.get_parameter("gain").requires_grad_(False)
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """``line``: what the line that is named says; "" where no line of the program can be."""
+
+    code: str
+    wrong: Callable[[DeviceMesh], nn.Module]
+    line: str
+    words: str
+
+
+def everything(mesh: DeviceMesh) -> nn.Module:
+    return Reduced(mesh, "tp", "first", "gain")
+
+
+MISTAKES = {
+    "frozen": Mistake("VC111", lambda mesh: frozen(everything(mesh)), "", "in the spec, and not in the model, `gain`"),
+    "lost": Mistake(
+        "VC111",
+        lambda mesh: Lost(),
+        "return x.tanh() * self.gain + 0 * (x * self.first).sum().detach()",
+        "the implementation has no gradient `grad.first`",
+    ),
+    "not summed": Mistake(
+        "VC101",
+        lambda mesh: Reduced(mesh, "tp", "first"),
+        "return (x * self.first).tanh() * self.gain",
+        "`grad.gain` is returned as a partial sum over tp; it must be the full value",
+    ),
+    "wrong group": Mistake(
+        "VC105",
+        lambda mesh: Reduced(mesh, "dp", "first", "gain"),
+        'return funcol.all_reduce(gradient, "sum", self.group)',
+        "`all_reduce` over dp of a value that is a partial sum over tp",
+    ),
+}
+
+
+def verified(model: Callable[[DeviceMesh], nn.Module]) -> Report:
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        return verifycompile.verify(
+            model(mesh),
+            (torch.randn(3, 4),),
+            spec=Gain(),
+            mesh=mesh,
+            in_placements={"x": (R, S0)},
+            out_placements={"output.0": (R, S0)},
+        )
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_mistake_is_refused_by_its_name_at_its_line(name: str) -> None:
+    mistake = MISTAKES[name]
+    report = verified(mistake.wrong)
+    finding = report.findings[0]
+    assert (report.verdict is Verdict.VERIFIED, finding.code) == (False, mistake.code)
+    assert mistake.words in finding.message
+    place = finding.impl_location
+    module: Any = inspect.getmodule(verified)
+    line = "" if place is None else inspect.getsource(module).splitlines()[place.line - 1].strip()
+    assert line == mistake.line
+
+
+def test_the_mended_program_is_verified() -> None:
+    report = verified(everything)
+    assert report.verdict is Verdict.VERIFIED, str(report)
