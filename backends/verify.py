@@ -97,8 +97,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     """What is found out about a Dynamo graph. Call it inside a backend."""
     refuse_numbers_of_partial_sums(frame_under_compilation(), only_warns=options.on_unproved == "warn")
     verify_again_where_wrappers_change(gm, example_inputs)
-    verify_again_where_layouts_change(gm, example_inputs)
     is_wrapped = outer_of(example_inputs).is_parallel
+    verify_again_where_layouts_change(gm, example_inputs, whole_by_default=not is_wrapped)
     parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
     if not parallel and not _says_what_to_prove(options):
         if runs_in_first_fsdp():

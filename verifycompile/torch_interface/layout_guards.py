@@ -13,36 +13,44 @@ from typing import Any
 import torch
 import torch.fx
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.torch_interface.dynamo import source_name
 from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
 from verifycompile.torch_interface.returned import ReturnedLayout, returned_layout
 
 
-def verify_again_where_layouts_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-    """Adds a guard to the frame under compilation. Call it inside a Dynamo backend."""
-    checks = list(_checks(graph, example_inputs))
+def verify_again_where_layouts_change(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, whole_by_default: bool
+) -> None:
+    """Adds a guard to the frame under compilation. Call it inside a Dynamo backend.
+
+    ``whole_by_default``: a tensor of which nothing is known is verified as one that is whole on every rank.
+    """
+    checks = list(_checks(graph, example_inputs, whole_by_default))
     if checks:
         verify_again_unless(checks, "the tensors are laid out as they were when the frame was verified")
 
 
-def _checks(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[Check]:
+def _checks(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], whole_by_default: bool) -> Iterator[Check]:
     for node, value in zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False):
         is_plain = isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter | DTensor)
         name = source_name(node) if is_plain else ""
         if name:
-            yield _of_value(compile(name, "<input>", "eval"), returned_layout(value))
+            yield _of_value(compile(name, "<input>", "eval"), returned_layout(value), whole_by_default)
 
 
-def _of_value(code: types.CodeType, known: ReturnedLayout | None) -> Check:
-    placements = None if known is None else known.placements
+def _of_value(code: types.CodeType, known: ReturnedLayout | None, whole_by_default: bool) -> Check:
+    def placements_of(layout: ReturnedLayout | None) -> tuple[Placement, ...] | None:
+        return None if layout is None or (whole_by_default and layout.is_whole) else layout.placements
+
+    expected = placements_of(known)
 
     def check(local_values: dict[str, Any]) -> bool:
         try:
             value = eval(code, {"L": local_values})  # noqa: S307 - Dynamo's own expression for the input
         except (LookupError, AttributeError, NameError):
-            return placements is None
-        found = returned_layout(value)
-        return (None if found is None else found.placements) == placements
+            return expected is None
+        return placements_of(returned_layout(value)) == expected
 
     return check
