@@ -10,6 +10,7 @@ from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.value_names import is_backward
 
 CHECKED = "(checked)"
 CHECKED_TOGETHER = "(checked, together with the help of the other findings)"
@@ -27,10 +28,13 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
     first = next((cause for cause in merged if finding.output in cause.outputs), merged[0])
     others = [cause for cause in merged if cause is not first]
-    return [_of_first(finding, first, suffix), *(_of_other(finding, cause, suffix) for cause in others)]
+    return [
+        _of_first(finding, first, suffix, alone=len(merged) == 1),
+        *(_of_other(finding, cause, suffix) for cause in others),
+    ]
 
 
-def _of_first(finding: Finding, cause: Cause, suffix: str) -> Finding:
+def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Finding:
     """The finding at its cause; where it names the value that lacks a reduction already, or the cause only says how the
     output leaves the program, the place found before stays.
     """
@@ -38,7 +42,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str) -> Finding:
     place = place_of(cause.node)
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
     told = finding.code in OWN_PART_CODES or finding.code == cause.move.code == "VC101"
-    named = told or cause.move.is_late or _same_line(place, finding.impl_location)
+    named = (alone and told) or cause.move.is_late or _same_line(place, finding.impl_location)
     if finding.code not in _VAGUE and named:
         return hinted
     return dataclasses.replace(
@@ -81,7 +85,10 @@ def _merged(causes: Sequence[Cause]) -> list[Cause]:
         place = place_of(cause.node)
         key = (cause.node if place is None else (place.file, place.line), cause.move.kind)
         same = found.get(key)
-        if same is None:
+        alike = same is None or same.texts[1] == cause.texts[1] or is_backward(same.node) != is_backward(cause.node)
+        if not alike:
+            found[cause.node] = cause
+        elif same is None:
             found[key] = cause
         else:
             outputs = tuple(dict.fromkeys((*same.outputs, *cause.outputs)))

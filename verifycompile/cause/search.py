@@ -23,7 +23,8 @@ from verifycompile.cause.collectives import (
     other_groups,
     other_reductions,
 )
-from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.draft import Draft, DraftError, descendants
+from verifycompile.cause.frontier import Frontier, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import indices_of_part
 from verifycompile.cause.means import means_of_all
@@ -44,11 +45,15 @@ from verifycompile.witness.search import elements
 
 MAX_CAUSES = 8
 MAX_PROOFS = 6
+MAX_ALTERNATIVES = 2
+"""Changes that are tried as the first of several that are needed."""
 MAX_MOVES = 4000
 """Moves of one kind that are tried."""
 MAX_ELEMENTS = 5_000_000
 """Elements of all values of a program that is evaluated many times."""
 
+Kinds = Callable[[Scene], tuple[Iterator[Move], ...]]
+Change = tuple[Draft, tuple[Move, ...]]
 Proves = Callable[[Program, Program], bool]
 
 
@@ -146,17 +151,78 @@ class _Search:
             return causes if self._proved() else ()
         if len(causes) == MAX_CAUSES:
             return ()
+        wanted = _wanted(outcome)
+        near = self._near(trial, outcome, wanted)
         partial: list[_Step] = []
-        for step, after in self._steps(trial, outcome):
-            if step.mended >= outcome.wrong and not after.wrong:
-                if self._proved():
-                    self._undo()  # the texts are of the program as it is
-                    return (*causes, self._cause(step))
-            elif step.mended and all(step.mended != other.mended for other in partial):
-                partial.append(step)
+        for changes in (near, *(self._moves(trial, outcome, wanted, kinds) for kinds in (_likely, _scaled, _unlikely))):
+            for step, after in self._steps(trial, outcome, wanted, changes):
+                if step.mended >= outcome.wrong and not after.wrong:
+                    if self._proved():
+                        self._undo()  # the texts are of the program as it is
+                        return (*causes, self._cause(step))
+                elif step.mended and all(step.mended != other.mended for other in partial):
+                    partial.append(step)
+                if self.over:
+                    break
+            found = self._together(trial, outcome, causes, partial) if changes is not near else ()
+            if changes is near and not partial:
+                found = self._on_the_way(trial, outcome, causes, near[:MAX_ALTERNATIVES])
+            if found or self.over:
+                return found
+        return ()
+
+    def _near(self, trial: Trial, outcome: Outcome, wanted: frozenset[str]) -> list[Change]:
+        """The changes behind which a value of the spec is held that is missing now: those first that restore most."""
+        if not self.subject.values:
+            return []
+        lost = frontier(trial, outcome.program, outcome.values, wanted)
+        found: list[tuple[int, Change]] = []
+        for draft, moves in self._moves(trial, outcome, wanted, _likely) if lost.missing else ():
             if self.over:
                 break
-        return self._together(trial, outcome, causes, partial)
+            known = set(draft.changed)
+            if not self._apply(draft, moves):
+                continue
+            held = self._held(trial, outcome, lost, draft, draft.changed - known)
+            if held > lost.held:
+                found.append((held, (draft, moves)))
+            self._undo()
+        # A line that made several nodes is wrong at all of them where that mends as much.
+        found.sort(key=lambda item: (-item[0], -len(item[1][1])))
+        return [change for _, change in found]
+
+    def _on_the_way(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], near: list[Change]
+    ) -> tuple[Cause, ...]:
+        """A change that mends no output but the next values behind it, with what else is wrong further on."""
+        for draft, moves in near:
+            found = () if self.over else self._with_step(trial, outcome, causes, _Step(draft, moves, frozenset()))
+            if found:
+                return found
+        return ()
+
+    def _with_step(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], step: _Step) -> tuple[Cause, ...]:
+        """The causes with a change that mends no output by itself."""
+        cause = self._cause(step)
+        programs = self.subject.programs() if self._apply(step.draft, step.moves) else None
+        if programs is None:
+            return ()
+        after = trial.outcome(programs[1], outcome, step.draft.changed)
+        found = () if after is None else self._mended(trial, after, (*causes, cause))
+        if not found:
+            self._undo()
+        return found
+
+    def _held(self, trial: Trial, before: Outcome, lost: Frontier, draft: Draft, new: set[torch.fx.Node]) -> int:
+        """How many of the spec's values are held with what is applied, where it mends the next one."""
+        program = draft.program
+        try:
+            values = before.values.again(program, descendants(draft.changed))
+            if not reaches(lost, program, values, new):
+                return 0
+            return frontier(trial, program, values, _wanted(before)).held
+        except Exception:  # noqa: BLE001 - shapes that do not fit, in operators of any kind
+            return 0
 
     def _together(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], partial: list[_Step]
@@ -188,11 +254,11 @@ class _Search:
         draft = self.proved.drafts()[self.subject.drafts().index(step.draft)]
         return Cause(draft.node(first.node), step.moves, tuple(sorted(step.mended)), _texts(step.moves, draft))
 
-    def _steps(self, trial: Trial, outcome: Outcome) -> Iterator[tuple[_Step, Outcome]]:
-        """The changes that mend an output, each applied while the caller looks at it."""
-        forward = [name for name in outcome.wrong if not name.startswith("grad.")]
-        wanted = frozenset(forward) or outcome.wrong
-        for draft, moves in self._moves(trial, outcome, wanted):
+    def _steps(
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], changes: Iterable[Change]
+    ) -> Iterator[tuple[_Step, Outcome]]:
+        """Those of some changes that mend an output, each applied while the caller looks at it."""
+        for draft, moves in changes:
             if self.over:
                 return
             if not self._apply(draft, moves):
@@ -203,18 +269,16 @@ class _Search:
                 yield _Step(draft, moves, outcome.wrong & after.right), after
             self._undo()
 
-    def _moves(
-        self, trial: Trial, outcome: Outcome, wanted: frozenset[str]
-    ) -> Iterator[tuple[Draft, tuple[Move, ...]]]:
-        """All moves: few and telling ones before others, those of one kind in all graphs together."""
+    def _moves(self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: Kinds) -> Iterator[Change]:
+        """All moves of some kinds, those of one kind in all graphs together."""
         subject, names = self.subject, frozenset(name.partition(ON_RANK)[0] for name in wanted)
         drafts = subject.drafts()
         scenes = [
             Scene(trial.spec, draft, subject.mesh, trial, outcome, names, subject.axes(draft), subject.values)
             for draft in drafts
         ]
-        for kinds in zip(*(_kinds(scene) for scene in scenes), strict=True):
-            for draft, moves in zip(drafts, kinds, strict=True):
+        for same_kind in zip(*(kinds(scene) for scene in scenes), strict=True):
+            for draft, moves in zip(drafts, same_kind, strict=True):
                 for together in _by_line(itertools.islice(moves, MAX_MOVES), draft):
                     yield draft, together
 
@@ -256,6 +320,11 @@ class _Search:
         return holds
 
 
+def _wanted(outcome: Outcome) -> frozenset[str]:
+    """What is to be mended first: where an output of the forward pass is wrong, no gradient can be right."""
+    return outcome.wrong - outcome.backward or outcome.wrong
+
+
 def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
     """Message and hint of the same change at several nodes: the first message, and what there is to do at each."""
     texts = [move.texts(draft) for move in moves]
@@ -263,8 +332,8 @@ def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
     return texts[0][0], "; ".join(hints)
 
 
-def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
-    """The moves of each kind, in the order in which they are tried."""
+def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
+    """What is wrong in most parallel programs, by kind: few and telling moves before others."""
     found = ratios(scene)
     return (
         means_of_all(scene),
@@ -280,8 +349,17 @@ def _kinds(scene: Scene) -> tuple[Iterator[Move], ...]:
         component_placements(scene),
         scaled_means(scene, found),
         missing_reductions(scene),
-        scaled_values(scene, found),
         indices_of_part(scene),
+    )
+
+
+def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
+    return (scaled_values(scene, ratios(scene)),)
+
+
+def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
+    """What else a change of one node may be: moves that are many."""
+    return (
         own_part_of_operand(scene),
         arguments_of_spec(scene),
         needless_calls(scene),

@@ -15,7 +15,7 @@ from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.witness.comparison import Agreement, OutputComparison, Reference, compare, tolerance_of
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs, rank_values, tangent_inputs
-from verifycompile.witness.interpreter import Interpreter, ancestors
+from verifycompile.witness.interpreter import Interpreter
 from verifycompile.witness.side_by_side import implementation_interpreter, spec_interpreter, tangent_placements
 
 Layout = tuple[Placement, ...]
@@ -33,6 +33,8 @@ class Outcome:
     values: Interpreter
     results: Mapping[str, OutputComparison]
     tangents: Mapping[str, Layout]
+    backward: frozenset[str]
+    """The outputs that depend on a cotangent."""
 
     @property
     def right(self) -> frozenset[str]:
@@ -73,10 +75,9 @@ class Trial:
             later = set(implementation.graph.graph.nodes)
         outputs = {output.name: output for output in implementation.outputs}
         tangents = tangent_inputs(implementation)
-        given = {entry.node for entry in tangents.values()}
         names = [name for name in self._spec_outputs if name in outputs]
-        backward = [name for name in names if ancestors([outputs[name].node]) & given]
-        forward = [name for name in names if name not in set(backward)]
+        late = _dependent(implementation, outputs) if before is None else before.backward
+        backward, forward = ([name for name in names if (name in late) == after] for after in (True, False))
         results: dict[str, OutputComparison] = {}
         for name in forward:
             results[name] = self._compared(outputs[name], values, _unchanged(outputs[name], before, later), ())
@@ -106,7 +107,7 @@ class Trial:
             last = position + 1 == len(ordered) or ordered[position + 1] not in wanted
             if wanted and last and not _any_right(wanted, results):
                 return None
-        return Outcome(implementation, values, results, layouts)
+        return Outcome(implementation, values, results, layouts, late)
 
     def _compared(
         self, output: ProgramOutput, values: Interpreter, known: OutputComparison | None, forward: Sequence[Layout]
@@ -144,6 +145,12 @@ class Trial:
             self._scale = max(self._scale, float(value.abs().max().item()) if numbers else 1.0)
             self._references[name] = Reference(name, value, tolerance_of(value, value, self._scale))
         return self._references[name]
+
+
+def _dependent(implementation: Program, outputs: Mapping[str, ProgramOutput]) -> frozenset[str]:
+    """The outputs that depend on a cotangent. A change makes no forward output depend on one."""
+    later = descendants(entry.node for entry in tangent_inputs(implementation).values())
+    return frozenset(name for name, output in outputs.items() if output.node in later)
 
 
 def _unchanged(

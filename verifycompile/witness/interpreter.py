@@ -98,9 +98,16 @@ class Interpreter:
 
     def value(self, wanted: torch.fx.Node) -> RankValues:
         """The value of a node, one object a rank. Raises :class:`EvaluationError` where it has none."""
-        needed = ancestors([wanted], self._values)
-        for node in self._program.graph.graph.nodes:
-            if node in needed and node not in self._values:
+        pending = [wanted]
+        while pending:
+            node = pending[-1]
+            operands = () if node in self._values else _dependencies(node)
+            missing = [operand for operand in operands if operand not in self._values]
+            if missing:
+                pending.extend(reversed(missing))
+                continue
+            pending.pop()
+            if node not in self._values:
                 self._values[node] = self._evaluate(node)
         return self._values[wanted]
 

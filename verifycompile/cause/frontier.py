@@ -1,0 +1,117 @@
+"""Where the implementation leaves the spec, on numbers: spec values that no implementation node holds any more.
+
+Where several faults lie one behind the other, no single change mends an output. What a change of one of them mends is
+the next value of the spec behind it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from verifycompile.cause.draft import descendants
+from verifycompile.cause.trial import Trial
+from verifycompile.program import Program
+from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.interpreter import Interpreter, ancestors
+from verifycompile.witness.layout import assemble
+
+_TOLERANCE = 1e-9
+NEAR = 12
+"""So many nodes behind a change are looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frontier:
+    """``missing``: values of the spec that no implementation node holds; ``held``: how many are held."""
+
+    missing: tuple[torch.Tensor, ...]
+    held: int
+
+
+def frontier(trial: Trial, program: Program, values: Interpreter, wanted: Iterable[str]) -> Frontier:
+    """What is missing on the way to the wanted outputs. ``values``: those of ``program`` on the trial's input."""
+    names = set(wanted)
+    spec = trial.spec.graph.graph
+    needed = ancestors(output.node for output in trial.spec.outputs if output.name in names)
+    ours = ancestors(output.node for output in program.outputs if output.name in names)
+    order = [node for node in program.graph.graph.nodes if node in ours]
+    marks = _Marks(value for node in order for value in _wholes(values, program, node))
+    computed = [node for node in spec.nodes if node in needed and node.op == "call_function"]
+    values_of_spec = [_spec_value(trial, node) for node in computed if not is_view(node.target)]
+    known = [value for value in values_of_spec if value is not None]
+    missing = tuple(value for value in known if not marks.hold(value))
+    return Frontier(missing, len(known) - len(missing))
+
+
+def reaches(found: Frontier, program: Program, values: Interpreter, changed: Iterable[torch.fx.Node]) -> bool:
+    """Whether a node near behind a change holds a value that was missing."""
+    marks = _Marks(found.missing)
+    later = descendants(changed)
+    near = [node for node in program.graph.graph.nodes if node in later][:NEAR]
+    return any(marks.hold(value) for node in near for value in _wholes(values, program, node))
+
+
+def _spec_value(trial: Trial, node: torch.fx.Node) -> torch.Tensor | None:
+    try:
+        value = trial.reference.value(node)[0]
+    except EvaluationError:
+        return None
+    return value if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+
+
+def _wholes(values: Interpreter, program: Program, node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    """The tensors that the ranks' values of a node may be: all the same, or shards of one dimension per mesh axis."""
+    try:
+        parts = [part for part in values.value(node) if isinstance(part, torch.Tensor)]
+    except EvaluationError:
+        return
+    shape = program.mesh.shape if program.mesh is not None else ()
+    if not parts or not parts[0].is_floating_point() or len(parts) != max(values.ranks, 1):
+        return
+    yield from _assembled(parts, shape)
+
+
+def _assembled(parts: Sequence[torch.Tensor], shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+    dims = range(parts[0].dim())
+    layouts: list[tuple[Replicate | Shard, ...]] = [()]
+    for size in shape:
+        kinds: list[Replicate | Shard] = [Replicate(), *(Shard(dim) for dim in dims)] if size > 1 else [Replicate()]
+        layouts = [(*layout, kind) for layout in layouts for kind in kinds]
+    for layout in layouts:
+        try:
+            wholes = assemble(parts, shape, layout)
+        except EvaluationError:
+            continue
+        if all(other is wholes[0] or _same(other, wholes[0]) for other in wholes[1:]):
+            yield wholes[0]
+
+
+def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.shape == second.shape and bool(torch.allclose(first, second, rtol=_TOLERANCE, atol=_TOLERANCE))
+
+
+class _Marks:
+    """Tensors that are looked up by their numbers."""
+
+    def __init__(self, values: Iterable[torch.Tensor]) -> None:
+        self._found: dict[tuple[int, ...], list[tuple[float, torch.Tensor]]] = {}
+        for value in values:
+            self._found.setdefault(tuple(value.shape), []).append((_mark(value), value))
+
+    def hold(self, value: torch.Tensor) -> bool:
+        mark = _mark(value)
+        near = _TOLERANCE * max(abs(mark), 1.0) * 10
+        listed = self._found.get(tuple(value.shape), ())
+        return any(abs(other - mark) <= near and _same(tensor, value) for other, tensor in listed)
+
+
+def _mark(value: torch.Tensor) -> float:
+    """A sum in which no two elements count the same."""
+    flat = value.detach().double().flatten()
+    return float((flat * torch.arange(1, flat.numel() + 1, dtype=torch.float64).sin()).sum())
