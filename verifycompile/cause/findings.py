@@ -79,18 +79,28 @@ def _same_line(first: SourceLocation | None, second: SourceLocation | None) -> b
 
 
 def _merged(causes: Sequence[Cause]) -> list[Cause]:
-    """One cause for the same change at one line, in forward and in backward: a user makes it once."""
+    """One cause for all changes at one line, in forward and in backward: a user makes them at once.
+
+    The gradients of several parameters that are reduced where they leave are several causes.
+    """
     found: dict[object, Cause] = {}
-    for cause in causes:
+    for cause in sorted(causes, key=lambda cause: cause.move.code != "VC101"):
         place = place_of(cause.node)
-        key = (cause.node if place is None else (place.file, place.line), cause.move.kind)
+        alone = place is None or cause.move.is_late
+        key = cause.node if place is None or alone else (place.file, place.line)
         same = found.get(key)
-        alike = same is None or same.texts[1] == cause.texts[1] or is_backward(same.node) != is_backward(cause.node)
-        if not alike:
-            found[cause.node] = cause
-        elif same is None:
-            found[key] = cause
-        else:
-            outputs = tuple(dict.fromkeys((*same.outputs, *cause.outputs)))
-            found[key] = dataclasses.replace(same, moves=(*same.moves, *cause.moves), outputs=outputs)
+        found[key] = cause if same is None else _joined(same, cause)
     return list(found.values())
+
+
+def _joined(first: Cause, second: Cause) -> Cause:
+    """Both changes. The same one in forward and backward is told once, of the forward pass."""
+    outputs = tuple(dict.fromkeys((*first.outputs, *second.outputs)))
+    moves = (*first.moves, *second.moves)
+    message, hint = first.texts
+    passes = is_backward(first.node), is_backward(second.node)
+    if first.move.kind == second.move.kind and passes[0] != passes[1]:
+        told = second if passes[0] else first
+        return dataclasses.replace(told, moves=moves, outputs=outputs)
+    hints = hint if second.texts[1] in hint else f"{hint}; and {second.texts[1]}"
+    return dataclasses.replace(first, moves=moves, outputs=outputs, texts=(message, hints))

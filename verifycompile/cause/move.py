@@ -40,6 +40,11 @@ class Move:
     apply: Callable[[Draft], None]
     is_late: bool = False
 
+    @property
+    def inserts(self) -> bool:
+        """Whether it adds a call where the program has none."""
+        return self.kind[0] in ("reduce", "scale")
+
 
 @dataclasses.dataclass(frozen=True)
 class Scene:

@@ -187,8 +187,9 @@ class _Search:
             if held > lost.held:
                 found.append((held, (draft, moves)))
             self._undo()
-        # A line that made several nodes is wrong at all of them where that mends as much.
-        found.sort(key=lambda item: (-item[0], -len(item[1][1])))
+        # What is there and mistaken comes before what may be missing; and a line that made several nodes is wrong at
+        # all of them where that mends as much.
+        found.sort(key=lambda item: (item[1][1][0].inserts, -item[0], -len(item[1][1])))
         return [change for _, change in found]
 
     def _on_the_way(
