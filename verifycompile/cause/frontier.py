@@ -43,7 +43,9 @@ def frontier(trial: Trial, program: Program, values: Interpreter, wanted: Iterab
     order = [node for node in program.graph.graph.nodes if node in ours]
     marks = _Marks(value for node in order for value in _wholes(values, program, node))
     computed = [node for node in spec.nodes if node in needed and node.op == "call_function"]
-    values_of_spec = [_spec_value(trial, node) for node in computed if not is_view(node.target)]
+    leaving = {output.node for output in trial.spec.outputs}
+    told = [node for node in computed if node in leaving or not is_view(node.target)]
+    values_of_spec = [_spec_value(trial, node) for node in told]
     known = [value for value in values_of_spec if value is not None]
     missing = tuple(value for value in known if not marks.hold(value))
     return Frontier(missing, len(known) - len(missing))

@@ -22,7 +22,8 @@ aten = torch.ops.aten
 
 _TIMES = (aten.mul.Tensor, aten.mul.Scalar)
 _OVER = (aten.div.Tensor, aten.div.Scalar)
-_LARGEST_DENOMINATOR = 1 << 16
+_LARGEST_DENOMINATOR = 256
+_FRACTION_TOLERANCE = 1e-8
 
 
 def ratios(scene: Scene) -> list[Fraction]:
@@ -75,8 +76,15 @@ def _ratio(
     value = float(reference.flatten()[largest]) / divisor
     if value == 0 or not math.isfinite(value) or not torch.allclose(whole * value, reference, rtol=1e-6, atol=1e-12):
         return None
-    exact = Fraction(value).limit_denominator(_LARGEST_DENOMINATOR)
-    return exact if exact and math.isclose(float(exact), value, rel_tol=1e-6) else None
+    return _fraction(value)
+
+
+def _fraction(value: float) -> Fraction | None:
+    """The simple fraction that a number is; None for one that any fraction of so many digits would be near to."""
+    above = Fraction(max(abs(value), 1 / abs(value))).limit_denominator(_LARGEST_DENOMINATOR)
+    exact = above if abs(value) >= 1 else 1 / above
+    exact = exact if value > 0 else -exact
+    return exact if math.isclose(float(exact), value, rel_tol=_FRACTION_TOLERANCE) else None
 
 
 def changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:

@@ -8,6 +8,7 @@ together, each of which is a cause of its own.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -108,6 +109,26 @@ def _evaluable(subject: Subject) -> Subject | None:
     return None if reduced is None else OneGraph(reduced.spec, reduced.implementation)
 
 
+class _Stage(enum.Enum):
+    """What is tried one after the other: at last moves that are many."""
+
+    LIKELY = 0
+    NEAR = 1
+    """Reductions behind which the next missing value of the spec is held."""
+    MISSING = 2
+    SCALED = 3
+    UNLIKELY = 4
+
+    @property
+    def kinds(self) -> Kinds:
+        return {_Stage.LIKELY: _likely, _Stage.SCALED: _scaled, _Stage.UNLIKELY: _unlikely}.get(self, _missing)
+
+    @property
+    def is_last_of_likely(self) -> bool:
+        """Whether changes that mend some outputs each may be put together now: what else mends them is known."""
+        return self.value >= _Stage.MISSING.value
+
+
 class _Search:
     """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved."""
 
@@ -152,10 +173,9 @@ class _Search:
         if len(causes) == MAX_CAUSES:
             return ()
         wanted = _wanted(outcome)
-        near = self._near(trial, outcome, wanted)
         partial: list[_Step] = []
-        for changes in (near, *(self._moves(trial, outcome, wanted, kinds) for kinds in (_likely, _scaled, _unlikely))):
-            for step, after in self._steps(trial, outcome, wanted, changes):
+        for stage in _Stage:
+            for step, after in self._steps(trial, outcome, wanted, self._changes(trial, outcome, wanted, stage)):
                 if step.mended >= outcome.wrong and not after.wrong:
                     if self._proved():
                         self._undo()  # the texts are of the program as it is
@@ -164,20 +184,29 @@ class _Search:
                     partial.append(step)
                 if self.over:
                     break
-            found = self._together(trial, outcome, causes, partial) if changes is not near else ()
-            if changes is near and not partial:
-                found = self._on_the_way(trial, outcome, causes, near[:MAX_ALTERNATIVES])
+            if stage is _Stage.NEAR and not partial:
+                found = self._on_the_way(trial, outcome, causes)
+            else:
+                found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
             if found or self.over:
                 return found
         return ()
 
-    def _near(self, trial: Trial, outcome: Outcome, wanted: frozenset[str]) -> list[Change]:
-        """The changes behind which a value of the spec is held that is missing now: those first that restore most."""
+    def _changes(self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: _Stage) -> Iterable[Change]:
+        if stage is _Stage.NEAR:
+            return [change for _, change in self._near(trial, outcome, wanted, (_missing,))]
+        return self._moves(trial, outcome, wanted, stage.kinds)
+
+    def _near(
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: tuple[Kinds, ...]
+    ) -> list[tuple[int, Change]]:
+        """The changes behind which a value of the spec is held that is missing now, and how many are held then."""
         if not self.subject.values:
             return []
         lost = frontier(trial, outcome.program, outcome.values, wanted)
         found: list[tuple[int, Change]] = []
-        for draft, moves in self._moves(trial, outcome, wanted, _likely) if lost.missing else ():
+        moves_of_kinds = (self._moves(trial, outcome, wanted, kind) for kind in kinds)
+        for draft, moves in itertools.chain.from_iterable(moves_of_kinds) if lost.missing else ():
             if self.over:
                 break
             known = set(draft.changed)
@@ -187,16 +216,14 @@ class _Search:
             if held > lost.held:
                 found.append((held, (draft, moves)))
             self._undo()
-        # What is there and mistaken comes before what may be missing; and a line that made several nodes is wrong at
-        # all of them where that mends as much.
-        found.sort(key=lambda item: (item[1][1][0].inserts, -item[0], -len(item[1][1])))
-        return [change for _, change in found]
+        return found
 
-    def _on_the_way(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], near: list[Change]
-    ) -> tuple[Cause, ...]:
+    def _on_the_way(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
         """A change that mends no output but the next values behind it, with what else is wrong further on."""
-        for draft, moves in near:
+        near = self._near(trial, outcome, _wanted(outcome), (_likely, _missing))
+        # A line that made several nodes is wrong at all of them where that mends as much.
+        ordered = sorted(near, key=lambda item: (item[1][1][0].inserts, -item[0], -len(item[1][1])))
+        for _, (draft, moves) in ordered[:MAX_ALTERNATIVES]:
             found = () if self.over else self._with_step(trial, outcome, causes, _Step(draft, moves, frozenset()))
             if found:
                 return found
@@ -349,9 +376,12 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         own_components(scene),
         component_placements(scene),
         scaled_means(scene, found),
-        missing_reductions(scene),
         indices_of_part(scene),
     )
+
+
+def _missing(scene: Scene) -> tuple[Iterator[Move], ...]:
+    return (missing_reductions(scene),)
 
 
 def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
