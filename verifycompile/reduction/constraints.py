@@ -205,7 +205,7 @@ def _collect_call(node: torch.fx.Node, into: Constraints) -> None:
     for size, index in indexed(node):
         for numbers in () if index is None else ranges_in(index):
             into.covers(size, numbers)
-    rule = _RULES.get(name.split(".")[1])
+    rule = _pin if "fft" in name else _RULES.get(name.split(".")[1])
     if rule is not None:
         rule(node, named_arguments(node), into)
         return
@@ -385,6 +385,8 @@ def _takes_largest(node: torch.fx.Node, arguments: Mapping[str, Any], into: Cons
     if not isinstance(count, int) or size is None:
         return into.pin_node(node, f"`{node.name}` takes as many as data say")
     into.pin([count], f"`{node.name}` takes so many")
+    if count > _OFFSET:
+        return into.pin([size], f"`{node.name}` takes a part of it")
     return into.at_least(size, min(size, count + 1))
 
 
