@@ -194,8 +194,7 @@ class PlacedBoundary:
         """What was taken from the graphs before. Call it after ``inputs``."""
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
         returned = (
-            f"`{name}` is placed ({layout}), as the graph that returned it holds it"
-            for name, layout in layouts.items()
+            f"`{name}` is placed ({layout}), as the graph that returned it holds it" for name, layout in layouts.items()
         )
         return (*self._samples.assumptions(), *self._unknown_here, *returned)
 

@@ -28,6 +28,7 @@ MAX_NUMBERS = 100_000
 """Numbers that a script may hold; more make a file that nobody reads."""
 _CUT = "# --8<-- what is below is part of the scripts\n"
 _LISTED_NUMBERS = 64
+_WIDTH = 110
 _MESH_OF_ONE = "rank"
 _CHANGED = "# <- changed"
 
@@ -121,7 +122,7 @@ class _Script:
         body = source.body()
         if any("as_strided" in line for line in body):
             body = [*_layouts(used), *body]
-        return "\n".join([f"def {name}({', '.join([*first, *used.values()])}):", *body]), used
+        return "\n".join([_wrapped(f"def {name}(", [*first, *used.values()], "):", ""), *body]), used
 
     def _parameters(self, program: Program) -> dict[torch.fx.Node, str]:
         """Placeholders of tensors -> names, the same for both programs."""
@@ -148,8 +149,8 @@ class _Script:
         lines = ["def inputs():", '    """The inputs of the spec; every rank gets its part of them."""']
         for name, value in tensors.items():
             lines += [f"    {line}" for line in _assignment(name, value)]
-        names = ", ".join(f'"{name}": {name}' for name in tensors)
-        return "\n".join([*lines, f"    return {{{names}}}"])
+        names = [f'"{name}": {name}' for name in tensors]
+        return "\n".join([*lines, _wrapped("    return {", names, "}", "    ")])
 
     def _placements(self, version: Version, node: torch.fx.Node) -> tuple[Placement, ...]:
         if self.mesh is None:
@@ -167,13 +168,13 @@ class _Script:
         about = _ABOUT.format(runs=runs, communicate="" if self.mesh is None else _COMMUNICATE)
         if len(self.versions) > 1:
             about += _HELPED
-        return "\n".join(f"# {line}" for line in textwrap.wrap(about, 118))
+        return "\n".join(f"# {line}" for line in textwrap.wrap(about, _WIDTH))
 
     def _settings(self, placements: Sequence[Mapping[str, tuple[Placement, ...]]], spec_inputs: Sequence[str]) -> str:
         lines = [
             f"OUTPUT = {self.shown.output!r}",
             f"MESH = {_mapping({name: str(size) for name, size in self.axes.items()})}",
-            f"SPEC_INPUTS = {list(spec_inputs)!r}",
+            _wrapped("SPEC_INPUTS = [", [f'"{name}"' for name in spec_inputs], "]", ""),
             f"TOLERANCE = {self.shown.tolerance!r}  # what rounding may explain",
             "# How the inputs lie on the ranks, a placement for each mesh axis; and how the output may.",
         ]
@@ -244,6 +245,14 @@ def _modules(used: str) -> list[ModuleType]:
 
 def _is_tangent(entry: ProgramInput, program: Program) -> bool:
     return any(entry is tangent for tangent in tangent_inputs(program).values())
+
+
+def _wrapped(first: str, items: Sequence[str], last: str, indent: str) -> str:
+    """``items`` between brackets, on one line where that is not too long."""
+    line = f"{first}{', '.join(items)}{last}"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([first, *(f"{indent}    {item}," for item in items), f"{indent}{last}"])
 
 
 def _layouts(parameters: Mapping[torch.fx.Node, str]) -> list[str]:
