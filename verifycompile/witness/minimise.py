@@ -25,7 +25,7 @@ ELEMENTS = 10_000_000
 """What all evaluations together may cost, in elements of both programs; see ``search.elements``."""
 _FEWEST, _MOST = 30, 500
 """Evaluations, however large or small the programs are."""
-_SECONDS = 6.0
+_SECONDS = 3.0
 """Of the processor; where evaluations are slower than their elements tell, for as long as this."""
 _CLEAR = 20
 """A difference is kept clearly above what rounding may explain: by this factor."""
@@ -58,17 +58,31 @@ class _Minimisation:
         self._spec, self._implementation, self._seed = spec, implementation, seed
         self._left = evaluations
         self._deadline = time.thread_time() + _SECONDS
+        self._known = found
+        """What is taken for the best as long as a step goes on."""
+        self._certain = False
         self.best = found
 
     # -- steps
 
     def run(self) -> None:
         """All steps, as far as the evaluations go."""
-        if not self.keep_places():
-            self.make_whole()
-        self.drop_inputs()
-        self.drop_elements()
-        self.make_ones()
+        for step in (self.make_whole, self.drop_inputs, self.drop_elements, self.make_ones):
+            step()
+            if not self._settled() and not self._certain:
+                # What a step took for differences hung on rounding, or on a choice: each is measured from now on.
+                self._certain = True
+                step()
+                self._settled()
+
+    def _settled(self) -> bool:
+        """Whether what the step found is a difference beyond rounding, which is then the best known."""
+        if self._known is self.best:
+            return True
+        found = self._known if self._certain else self._compared(self._known.inputs, certain=True)
+        self.best = found or self.best
+        self._known = self.best
+        return found is not None
 
     def keep_places(self) -> bool:
         """Whether the output differs with small whole numbers at the same few places of every dimension alone."""
@@ -84,9 +98,13 @@ class _Minimisation:
 
     def make_whole(self) -> None:
         """Small whole numbers in all inputs at once; where none will do, in as many inputs as possible."""
+        if self.keep_places():
+            return
         generator = torch.Generator().manual_seed(self._seed)
         for make in _WHOLE:
-            if self.best.inputs.are_whole or self._try({key: make(value, generator) for key, value in self._floats()}):
+            if self._known.inputs.are_whole or self._try(
+                {key: make(value, generator) for key, value in self._floats()}
+            ):
                 return
         for key, value in list(self._floats()):
             _ = any(self._try({key: simpler}) for simpler in (torch.ones_like(value), value.round(), _quarters(value)))
@@ -113,7 +131,7 @@ class _Minimisation:
     # -- values
 
     def _values(self) -> list[tuple[_Key, torch.Tensor]]:
-        inputs = self.best.inputs
+        inputs = self._known.inputs
         named = [((False, name), value) for name, value in inputs.spec.items()]
         return named + [((True, name), value) for name, value in inputs.tangents.items()]
 
@@ -122,7 +140,7 @@ class _Minimisation:
 
     def _value(self, key: _Key) -> torch.Tensor:
         tangent, name = key
-        return (self.best.inputs.tangents if tangent else self.best.inputs.spec)[name]
+        return (self._known.inputs.tangents if tangent else self._known.inputs.spec)[name]
 
     def _without(self, key: _Key, places: Sequence[int]) -> torch.Tensor:
         value = self._value(key)
@@ -133,25 +151,30 @@ class _Minimisation:
     # -- trials
 
     def _try(self, changes: Mapping[_Key, torch.Tensor]) -> bool:
-        """Whether the output still differs with these values, which then become the best known."""
+        """Whether the output still differs with these values, which are then taken."""
         if self._left <= 0 or time.thread_time() > self._deadline or not changes:
             return False
         self._left -= 1
         inputs = dataclasses.replace(
-            self.best.inputs,
-            spec={name: changes.get((False, name), value) for name, value in self.best.inputs.spec.items()},
-            tangents={name: changes.get((True, name), value) for name, value in self.best.inputs.tangents.items()},
+            self._known.inputs,
+            spec={name: changes.get((False, name), value) for name, value in self._known.inputs.spec.items()},
+            tangents={name: changes.get((True, name), value) for name, value in self._known.inputs.tangents.items()},
         )
+        found = self._compared(inputs, certain=self._certain)
+        self._known = found or self._known
+        return found is not None
+
+    def _compared(self, inputs: Inputs, *, certain: bool) -> Found | None:
+        """``inputs`` where the output differs on them as clearly as before, None elsewhere."""
         name = self.best.result.name
         try:
-            compared = compare_programs(self._spec, self._implementation, inputs, self._seed, only=name)
+            compared = compare_programs(
+                self._spec, self._implementation, inputs, self._seed, only=name, certain=certain
+            )
         except EvaluationError:
-            return False
+            return None
         result = compared.outputs.get(name)
-        if result is None or not self._is_as_clear(result):
-            return False
-        self.best = Found(inputs, compared, result)
-        return True
+        return Found(inputs, compared, result) if result is not None and self._is_as_clear(result) else None
 
     def _is_as_clear(self, result: OutputComparison) -> bool:
         known = self.best.result
