@@ -33,7 +33,7 @@ def _reads(x: torch.Tensor) -> torch.Tensor:
     ("program", "verdicts", "code"),
     [
         (_right, (Verdict.VERIFIED,), None),
-        (_wrong, (Verdict.REFUTED,), "VC107"),
+        (_wrong, (Verdict.REFUTED,), "VC108"),
         (_reads, (Verdict.REFUTED, Verdict.UNPROVED), "VC201"),
     ],
 )
