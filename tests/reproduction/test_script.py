@@ -223,6 +223,13 @@ def test_the_script_needs_torch_alone(tmp_path):
     assert "    x[0] = 1\n" in found.script
 
 
+def test_the_first_lines_say_what_differs(tmp_path):
+    found = dataclasses.replace(Counterexample({}, 1.0, 2.0, 0, "output.0", (3,)), script="pass\n", premise="a premise")
+    found.save(tmp_path / "repro.py")
+    text = '"""`output.0` at [3] is 1 in the spec, 2 on rank 0\na premise"""\n\npass\n'
+    assert (tmp_path / "repro.py").read_text() == text
+
+
 def test_a_program_of_another_library_has_no_script():
     found = dataclasses.replace(
         Counterexample({}, 1.0, 2.0, 0, "output.0"), no_script="the operator `a.b` is not torch's"

@@ -47,6 +47,10 @@ def test_the_class_that_a_loss_ignores_unless_told_otherwise():
     found = find_witness(spec, wrong)
     assert found is not None
     assert -100 in found.inputs["t"]
+    assert found.premise == (
+        "`t` holds -100, the class that the spec's loss ignores; no difference was found with labels of other classes "
+        "alone"
+    )
 
 
 @pytest.mark.parametrize(("ignore", "differs"), [(-100, False), (-1, True)])
@@ -57,6 +61,13 @@ def test_labels_that_the_implementation_does_not_leave_out(ignore, differs):
         return torch.where(t == -100, 0.0, -x.gather(1, t.clamp(min=0)[:, None])[:, 0])
 
     assert (find_witness(spec, on_ranks(picked, LABELS)) is not None) is differs
+
+
+def test_a_difference_on_ordinary_labels_has_no_premise():
+    spec = trace(lambda x, t: F.cross_entropy(x, t), LABELS)
+    found = find_witness(spec, on_ranks(lambda x, t: F.cross_entropy(x, t) * 2, LABELS))
+    assert found is not None
+    assert not found.premise
 
 
 WORDS = {"ids": torch.zeros(5, dtype=torch.int64), "w": torch.zeros(8, 3)}
@@ -77,6 +88,9 @@ def test_an_index_that_counts_from_the_end():
     found = find_witness(spec, wrong)
     assert found is not None
     assert min(found.inputs["ids"]) < 0
+    assert found.premise == (
+        "`ids` holds negative indices, which count from the end; no difference was found without negative indices"
+    )
 
 
 def test_a_lookup_that_takes_no_negative_index():

@@ -28,7 +28,7 @@ class Counterexample:
     differs. ``rank`` holds the element ``index`` of the spec's output, or takes part in it where it is partial. Values
     are computed in float64; both are NaN where the shapes differ, which ``detail`` then tells. ``premise``: what sets
     the inputs apart from those on which no difference was found.
-    ``script``: the text of a script that replays it, but for the first line, which says what differs; "" where there is
+    ``script``: the text of a script that replays it, but for the first lines, which say what differs; "" where there is
     none because of ``no_script``. ``shapes``: of ranks that run different graphs, node of the program of all of them ->
     its shape here, where sizes may be reduced.
     """
@@ -60,7 +60,8 @@ class Counterexample:
             raise ValueError(f"no script shows this counterexample: {reason}.")
         from verifycompile.diagnostics.describe import describe_difference
 
-        pathlib.Path(path).write_text(f'"""{describe_difference(self)}"""\n\n{self.script}', encoding="utf-8")
+        summary = "\n".join(line for line in (describe_difference(self), self.premise) if line)
+        pathlib.Path(path).write_text(f'"""{summary}"""\n\n{self.script}', encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
