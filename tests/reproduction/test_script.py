@@ -230,6 +230,21 @@ def test_the_first_lines_say_what_differs(tmp_path):
     assert (tmp_path / "repro.py").read_text() == text
 
 
+def test_ranks_that_would_wait_for_ever(run):
+    """As where somebody mends the script and lets one rank alone communicate."""
+    spec = trace(lambda x: x.sum(), {"x": torch.zeros(4)})
+    wrong = trace(lambda x: x.sum(), {"x": torch.zeros(2)}, on=TP, layouts={"x": [S0], "output.0": [R]}, groups=GROUPS)
+    witness = find_witness(spec, wrong)
+    assert witness is not None
+    found = with_script(counterexample_of(witness, wrong), witness, spec, wrong)
+    summed = 'me.all_reduce(sum_1, "sum", "tp")'
+    mended = found.script.replace("    return sum_1\n\n\nOUTPUT", f"    return {summed}\n\n\nOUTPUT")
+    run(mended)
+    alone = mended.replace(summed, f'{summed} if me.coordinate("tp") else sum_1')
+    with pytest.raises(RuntimeError, match="ranks wait for others that do not call the same collective"):
+        run(alone.replace("SECONDS_TO_WAIT = 30", "SECONDS_TO_WAIT = 1"))
+
+
 def test_a_program_of_another_library_has_no_script():
     found = dataclasses.replace(
         Counterexample({}, 1.0, 2.0, 0, "output.0"), no_script="the operator `a.b` is not torch's"

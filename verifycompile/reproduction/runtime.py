@@ -17,6 +17,10 @@ from torch.distributed.tensor import Partial, Replicate
 # --8<-- what is below is part of the scripts
 
 
+SECONDS_TO_WAIT = 30
+"""For the other ranks of a group; then they do not call the same collectives."""
+
+
 class Ranks:
     """The ranks of a mesh, by position (row-major). ``axes``: name of each axis and its number of ranks."""
 
@@ -42,9 +46,9 @@ class Ranks:
         with self._lock:
             barrier, brought = self._meetings.setdefault(group, (threading.Barrier(len(group)), {}))
         brought[position] = (call, value)
-        barrier.wait()
+        barrier.wait(SECONDS_TO_WAIT)
         everything = [brought[rank] for rank in group]
-        barrier.wait()
+        barrier.wait(SECONDS_TO_WAIT)
         if any(name != call for name, _ in everything):
             raise RuntimeError(f"the ranks {group} call different collectives: {[name for name, _ in everything]}")
         return [item for _, item in everything]
@@ -59,7 +63,7 @@ class Ranks:
                 own = {name: values[position] for name, values in arguments.items()}
                 results[position] = program(Rank(self, position), **own)
             except threading.BrokenBarrierError:
-                pass
+                failures.append(RuntimeError("ranks wait for others that do not call the same collective"))
             except Exception as error:  # noqa: BLE001 - raised again behind the threads
                 failures.append(error)
                 for barrier, _ in list(self._meetings.values()):
