@@ -12,11 +12,13 @@ import verifycompile
 
 def test_names() -> None:
     assert verifycompile.__all__ == [
+        "CrossCheckReport",
         "RefinementError",
         "Report",
         "UsageError",
         "Verdict",
         "check_certificate",
+        "cross_check",
         "explain",
         "verify",
         "verify_graphs",

@@ -19,18 +19,23 @@ if TYPE_CHECKING:
     from verifycompile.errors import UsageError
     from verifycompile.graph_verification import verify_graphs
     from verifycompile.model_verification import verify
+    from verifycompile.symbolic.check import cross_check
+    from verifycompile.symbolic.report import CrossCheckReport
     from verifycompile.torch_interface.errors import RefinementError
 
 __all__ = [
-    "RefinementError", "Report", "UsageError", "Verdict", "check_certificate", "explain", "verify", "verify_graphs",
+    "CrossCheckReport", "RefinementError", "Report", "UsageError", "Verdict", "check_certificate", "cross_check",
+    "explain", "verify", "verify_graphs",
 ]  # fmt: skip
 
 _MODULES = {
+    "CrossCheckReport": "verifycompile.symbolic.report",
     "RefinementError": "verifycompile.torch_interface.errors",
     "Report": "verifycompile.diagnostics.report",
     "UsageError": "verifycompile.errors",
     "Verdict": "verifycompile.diagnostics.verdict",
     "check_certificate": "verifycompile.certificate",
+    "cross_check": "verifycompile.symbolic.check",
     "explain": "verifycompile.diagnostics.codes",
     "verify": "verifycompile.model_verification",
     "verify_graphs": "verifycompile.graph_verification",

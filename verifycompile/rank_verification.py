@@ -201,6 +201,16 @@ def _together(spec: Program, mesh: Mesh, ranks: Sequence[RankProgram]) -> tuple[
     return with_outputs(merged, spec, layouts, mesh)
 
 
+def programs_of_all_ranks(spec: Program, implementation: Program) -> tuple[Program, Program] | str:
+    """Spec and ranks that run different graphs as two programs of one device, or why there are none."""
+    mesh = implementation.mesh
+    assert mesh is not None
+    try:
+        return _together(spec, mesh, _ranks(implementation.ranks, mesh))
+    except (OrderError, UnmergeableError) as error:
+        return f"{error.message}."
+
+
 def _in_parts(spec: Program, whole: Program, options: Options) -> Report | None:
     """The report on the programs as put together of parts, where that proves them."""
     for programs in in_parts(spec, whole):

@@ -49,6 +49,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC209": "number with two readings",
         "VC210": "a run that was not verified",
         "VC211": "the proof and an evaluation contradict each other",
+        "VC212": "not decided element by element",
         "VC301": "no device mesh",
         "VC302": "several device meshes",
         "VC303": "shapes do not fit the spec",

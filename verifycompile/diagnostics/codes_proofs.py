@@ -222,4 +222,17 @@ CODES = (
             "and the program."
         ),
     ),
+    Code(
+        code="VC212",
+        title="not decided element by element",
+        severity=Severity.ERROR,
+        meaning=(
+            "`verifycompile.cross_check` compares two programs element by element. An output, or some elements of it, "
+            "could not be compared: an operator has no meaning element by element, a place depends on real values, z3 "
+            "gave no answer, or the programs are too large at every size."
+        ),
+        reason="What was not compared is neither equal nor different. The verdict of `verify` does not depend on it.",
+        example="order = scores.argsort()      # which element comes first depends on the values",
+        fix="Compare the part of the program before that operator, or at smaller sizes.",
+    ),
 )
