@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -11,8 +12,11 @@ from verifycompile.program import Program
 from verifycompile.reduction.constants import Number, unexplained
 from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
 from verifycompile.reduction.rewrite import UnreducibleError
+from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
+from verifycompile.witness.draw import Distribution, draw
+from verifycompile.witness.side_by_side import compare_programs
 
 UNPROVED = "so this is unproved, not refuted"
 NOT_REFUTED = f"no concrete input was found on which the programs differ, {UNPROVED}"
@@ -154,9 +158,19 @@ def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elem
             programs = reduced.read_as(chosen)
         except UnreducibleError:
             continue
-        if find_witness(*programs, max_elements=max_elements, simplify=False) is None and not _is_impossible(*programs):
+        if not _differ(*programs, witness.output, max_elements) and not _is_impossible(*programs):
             return f"the programs agree at the reduced sizes where {_described(reduced, chosen)}"
-    return _unrestored(reduced, max_elements)
+    return _unrestored(reduced, witness.output, max_elements)
+
+
+def _differ(spec: Program, implementation: Program, output: str, max_elements: int) -> bool:
+    """Whether the programs differ: in one output on ordinary inputs, which is quickly seen, or in any on any inputs."""
+    with contextlib.suppress(EvaluationError), real_tensors():
+        inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
+        found = compare_programs(spec, implementation, inputs, 0, only=output).outputs.get(output)
+        if found is not None and found.agreement is Agreement.DIFFERENT:
+            return True
+    return find_witness(spec, implementation, max_elements=max_elements, simplify=False) is not None
 
 
 def _is_impossible(spec: Program, implementation: Program) -> bool:
@@ -183,7 +197,7 @@ def _described(reduced: Reduced, chosen: Mapping[Number, Number]) -> str:
     return f"in their arithmetic {', '.join(changes)}"
 
 
-def _unrestored(reduced: Reduced, max_elements: int) -> str:
+def _unrestored(reduced: Reduced, output: str, max_elements: int) -> str:
     """Whether a number that only one of the programs has may come from a size in a way that is not understood.
 
     Then the programs must differ also where each size in turn is the real one.
@@ -196,7 +210,6 @@ def _unrestored(reduced: Reduced, max_elements: int) -> str:
         restored = evaluable(*reduced.source, max_elements, {size: "restored"})
         if restored is None:
             return f"the number {numbers[0]} may come from the size {size}, and with that size they cannot be evaluated"
-        programs = (restored.spec, restored.implementation)
-        if find_witness(*programs, max_elements=max_elements, simplify=False) is None:
+        if not _differ(restored.spec, restored.implementation, output, max_elements):
             return f"the programs agree where the size {size} stays"
     return ""
