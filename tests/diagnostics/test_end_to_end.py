@@ -38,7 +38,7 @@ error[VC101]: partial sum used where the full value is needed
   --> model.py:14:20
    |
 14 |         return x + F.gelu(y)
-   |                    ^^^^^^^^^ `gelu` needs the full value of `y`, which is a partial sum over tp
+   |                    ^^^^^^^^^ `F.gelu(y)` needs the full value of `y`, which is a partial sum over tp
 13 |         y = self.down(h)
    |             ------------ the value became partial over tp here
 """

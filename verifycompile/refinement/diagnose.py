@@ -26,7 +26,7 @@ from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import pass_over_functions_of_spec
-from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
+from verifycompile.torch_interface.value_names import call_name, names_of_inputs, operator_of, value_name
 
 
 def diagnose(case: Diagnosis) -> Mismatch:
@@ -176,7 +176,7 @@ class _Cause:
         if own is not None:
             return self._at_own_part(root, own)
         if found.kind is Kind.DIFFERENT and len(pairs) > 1:
-            message = f"the operands of {operator_name(root)} are sharded in ways that do not fit together"
+            message = f"the operands of {call_name(twin)} are sharded in ways that do not fit together"
             return self._at("VC104", message, _Site(root, twin, self.name(root)), found)
         return self._fault(found, root, twin, root, twin)
 
@@ -199,7 +199,7 @@ class _Cause:
         operand = self.name(spec_operand)
         site = _Site(root, twin, operand)
         if found.kind in (Kind.PARTIAL, Kind.PARTIAL_PIECE):
-            return self._partial_fault(found, site, operator_name(root), impl_operand)
+            return self._partial_fault(found, site, call_name(twin), impl_operand)
         if found.kind is Kind.SCALED:
             origin = self.relations.first_scaled(impl_operand)
             site = dataclasses.replace(site, origin=origin, origin_label="the value has the wrong scale from here on")
