@@ -374,7 +374,8 @@ def test_a_model_that_is_wrapped_after_its_first_call_is_verified_then() -> None
         with pytest.raises(verifycompile.RefinementError) as raised:
             DistributedDataParallel(model)(pairs()[0])
     assert raised.value.report.findings[0].message == (
-        "`mean` needs the full value of `mean`, which is a partial sum over data_parallel"
+        "`x.mean(0)` runs over dimension 0 of `x`, of which each rank of `data_parallel` holds a part: each rank has "
+        "the result of its own part"
     )
 
 

@@ -68,12 +68,16 @@ Layouts = Sequence[Sequence[Placement] | None]
 
 
 def fault_of_operator(
-    node: torch.fx.Node, layouts: Layouts, axes: Sequence[str], ignored: object | None
+    node: torch.fx.Node,
+    layouts: Layouts,
+    axes: Sequence[str],
+    ignored: object | None,
+    inputs: Mapping[torch.fx.Node, str] | None = None,
 ) -> tuple[str, str] | None:
     """Code and message for ``node`` of the implementation; None where it reads no dimension that is sharded.
 
     ``layouts``: the placements of its tensor operands, None where they are not known. ``ignored``: the class that a
-    mean leaves out of its count.
+    mean leaves out of its count. ``inputs``: what the program's placeholders are called.
     """
     operands = node.all_input_nodes
     if not operands or not layouts or layouts[0] is None:
@@ -84,7 +88,7 @@ def fault_of_operator(
     if not sharded or not rank:
         return None
     arguments: Arguments = dict(enumerate(node.args))
-    value = f"`{value_name(first)}`"
+    value = f"`{value_name(first, inputs)}`"
     if name in _LOSSES:
         return _loss(own, value, sharded, rank, ignored)
     if name in _LOOK_UPS:

@@ -65,7 +65,8 @@ def own_part(relations: NodeRelations, root: torch.fx.Node, node: torch.fx.Node)
         return None
     names = [axis.name for axis in relations.mesh.axes]
     layouts = [None if found is None else found.placements for found in related]
-    fault = fault_of_operator(node, layouts, names, ignored_by_mean(root.target, root.args))
+    inputs = names_of_inputs(relations.implementation.program)
+    fault = fault_of_operator(node, layouts, names, ignored_by_mean(root.target, root.args), inputs)
     if fault is None:
         return None
     code, message = fault
@@ -73,7 +74,7 @@ def own_part(relations: NodeRelations, root: torch.fx.Node, node: torch.fx.Node)
     cut = _own_piece(relations, node) if code == PIECES else None
     if cut is None:
         return OwnPart(code, message, node, found)
-    whole = value_name(cut.all_input_nodes[0], names_of_inputs(relations.implementation.program))
+    whole = value_name(cut.all_input_nodes[0], inputs)
     return OwnPart(code, message, node, found, cut, f"each rank takes one piece of the fused `{whole}` here")
 
 
