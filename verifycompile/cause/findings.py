@@ -26,7 +26,9 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
     if not merged:
         return [finding]
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
-    first = next((cause for cause in merged if finding.output in cause.outputs), merged[0])
+    of_output = [cause for cause in merged if finding.output in cause.outputs]
+    here = [cause for cause in merged if _same_line(place_of(cause.node), finding.impl_location)]
+    first = next(iter(here or of_output or merged))
     others = [cause for cause in merged if cause is not first]
     return [
         _of_first(finding, first, suffix, alone=len(merged) == 1),
