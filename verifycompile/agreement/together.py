@@ -58,7 +58,7 @@ def captured_in_job(frame: Frame) -> Generator[Channel | None]:
     channel.begin(name)
     try:
         yield channel
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C included: the others would wait for a rank that is gone
         text = str(error).strip().partition("\n")[0] or type(error).__name__
         channel.stop(name, f"it stopped with {text.rstrip('.')}")
         raise
