@@ -28,7 +28,7 @@ from verifycompile.certificate import Certificate, check_certificate
 from verifycompile.certificate.certificate import seal_of
 from verifycompile.certificate.storage import program_from_data, program_to_data
 from verifycompile.cli import main
-from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.report import Report, SecondLook
 from verifycompile.options import Options
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.verification import verify_programs
@@ -338,6 +338,8 @@ def test_a_wrong_fact_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("verifycompile.rewrites.solver._ask", lambda _: True)
     monkeypatch.setattr("verifycompile.rewrites.solver._answers", {})
+    unseen = SecondLook(done=False, text="not done")
+    monkeypatch.setattr("verifycompile.verification.look_again", lambda *_: (unseen, None))
     report = verify_functions(
         lookup, sharded, (torch.randn(8, 4), torch.arange(6)), in_placements={"a": (Shard(0),), "b": (Replicate(),)}
     )

@@ -70,6 +70,7 @@ OBSERVED = {
     "verifycompile.torch_interface",
     "verifycompile.torch_interface.constructed",
     "verifycompile.torch_interface.observation",
+    "verifycompile.torch_interface.traced_lines",
 }
 
 

@@ -24,7 +24,7 @@ def with_rank_evidence(report: Report, implementation: Program, options: Options
     """The report, unproved where the objects of one rank may not be those of the ranks that it stands for.
 
     Where the ranks were neither compared nor built, and the user's code asked for its rank before, or in a program that
-    is not proved while it was traced, nothing is proved and nothing refuted.
+    is not proved while it was traced (and earlier questions may have been missed), nothing is proved or refuted.
     """
     mesh = implementation.mesh
     if implementation.provenance is not Provenance.ASSUMED or mesh is None or len(mesh.ranks) == 1:

@@ -33,7 +33,15 @@ from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
-from verifycompile.torch_interface.observation import Read, ReadKind, is_of_torch, listed_reads, reads, reads_of_trace
+from verifycompile.torch_interface.observation import (
+    Read,
+    ReadKind,
+    is_of_torch,
+    listed_reads,
+    observes_whole_job,
+    reads,
+    reads_of_trace,
+)
 from verifycompile.torch_interface.outer import Outer, outer_of
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
@@ -162,8 +170,17 @@ def capture_traced(
         ranks=ranks,
         each_rank=each_rank if program.coordinates and not differ else None,
         provenance=Provenance.OBSERVED if isinstance(others, Built) else Provenance.ASSUMED,
-        asked=tuple(str(read) for read in traced_reads if not is_of_torch(read.file)),
+        asked=tuple(str(read) for read in traced_reads if not is_of_torch(read.file) and _leaves_open(read)),
     )
+
+
+def _leaves_open(read: Read) -> bool:
+    """Whether a question of traced code leaves open what the other ranks compute.
+
+    A rank is a coordinate in the graph. What code outside of the trace may have made of it is known where nothing was
+    missed since the job began; what a variable of the environment holds elsewhere is not.
+    """
+    return read.is_of_environment or not observes_whole_job()
 
 
 def _of_the_rank(reads: Iterable[Read]) -> tuple[Read, ...]:

@@ -44,6 +44,8 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Fi
     place = place_of(cause.node)
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
     told = finding.code in OWN_PART_CODES or finding.code == cause.move.code == "VC101"
+    # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
+    told = told or (cause.move.code == "VC103" and is_backward(cause.node))
     named = (alone and told) or cause.move.is_late or _same_line(place, finding.impl_location)
     if finding.code not in _VAGUE and named:
         return hinted

@@ -26,6 +26,8 @@ from torch._guards import TracingContext
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+_ENVIRONMENT = "os.environ"
+
 
 class ReadKind(enum.Enum):
     """``DEGREE``: how many processes there are, in the job, in a group or on a mesh, and whether there is a job."""
@@ -51,6 +53,11 @@ class Read:
     traced: bool = False
 
     @property
+    def is_of_environment(self) -> bool:
+        """Whether a variable was read, whose values on other ranks nobody here knows."""
+        return self.reader.startswith(_ENVIRONMENT)
+
+    @property
     def place(self) -> str:
         return f"{Path(self.file).name}:{self.line}"
 
@@ -62,6 +69,7 @@ def activate() -> None:
     """Observe from now on. Calling it again changes nothing."""
     if not _LOG.active:
         _LOG.active = True
+        _LOG.whole_job = not dist.is_initialized()
         _wrap_readers()
 
 
@@ -73,6 +81,11 @@ def moment() -> int:
 def forget_reads() -> None:
     """What was asked so far belongs to a job that has ended."""
     _LOG.forget()
+
+
+def observes_whole_job() -> bool:
+    """Whether the package was active before the process group was made: no question of the job was missed."""
+    return _LOG.whole_job
 
 
 def reads(kind: ReadKind | None = None) -> tuple[Read, ...]:
@@ -124,6 +137,7 @@ _KEPT = 4096
 class _Log:
     def __init__(self) -> None:
         self.active = False
+        self.whole_job = False
         self.ignores_rank = False
         self.listeners: list[list[Read]] = []
         self.moments = itertools.count(1)
@@ -420,9 +434,9 @@ def _wrap_environment() -> None:
 
 def _note_variable(name: str) -> bool:
     if is_rank_variable(name):
-        _note(ReadKind.RANK, f"os.environ['{name}']", sys._getframe(1))
+        _note(ReadKind.RANK, f"{_ENVIRONMENT}['{name}']", sys._getframe(1))
     elif is_degree_variable(name):
-        _note(ReadKind.DEGREE, f"os.environ['{name}']", sys._getframe(1))
+        _note(ReadKind.DEGREE, f"{_ENVIRONMENT}['{name}']", sys._getframe(1))
     return True
 
 
@@ -437,6 +451,7 @@ def _forget_with_the_job() -> None:
     def observed(group: Any) -> None:
         update(group)
         if group is None:
+            _LOG.whole_job = True
             forget_reads()
 
     distributed_c10d._update_default_pg = observed
