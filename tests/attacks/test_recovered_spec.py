@@ -232,6 +232,7 @@ DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "size_of_the_mesh_in_the_call": lambda mesh: lambda m: mesh.size(),
     "one_over_the_degree": lambda mesh: lambda m: 1 / dist.get_world_size() ** 2,
     "ranks_of_the_mesh": lambda mesh: lambda m: mesh.mesh.numel(),
+    "members_of_the_group": lambda mesh: lambda m: len(dist.get_process_group_ranks(mesh.get_group())),
     "available": lambda mesh: lambda m: 3 if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else 1,
 }
 for title, of in DEGREES.items():
@@ -300,7 +301,9 @@ def _places() -> dict[str, Any]:
 
 @PROGRAMS.right("compile")
 def right_local_parameters_with_a_spec(mesh: DeviceMesh) -> Job:
-    return Job(lambda: Local(WIDTH, mesh), Local(2 * WIDTH, None), (x(),), placed=False, options=_places())
+    # The gradient of a functional sum is a sum again: only what is computed forward is right.
+    made, whole = Local(WIDTH, mesh).requires_grad_(False), Local(2 * WIDTH, None).requires_grad_(False)
+    return Job(lambda: made, whole, (x(),), placed=False, options=_places())
 
 
 def test_programs() -> None:

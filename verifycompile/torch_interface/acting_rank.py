@@ -9,6 +9,7 @@ import types
 from collections.abc import Generator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
 from torch.distributed import distributed_c10d
@@ -138,6 +139,7 @@ def acting_alone() -> Generator[None]:
         (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005
         (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005
         (DeviceMesh, "shape", property(lambda mesh: (1,) * len(sizes.__get__(mesh)))),
+        (DeviceMesh, "mesh", property(lambda mesh: torch.zeros((1,) * len(sizes.__get__(mesh)), dtype=torch.int32))),
         (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
         (existence, "WORLD", property(no_world, world.fset)),
@@ -146,15 +148,24 @@ def acting_alone() -> Generator[None]:
     numbers = {name: "0" for name in os.environ if is_rank_variable(name)}
     numbers |= {name: "1" for name in os.environ if is_degree_variable(name)}
     variables = {name: os.environ[name] for name in numbers}
+    # User code may hold the function itself, so that its code is replaced.
+    members = distributed_c10d.get_process_group_ranks
+    code_of_members = members.__code__
     for owner, name, value in replaced:
         setattr(owner, name, value)
+    members.__code__ = _only_this_rank.__code__
     os.environ.update(numbers)
     try:
         yield
     finally:
         os.environ.update(variables)
+        members.__code__ = code_of_members
         for (owner, name, _), value in zip(replaced, before, strict=True):
             setattr(owner, name, value)
+
+
+def _only_this_rank(group: Any) -> list[int]:  # noqa: ARG001 - called as torch's function is
+    return [0]
 
 
 def _asking_file(caller: types.FrameType | None) -> str:
