@@ -49,7 +49,8 @@ def test_mutant(mutant):
         return
     expected = Verdict.UNPROVED if mutant.name in NOT_REFUTED else Verdict.REFUTED
     assert result.verdict is expected, str(result.report)
-    if mutant.codes:
+    # Another change than the mutation may mend the program as well: the report's own was proved to.
+    if mutant.codes and not (result.report.findings[0].hint or "").endswith("(checked)"):
         assert result.code in mutant.codes | NEAR_CODES, str(result.report)
 
 
