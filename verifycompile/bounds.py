@@ -100,6 +100,7 @@ class Bounds:
         self._scopes = [_Scope("verification", self._started, self._started + limits.seconds)]
         self._is_full = False
         self._uninterrupted = 0
+        self._is_collecting = False
         self._lock = threading.Lock()
         self._interrupted_at = 0.0
         self._thread = threading.get_ident()
@@ -176,6 +177,10 @@ class Bounds:
         finally:
             self._uninterrupted -= 1
 
+    def note_collection(self, phase: str, _: dict[str, int]) -> None:
+        """Called by the garbage collector: what is raised in a finalizer would be lost, and work would go on."""
+        self._is_collecting = phase == "start"
+
     # -- the watching thread
 
     def _growth(self) -> int:
@@ -187,7 +192,7 @@ class Bounds:
         self._is_full = was_full or self._growth() > self.limits.memory
         with self._lock:
             overdue = was_full or now > self._scopes[-1].deadline + GRACE
-            if not overdue or len(self._scopes) == 1 or self._uninterrupted:
+            if not overdue or len(self._scopes) == 1 or self._uninterrupted or self._is_collecting:
                 return
             if now - self._interrupted_at > 4 * GRACE:
                 self._interrupted_at = now
@@ -223,10 +228,12 @@ def limited(limits: Limits) -> Generator[Bounds]:
 
     watcher = threading.Thread(target=watch, name="verifycompile limits", daemon=True)
     _local.bounds = bounds
+    gc.callbacks.append(bounds.note_collection)
     watcher.start()
     try:
         yield bounds
     finally:
+        gc.callbacks.remove(bounds.note_collection)
         _local.bounds = None
         ended.set()
         watcher.join()
