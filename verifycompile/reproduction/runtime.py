@@ -142,7 +142,7 @@ def equal_parts(value: torch.Tensor, count: int, dim: int) -> list[torch.Tensor]
 
 
 def parts_of(value: torch.Tensor, ranks: Ranks, placements: Sequence[Any], seed: int = 2) -> list[torch.Tensor]:
-    """Each rank's part of a whole tensor; of partial values, random whole numbers that make it up."""
+    """Each rank's part of a whole tensor; of partial values, random ones that make it up, whole where it is."""
     generator = torch.Generator().manual_seed(seed)
     parts = [value]
     for placement, size in zip(placements, ranks.axes.values(), strict=True):
@@ -155,11 +155,17 @@ def _divided(value: torch.Tensor, placement: Any, size: int, generator: torch.Ge
         return [value] * size
     if isinstance(placement, Partial):
         whole = value * size if placement.reduce_op == "avg" else value
-        others = [torch.randint(-3, 4, value.shape, generator=generator).to(value.dtype) for _ in range(size - 1)]
+        others = [_noise(value, generator, whole=torch.equal(value, value.round())) for _ in range(size - 1)]
         return [*others, whole - sum(others)]
     blocks = getattr(placement, "split_factor", 1)
     grid = [equal_parts(block, size, placement.dim) for block in equal_parts(value, blocks, placement.dim)]
     return [torch.cat([row[part] for row in grid], placement.dim) for part in range(size)]
+
+
+def _noise(value: torch.Tensor, generator: torch.Generator, *, whole: bool) -> torch.Tensor:
+    if whole:
+        return torch.randint(-3, 4, value.shape, generator=generator).to(value.dtype)
+    return torch.randn(value.shape, generator=generator, dtype=value.dtype)
 
 
 def whole_of(parts: Sequence[torch.Tensor], ranks: Ranks, placements: Sequence[Any]) -> list[torch.Tensor]:

@@ -51,8 +51,8 @@ def distribute(
 ) -> list[torch.Tensor]:
     """Each rank's part, in row-major order of the mesh.
 
-    Parts of a ``Partial`` placement are random, of whole numbers as far as ``tensor`` is, and reduce to it. Ranks that
-    hold equal values share one tensor object.
+    Parts of a ``Partial`` placement are random, of whole numbers where all of ``tensor`` is, and reduce to it. Ranks
+    that hold equal values share one tensor object.
     """
     parts = [tensor]
     for placement, size in zip(placements, mesh_shape, strict=True):
@@ -76,8 +76,17 @@ def _summands(tensor: torch.Tensor, reduce_op: str, size: int, generator: torch.
     if reduce_op not in ("sum", "avg") or not tensor.is_floating_point():
         raise EvaluationError(f"no values of {tensor.dtype} for placement Partial({reduce_op!r})")
     whole = tensor * size if reduce_op == "avg" else tensor
-    noise = [torch.randint(-3, 4, tensor.shape, generator=generator).to(tensor.dtype) for _ in range(size - 1)]
+    # Whole parts of what is not whole would hide what is rounded part by part: rounding a sum with a whole number
+    # rounds the other summand alone.
+    are_whole = torch.equal(tensor, tensor.round())
+    noise = [_noise(tensor, generator, whole=are_whole) for _ in range(size - 1)]
     return [*noise, whole - torch.stack(noise).sum(0)] if noise else [whole]
+
+
+def _noise(tensor: torch.Tensor, generator: torch.Generator, *, whole: bool) -> torch.Tensor:
+    if whole:
+        return torch.randint(-3, 4, tensor.shape, generator=generator).to(tensor.dtype)
+    return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
 
 
 def reduce(values: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:
