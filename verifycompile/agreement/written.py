@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -156,9 +157,7 @@ class _Writer:
         return ["call", value, target_to_text(node.target), [self._argument(item) for item in node.args], kwargs]
 
     def _constant(self, node: torch.fx.Node) -> Any:
-        value: Any = self._program.graph
-        for name in str(node.target).split("."):
-            value = getattr(value, name)
+        value: Any = operator.attrgetter(str(node.target))(self._program.graph)
         if isinstance(value, torch.fx.GraphModule):
             return ["graph", value.code]
         if not isinstance(value, torch.Tensor):

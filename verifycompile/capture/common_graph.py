@@ -179,7 +179,8 @@ def _same_leaf(value: Any, other: Any) -> bool:
 def _same_constant(
     first_graph: torch.fx.GraphModule, first: torch.fx.Node, graph: torch.fx.GraphModule, node: torch.fx.Node
 ) -> bool:
-    ours, theirs = _attribute(first_graph, str(first.target)), _attribute(graph, str(node.target))
+    ours = operator.attrgetter(str(first.target))(first_graph)
+    theirs = operator.attrgetter(str(node.target))(graph)
     if ours is theirs or real_object(ours) is real_object(theirs):
         return True
     if isinstance(real_object(ours), DeviceMesh):
@@ -191,13 +192,6 @@ def _same_constant(
         if values[0] is None or values[1] is None:
             return False
         return values[0].dtype == values[1].dtype and bool(torch.equal(values[0], values[1]))
-
-
-def _attribute(graph: torch.fx.GraphModule, path: str) -> object:
-    value: object = graph
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
 
 
 def _description(value: object) -> object:

@@ -7,6 +7,7 @@ everything that shares the memory of ``x`` is left to functionalization, which r
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -114,7 +115,7 @@ def make_functional(graph: torch.fx.GraphModule, groups: GroupTable) -> tuple[Bl
 def _name_group(graph: torch.fx.GraphModule, node: torch.fx.Node, groups: GroupTable) -> None:
     for position, argument in enumerate(node.args):
         if isinstance(argument, torch.fx.Node) and argument.op == "get_attr":
-            held = group_object(_attribute(graph, argument))
+            held = group_object(operator.attrgetter(str(argument.target))(graph))
             if held is not None:
                 node.update_arg(position, key_of(groups.of_object(held)))
     for position, name in enumerate(names_of(node.target)):
@@ -140,13 +141,6 @@ def _group_size(node: torch.fx.Node) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _attribute(graph: torch.fx.GraphModule, node: torch.fx.Node) -> object:
-    value: object = graph
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
-    return value
-
-
 class _Rewriter:
     """Rewrites one ``c10d`` call."""
 
@@ -169,7 +163,7 @@ class _Rewriter:
 
     @property
     def ranks(self) -> Ranks:
-        held = group_object(_attribute(self.graph, self.arguments["process_group"]))
+        held = group_object(operator.attrgetter(str(self.arguments["process_group"].target))(self.graph))
         if held is None:
             raise UnsupportedCollectiveError(f"`{self.node.target}` without a process group")
         return self.groups.of_object(held)
@@ -180,7 +174,7 @@ class _Rewriter:
 
     @property
     def reduction(self) -> str:
-        name = reduction_of(_attribute(self.graph, self.arguments["reduce_op"]))
+        name = reduction_of(operator.attrgetter(str(self.arguments["reduce_op"].target))(self.graph))
         if name is None:
             raise UnsupportedCollectiveError(f"the reduction of `{self.node.target}` cannot be read")
         return name

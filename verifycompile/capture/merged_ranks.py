@@ -381,9 +381,7 @@ class _Merger:
         return True
 
     def _constant(self, position: int, node: torch.fx.Node) -> None:
-        value: Any = self.ranks[position].program.graph
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value: Any = operator.attrgetter(str(node.target))(self.ranks[position].program.graph)
         name = f"rank_{position}_{str(node.target).replace('.', '_')}"
         setattr(self.module, name, value)
         copied = self.graph.create_node("get_attr", name)  # `get_attr` warns of what is no buffer

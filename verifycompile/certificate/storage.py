@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -100,9 +101,7 @@ def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
 
 
 def _constant_to_data(node: torch.fx.Node, program: Program) -> Any:
-    value: Any = program.graph
-    for name in str(node.target).split("."):
-        value = getattr(value, name)
+    value: Any = operator.attrgetter(str(node.target))(program.graph)
     if not isinstance(value, torch.Tensor):
         return None
     content = constant_content(value)

@@ -418,9 +418,7 @@ class Lowering:
 
     def _constant(self, node: torch.fx.Node) -> Any:
         """A tensor stored in the graph. Its content is its identity: equal contents are equal terms."""
-        value: Any = self.program.graph
-        for name in str(node.target).split("."):
-            value = getattr(value, name)
+        value: Any = python_operator.attrgetter(str(node.target))(self.program.graph)
         if not isinstance(value, torch.Tensor):
             return value
         content = constant_content(value)

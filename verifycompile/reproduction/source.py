@@ -129,9 +129,7 @@ class GraphSource:
         return self._operator(node, name)
 
     def _constant(self, node: torch.fx.Node) -> str | None:
-        value: object = self._program.graph
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value: object = operator.attrgetter(str(node.target))(self._program.graph)
         if not isinstance(value, torch.Tensor):
             return None
         known = constant_value(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.fx
@@ -50,7 +50,23 @@ _KEEPS_VALUES = frozenset(
 
 def index_bound(placeholder: torch.fx.Node, size_of: Callable[[object], int | None]) -> int:
     """The smallest size that an integer placeholder's elements index; :data:`DEFAULT_BOUND` where none does."""
-    bounds: list[int] = []
+    return min((bound for _, bound in _uses_as_indices(placeholder, size_of)), default=DEFAULT_BOUND)
+
+
+def counts_from_the_end(placeholder: torch.fx.Node) -> bool:
+    """Whether an integer placeholder's elements index dimensions, all by operators that take negative indices."""
+    traced = placeholder.meta.get("val")
+    if not isinstance(traced, torch.Tensor) or traced.dtype == torch.bool or traced.dtype.is_floating_point:
+        return False
+    users = (user for user, _ in _uses_as_indices(placeholder, lambda _: DEFAULT_BOUND))
+    names = {str(operator_name(user.target)).split(".")[1] for user in users}
+    return bool(names) and names <= _COUNTING_FROM_THE_END
+
+
+def _uses_as_indices(
+    placeholder: torch.fx.Node, size_of: Callable[[object], int | None]
+) -> Iterator[tuple[torch.fx.Node, int]]:
+    """Each node that indexes with a placeholder's elements, as they are, and the size that it indexes."""
     seen: set[torch.fx.Node] = set()
     stack = [placeholder]
     while stack:
@@ -61,31 +77,9 @@ def index_bound(placeholder: torch.fx.Node, size_of: Callable[[object], int | No
         for user in node.users:
             bound = _bound_of_use(user, node, size_of)
             if bound is not None:
-                bounds.append(bound)
+                yield user, bound
             elif keeps_values(user):
                 stack.append(user)
-    return min(bounds, default=DEFAULT_BOUND)
-
-
-def counts_from_the_end(placeholder: torch.fx.Node) -> bool:
-    """Whether an integer placeholder's elements index dimensions, all by operators that take negative indices."""
-    traced = placeholder.meta.get("val")
-    if not isinstance(traced, torch.Tensor) or traced.dtype == torch.bool or traced.dtype.is_floating_point:
-        return False
-    uses: set[str] = set()
-    seen: set[torch.fx.Node] = set()
-    stack = [placeholder]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        for user in node.users:
-            if _bound_of_use(user, node, lambda _: DEFAULT_BOUND) is not None:
-                uses.add(str(operator_name(user.target)).split(".")[1])
-            elif keeps_values(user):
-                stack.append(user)
-    return bool(uses) and uses <= _COUNTING_FROM_THE_END
 
 
 def keeps_values(node: torch.fx.Node) -> bool:

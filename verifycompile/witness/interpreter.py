@@ -8,6 +8,7 @@ group; no process group is used.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import sympy
@@ -133,9 +134,7 @@ class Interpreter:
         return self._local(node, name, arguments)
 
     def _constant(self, node: torch.fx.Node) -> object:
-        value: object = self._program.graph
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value: object = operator.attrgetter(str(node.target))(self._program.graph)
         if not isinstance(value, torch.Tensor):
             return _OPAQUE
         constant = constant_value(value)
