@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.fx
 
 from verifycompile.backends.autoload import FLAG_VARIABLE
+from verifycompile.backends.frames import FRAMES, outcome_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
+from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
@@ -48,7 +51,7 @@ refuse_unverified_runs(_is_set, _only_warns, checks_every_backend=True)
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        checked = check_graph(gm, example_inputs, Options())
+        checked = _checked(gm, example_inputs, Options())
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     report = checked.report
@@ -61,10 +64,24 @@ def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGr
 
 def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        checked = check_graph(gm, example_inputs, Options(on_unproved="warn"))
+        checked = _checked(gm, example_inputs, Options(on_unproved="warn"))
     except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
     if checked.report is not None and not checked.report:
         warn_with_report(checked.report)
+    return checked
+
+
+def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
+    """``check_graph``, whose outcome is told in a line unless an error or a warning tells it."""
+    frame, started = frame_under_compilation(), time.perf_counter()
+    try:
+        checked = check_graph(gm, example_inputs, options)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        FRAMES.add(outcome_of(frame, started, None, reason, ""), says=False)
+        raise
+    outcome = outcome_of(frame, started, checked.report, checked.unasked, checked.kept)
+    FRAMES.add(outcome, first_rank=checked.first_rank, says=checked.report is None or bool(checked.report))
     return checked

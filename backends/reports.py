@@ -43,21 +43,22 @@ def text_for_this_rank(report: Report) -> str:
     return f"{render_finding(report.findings[0])} (rank {rank}; {ranks} the report)"
 
 
-def keep_report(report: Report) -> None:
-    """Add the report to the structured trace, and to the report folder where one is named.
+def keep_report(report: Report) -> str:
+    """Add the report to the structured trace, and to the report folder where one is named; its file there, or "".
 
     Raises ``OSError`` where that folder cannot be written.
     """
     record_artifact("verify_report", report.to_json)
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
-        return
+        return ""
     rank = rank_of_job()
     name = f"graph-{compile_id().replace('/', '-')}" + ("" if rank is None else f"-rank{rank}")
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
     report.save_html(path / f"{name}.html")
+    return f"{name}.json"
 
 
 def rank_of_job() -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.fx
 
-from verifycompile.agreement.together import captured_in_job, verify_together
+from verifycompile.agreement.together import captured_in_job, ranks_together, verify_together
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.capture import (
@@ -77,14 +77,16 @@ def verify(
 
 @dataclasses.dataclass(frozen=True)
 class CheckedGraph:
-    """``report``: None where nothing could be asked, and ``unasked`` says why in a sentence.
+    """``report``: None where nothing could be asked, and ``unasked`` says why. ``kept``: its file in the report folder.
 
-    ``layouts``: of the results, where they are proved.
+    ``layouts``: of the results, where they are proved. ``first_rank``: of the ranks that run this graph together.
     """
 
     report: Report | None = None
     layouts: Mapping[int, ReturnedLayout] = dataclasses.field(default_factory=dict[int, ReturnedLayout])
     unasked: str = ""
+    kept: str = ""
+    first_rank: int = 0
 
     def compiled_by(
         self, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
@@ -114,20 +116,22 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         both = capture_both(lambda whole: capture_implementation(gm, example_inputs, options, whole), options)
     report = verify_together(both.spec, both.implementation, options, channel)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
-    keep_report(report)
+    kept = keep_report(report)
     if report:
         accept(frame_under_compilation(), chosen_backend())
-    return CheckedGraph(report, _layouts(both.implementation, both.results, report) if report else {})
+    layouts = _layouts(both.implementation, both.results, report) if report else {}
+    return CheckedGraph(report, layouts, kept=kept, first_rank=min(ranks_together(both.implementation, channel)))
 
 
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
 
 
 def _unasked(reason: str) -> CheckedGraph:
-    code = frame_under_compilation().code
-    sentence = f"`{code.co_name}` ({code.co_filename}:{code.co_firstlineno}) is not checked: {reason}."
-    log.info(sentence)
-    return CheckedGraph(unasked=sentence)
+    frame = frame_under_compilation()
+    log.info(
+        "`%s` (%s:%s) is not checked: %s.", frame.function, frame.code.co_filename, frame.code.co_firstlineno, reason
+    )
+    return CheckedGraph(unasked=reason)
 
 
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:

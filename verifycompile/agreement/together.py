@@ -81,11 +81,8 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
 
     ``channel``: None outside of a job. A rank that does not answer is named, and nothing is proved.
     """
-    own, mesh = implementation.own, implementation.mesh
-    if channel is None or own is None or mesh is None or channel.rank not in mesh.ranks:
-        return verify_captured(spec, implementation, options)
-    ranks = line_through(channel.rank, own.axes, mesh)
-    if len(ranks) == 1:
+    own, ranks = implementation.own, ranks_together(implementation, channel)
+    if channel is None or own is None or len(ranks) == 1:
         return verify_captured(spec, implementation, options)
     seconds = waiting_time() + spec.seconds + implementation.seconds
     written = write_captured(implementation)
@@ -110,6 +107,16 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
         conversation = Conversation(channel, question, answer.digests, seconds)
         report = reconcile(conversation, Captured(spec, implementation, written, parts), options)
     return dataclasses.replace(report, question=dataclasses.replace(report.question, count=len(ranks)))
+
+
+def ranks_together(implementation: Program, channel: Channel | None) -> tuple[int, ...]:
+    """The ranks of the job that run ``implementation`` together, this one among them; rank 0 alone outside of a job."""
+    if channel is None:
+        return (0,)
+    own, mesh = implementation.own, implementation.mesh
+    if own is None or mesh is None or channel.rank not in mesh.ranks:
+        return (channel.rank,)
+    return line_through(channel.rank, own.axes, mesh)
 
 
 def write_captured(implementation: Program) -> tuple[Written, ...]:

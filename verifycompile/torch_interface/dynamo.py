@@ -40,6 +40,9 @@ from verifycompile.torch_interface.strided import strided_shards_by_views
 Result = TypeVar("Result")
 
 
+_RESUMPTION = "torch_dynamo_resume_in_"
+
+
 class GraphBreakError(Exception):
     """A function does not trace to one graph; the message is Dynamo's explanation with the user's line.
 
@@ -75,7 +78,14 @@ class Frame:
     @property
     def is_resumption(self) -> bool:
         """True for the rest of a function after a graph break."""
-        return self.code.co_name.startswith("torch_dynamo_resume_in")
+        return self.code.co_name.startswith(_RESUMPTION)
+
+    @property
+    def function(self) -> str:
+        """The function's name as a reader knows it: ``Block.forward``."""
+        if not self.is_resumption:
+            return self.code.co_qualname
+        return f"{self.code.co_name.removeprefix(_RESUMPTION).rpartition('_at_')[0]} after a graph break"
 
     @property
     def resumed_line(self) -> int:

@@ -1,0 +1,126 @@
+"""What became of each frame of a job under the flag: a line each, a summary at exit, a record in the report folder."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+
+from verifycompile.backends.reports import FOLDER_VARIABLE, rank_of_job
+from verifycompile.diagnostics.describe import plural
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.source_text import display_path
+from verifycompile.torch_interface.dynamo import Frame
+
+NOT_CHECKED = "not checked"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one compilation.
+
+    ``verdict``: one of a report's, or ``NOT_CHECKED``. ``reason``: why it was not checked; of what was checked, against
+    which spec and for which ranks. ``report``: its file in the report folder, "" without one.
+    """
+
+    function: str
+    file: str
+    line: int
+    verdict: str
+    reason: str
+    seconds: float
+    assumptions: int = 0
+    report: str = ""
+
+    @property
+    def frame(self) -> str:
+        """``forward (train.py:41)``."""
+        return f"{self.function} ({display_path(self.file)}:{self.line})"
+
+    def __str__(self) -> str:
+        if self.verdict == NOT_CHECKED:
+            return f"{self.frame} not checked: {self.reason}"
+        listed = plural(self.assumptions, "assumption") if self.assumptions else "no assumptions"
+        return f"{self.frame} {self.verdict} in {self.seconds:.2f} s: {self.reason}; {listed}"
+
+
+class Frames:
+    """The outcomes of this process. They are told on standard error by one rank of those that ran a frame together."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[Outcome] = []
+        self._told: list[Outcome] = []
+
+    def add(self, outcome: Outcome, *, first_rank: int = 0, says: bool = True) -> None:
+        """Record ``outcome``. ``first_rank``: of those that run the frame. ``says``: False where an error tells it.
+
+        Raises ``OSError`` where the report folder cannot be written.
+        """
+        if not self._outcomes:
+            atexit.register(self.tell_summary)
+        self._outcomes.append(outcome)
+        _keep(outcome)
+        if rank_of_job() not in (None, first_rank):
+            return
+        self._told.append(outcome)
+        if says:
+            _tell(str(outcome))
+
+    def tell_summary(self) -> None:
+        """One line on all frames of which this rank told; a single one was told whole."""
+        if len(self._told) > 1:
+            _tell(summary(self._told))
+
+
+FRAMES = Frames()
+"""Those of this process; filled by the backend behind the flag alone."""
+
+
+def outcome_of(frame: Frame, started: float, report: Report | None, unasked: str, kept: str) -> Outcome:
+    """``started``: the reading of ``time.perf_counter`` when the check began. ``kept``: the report's file, or ""."""
+    verdict = NOT_CHECKED if report is None else report.verdict.value
+    reason = unasked if report is None else report.question.describe()
+    line = frame.resumed_line if frame.is_resumption else frame.code.co_firstlineno
+    return Outcome(
+        function=frame.function,
+        file=frame.code.co_filename,
+        line=line,
+        verdict=verdict,
+        reason=reason,
+        seconds=round(time.perf_counter() - started, 3),
+        assumptions=0 if report is None else len(set(report.assumptions)),
+        report=kept,
+    )
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """One line on all of them: how many of each verdict, the slowest, where the reports are."""
+    counts = collections.Counter(outcome.verdict for outcome in outcomes)
+    parts = [f"{plural(len(outcomes), 'frame')}: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items())]
+    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    parts.append(f"slowest {slowest.frame}, {slowest.seconds:.2f} s")
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        parts.append(f"reports in {folder}")
+    return "; ".join(parts)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"verifycompile: {text}\n")
+    sys.stderr.flush()
+
+
+def _keep(outcome: Outcome) -> None:
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    rank = rank_of_job()
+    fields = {**dataclasses.asdict(outcome), "rank": rank}
+    with (path / f"frames-{os.getpid()}.jsonl").open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(fields) + "\n")
