@@ -165,7 +165,8 @@ def _divided(value: torch.Tensor, placement: Any, size: int, generator: torch.Ge
 def _noise(value: torch.Tensor, generator: torch.Generator, *, whole: bool) -> torch.Tensor:
     if whole:
         return torch.randint(-3, 4, value.shape, generator=generator).to(value.dtype)
-    return torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    # Of few bits, so that their sum is exact.
+    return (torch.randn(value.shape, generator=generator, dtype=value.dtype) * 2.0**20).round() / 2.0**20
 
 
 def whole_of(parts: Sequence[torch.Tensor], ranks: Ranks, placements: Sequence[Any]) -> list[torch.Tensor]:

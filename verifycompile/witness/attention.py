@@ -35,11 +35,8 @@ def attention_of(name: str, arguments: Mapping[str, object]) -> tuple[object, ..
 
 def _forward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
-    scores = _scores(query, key, arguments)
-    output = _weights(scores) @ _repeat_heads(value, query)
-    logsumexp = scores.logsumexp(-1)
-    # torch's kernel writes 0 for rows without a key.
-    results = (output, logsumexp.masked_fill(logsumexp == -math.inf, 0.0))
+    weights, logsumexp = _softmax(_scores(query, key, arguments))
+    results = (weights @ _repeat_heads(value, query), logsumexp)
     if "_for_cpu" in name:
         return results
     if "_efficient_" in name:
@@ -51,7 +48,7 @@ def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
     gradient = _tensor(arguments, "grad_out_" if "grad_out_" in arguments else "grad_out")
     scale = _scale(query, arguments)
-    weights = _weights(_scores(query, key, arguments))
+    weights, _ = _softmax(_scores(query, key, arguments))
     keys, values = _repeat_heads(key, query), _repeat_heads(value, query)
     through_weights = gradient @ values.transpose(-2, -1)
     through_scores = weights * (through_weights - (through_weights * weights).sum(-1, keepdim=True))
@@ -69,20 +66,27 @@ def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, arguments: Mapping[str, object]) -> torch.Tensor:
-    scores = _scale(query, arguments) * (query @ _repeat_heads(key, query).transpose(-2, -1))
+    scores = (_scale(query, arguments) * query) @ _repeat_heads(key, query).transpose(-2, -1)
     bias = arguments.get("attn_mask", arguments.get("attn_bias"))
     if isinstance(bias, torch.Tensor) and bias.numel() > 0:
         scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
     if arguments.get("is_causal", False):
         future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(future, -math.inf)
+        scores = scores.masked_fill_(future, -math.inf)
     return scores
 
 
-def _weights(scores: torch.Tensor) -> torch.Tensor:
-    """The softmax; zero in rows without a key."""
-    empty = (scores == -math.inf).all(-1, keepdim=True)
-    return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0)
+def _softmax(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The softmax, and the logarithm of its denominator; torch's kernel has 0 for both in rows without a key.
+
+    Written over ``scores``: nothing else of an evaluation is as large.
+    """
+    largest = scores.amax(-1, keepdim=True)
+    empty = largest == -math.inf
+    largest = largest.masked_fill(empty, 0.0)
+    weights = scores.sub_(largest).exp_()
+    total = weights.sum(-1, keepdim=True).masked_fill(empty, 1.0)
+    return weights.div_(total), (largest + total.log()).squeeze(-1)
 
 
 def _scale(query: torch.Tensor, arguments: Mapping[str, object]) -> float:

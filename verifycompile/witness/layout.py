@@ -11,6 +11,8 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.torch_interface.placements import order_of, reduction_name
 from verifycompile.witness.error import EvaluationError
 
+_STEPS = 2.0**20
+
 
 def coordinates(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
     """The coordinate of every rank, in row-major order of the mesh."""
@@ -78,7 +80,7 @@ def _summands(tensor: torch.Tensor, reduce_op: str, size: int, generator: torch.
     whole = tensor * size if reduce_op == "avg" else tensor
     # Whole parts of what is not whole would hide what is rounded part by part: rounding a sum with a whole number
     # rounds the other summand alone.
-    are_whole = torch.equal(tensor, tensor.round())
+    are_whole = type(tensor) is torch.Tensor and torch.equal(tensor, tensor.round())
     noise = [_noise(tensor, generator, whole=are_whole) for _ in range(size - 1)]
     return [*noise, whole - torch.stack(noise).sum(0)] if noise else [whole]
 
@@ -86,7 +88,8 @@ def _summands(tensor: torch.Tensor, reduce_op: str, size: int, generator: torch.
 def _noise(tensor: torch.Tensor, generator: torch.Generator, *, whole: bool) -> torch.Tensor:
     if whole:
         return torch.randint(-3, 4, tensor.shape, generator=generator).to(tensor.dtype)
-    return torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+    # Of few bits, so that their sum is exact.
+    return (torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype) * _STEPS).round() / _STEPS
 
 
 def reduce(values: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:

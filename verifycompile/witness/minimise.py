@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -23,10 +22,12 @@ from verifycompile.witness.side_by_side import Compared, compare_programs
 
 ELEMENTS = 10_000_000
 """What all evaluations together may cost, in elements of both programs; see ``search.elements``."""
-_FEWEST, _MOST = 30, 500
+_FEWEST, _MOST = 20, 500
 """Evaluations, however large or small the programs are."""
-_SECONDS = 3.0
-"""Of the processor; where evaluations are slower than their elements tell, for as long as this."""
+_DEAR = 1_000_000
+"""Elements of an evaluation from which on few numbers are few enough."""
+_FEW = 16
+"""Numbers other than 0 that anyone can look through."""
 _CLEAR = 20
 """A difference is kept clearly above what rounding may explain: by this factor."""
 
@@ -47,17 +48,20 @@ class Found:
 def minimised(spec: Program, implementation: Program, found: Found, *, seed: int, cost: int) -> Found:
     """``found``, or simpler inputs on which the same output differs. ``cost``: elements of one evaluation."""
     evaluations = min(max(ELEMENTS // max(cost, 1), _FEWEST), _MOST)
-    search = _Minimisation(spec, implementation, found, seed, evaluations)
+    search = _Minimisation(spec, implementation, found, seed, evaluations, enough=_FEW if cost >= _DEAR else 0)
     # Where a limit ends this, what was found stands.
     bounds.attempt("fewer numbers for the input", search.run, share=0.5)
     return search.best
 
 
 class _Minimisation:
-    def __init__(self, spec: Program, implementation: Program, found: Found, seed: int, evaluations: int) -> None:
+    """``enough``: how many numbers other than 0 are few enough."""
+
+    def __init__(
+        self, spec: Program, implementation: Program, found: Found, seed: int, evaluations: int, *, enough: int
+    ) -> None:
         self._spec, self._implementation, self._seed = spec, implementation, seed
-        self._left = evaluations
-        self._deadline = time.thread_time() + _SECONDS
+        self._left, self._enough = evaluations, enough
         self._known = found
         """What is taken for the best as long as a step goes on."""
         self._certain = False
@@ -68,6 +72,8 @@ class _Minimisation:
     def run(self) -> None:
         """All steps, as far as the evaluations go."""
         for step in (self.make_whole, self.drop_inputs, self.drop_elements, self.make_ones):
+            if self._known.inputs.are_whole and self._numbers() <= self._enough:
+                return
             step()
             if not self._settled() and not self._certain:
                 # What a step took for differences hung on rounding, or on a choice: each is measured from now on.
@@ -130,6 +136,10 @@ class _Minimisation:
 
     # -- values
 
+    def _numbers(self) -> int:
+        """How many numbers of the inputs are not 0."""
+        return sum(int(value.count_nonzero()) for _, value in self._values())
+
     def _values(self) -> list[tuple[_Key, torch.Tensor]]:
         inputs = self._known.inputs
         named = [((False, name), value) for name, value in inputs.spec.items()]
@@ -152,7 +162,7 @@ class _Minimisation:
 
     def _try(self, changes: Mapping[_Key, torch.Tensor]) -> bool:
         """Whether the output still differs with these values, which are then taken."""
-        if self._left <= 0 or time.thread_time() > self._deadline or not changes:
+        if self._left <= 0 or not changes:
             return False
         self._left -= 1
         inputs = dataclasses.replace(
