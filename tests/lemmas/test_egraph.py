@@ -5,7 +5,6 @@ import pytest
 from verifycompile.ir.term import TermPool
 from verifycompile.refinement import egraph
 from verifycompile.refinement.egraph import prove_equal
-from verifycompile.refinement.expansion import equal_when_expanded
 from verifycompile.rewrites.builder import Builder
 
 
@@ -88,15 +87,3 @@ def test_what_ran_out_is_named(b, leaves, monkeypatch, budget):
     monkeypatch.setattr(egraph, name, limit)
     assert prove_equal(left, right) is None
     assert egraph.take_exhausted() == (text,)
-
-
-def test_what_is_proved_has_equal_monomials(b, leaves):
-    """The checker of certificates writes both sides out, without a search."""
-    left = matmul(b, b.add(leaves["x"], b.scale(leaves["y"], 2)), leaves["w"])
-    for factor in (0, 1, 2, 3, -2):
-        right = b.combination((1, matmul(b, leaves["x"], leaves["w"])), (factor, matmul(b, leaves["y"], leaves["w"])))
-        assert equal_when_expanded(left, right) == (factor == 2)
-    swapped = b.add(matmul(b, leaves["x"], leaves["v"]), matmul(b, leaves["y"], leaves["w"]))
-    assert not equal_when_expanded(matmul(b, leaves["x"], b.add(leaves["w"], leaves["v"])), swapped)
-    other = b.add(matmul(b, leaves["x"], leaves["v"]), leaves["z"], matmul(b, leaves["x"], leaves["w"]))
-    assert equal_when_expanded(b.add(matmul(b, leaves["x"], b.add(leaves["w"], leaves["v"])), leaves["z"]), other)

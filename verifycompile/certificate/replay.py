@@ -1,7 +1,7 @@
 """Proves two programs again from claims alone: no parts, no search for relations or equalities, no solver of its own.
 
 What is recomputed is every value, by the declarations and the normal form with its lemmas. What is checked is every
-claim: the relation of each output, and each equality that was found (``refinement/expansion.py``, ``products.py``).
+claim: the relation of each output, and each equality that was found (``refinement/ring.py``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program
 from verifycompile.refinement.check import Checker, ClaimError, new_pool
-from verifycompile.refinement.expansion import equal_when_expanded
 from verifycompile.refinement.lemma_stage import alias_of, oriented
 from verifycompile.refinement.placement import Placements
-from verifycompile.refinement.products import same_products
+from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.catalogue import code_of
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Group, Piece, Pieces
@@ -75,11 +74,9 @@ def replay(
         except (UnsupportedError, UnalignedError) as error:
             raise ClaimError(f"the equality of `{equality.impl_node}`: {error}") from error
         alias = alias_of(expected, found)
-        equal = equal_when_expanded(expected, found) or same_products(pool, expected, found)
-        if alias is None or found.term in pool.aliases or not equal:
+        if alias is None or found.term in pool.aliases or not equal_in_ring(pool, expected, found):
             raise ClaimError(f"`{equality.impl_node}` is not shown to be `{equality.spec_node}`")
-        pool.aliases[found.term] = alias
-        pool.memo.clear()
+        pool.replace(found.term, alias)
     checker = _proved(spec, implementation, pool, placements)
     digests: dict[Term, str] = {}
     return Replay(

@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
-from typing import Protocol
+from typing import Any, Protocol
 
 from verifycompile.ir.budget import Budget
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
@@ -206,6 +206,7 @@ class TermPool:
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
     ``learn``.
+    ``answers``: what was asked about these terms before, as the ring prover is; it is forgotten with ``memo``.
     ``sources``: all terms without operands, in order of creation.
     ``singles``: float literals that torch holds in single precision, with the numbers that they were read as.
     """
@@ -214,6 +215,7 @@ class TermPool:
         self._terms: dict[Hashable, Term] = {}
         self._ids = itertools.count()
         self.memo: dict[Hashable, View] = {}
+        self.answers: dict[Hashable, Any] = {}
         self.lemma_trace: list[tuple[str, str]] = []
         self.contraction_rules: list[ContractionRule] = []
         self.combination_rules: list[CombinationRule] = []
@@ -282,8 +284,18 @@ class TermPool:
         if self.noted == self.facts:
             return False
         self.facts = dict(self.noted)
-        self.memo.clear()  # what was built before is built again with it
+        self.forget()  # what was built before is built again with it
         return True
+
+    def replace(self, term: Term, view: View) -> None:
+        """Build ``view`` instead of ``term`` from now on: a lemma proved them equal."""
+        self.aliases[term] = view
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing that was built or answered before holds any more."""
+        self.memo.clear()
+        self.answers.clear()
 
     def constant(self, value: Scalar, shape: tuple[Size, ...]) -> View:
         """A tensor whose elements all equal ``value``."""

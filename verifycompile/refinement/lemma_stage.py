@@ -19,8 +19,8 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
 from verifycompile.refinement.placement import Placements, candidate_placements, reduce_partial, shard
-from verifycompile.refinement.products import same_products
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
+from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.registry import UnsupportedError
 
 _MAX_CANDIDATES = 40
@@ -65,8 +65,7 @@ def prove_one_more(case: Diagnosis, *, search: bool) -> ProvedEquality | None:
                 continue
             proof = _by_products(pool, expected, found) or (prove_equal(expected, found) if search else None)
             if proof is not None:
-                pool.aliases[found.term] = alias
-                pool.memo.clear()
+                pool.replace(found.term, alias)
                 names = spec_node.name, impl_node.name
                 return ProvedEquality(repr(expected.term), repr(found.term), proof, *names, placements)
     return None
@@ -101,7 +100,7 @@ def _oriented(
 def _by_products(pool: TermPool, expected: View, found: View) -> EqualityProof | None:
     """A proof without a search, in one round, by writing out all products."""
     lemmas = ("multiply-distributes", "sum-distributes")
-    return EqualityProof(tuple((name, 1) for name in lemmas), 1) if same_products(pool, expected, found) else None
+    return EqualityProof(tuple((name, 1) for name in lemmas), 1) if equal_in_ring(pool, expected, found) else None
 
 
 def oriented(

@@ -25,7 +25,7 @@ from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View
 from verifycompile.refinement.placement import same_value
-from verifycompile.refinement.products import same_products
+from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UnsupportedError
 
@@ -68,7 +68,7 @@ def _parts(spec: View, found: View, dim: int) -> list[tuple[View, View]]:
 
 def _same(places: _Places, left: View, right: View) -> bool:
     first, second = places.view(left), places.view(right)
-    return same_value(first, second) or same_products(places.pool, first, second)
+    return same_value(first, second) or equal_in_ring(places.pool, first, second)
 
 
 def _is_defined(view: View) -> bool:

@@ -1,0 +1,165 @@
+"""The ring prover: values that are the same sum of products are equal, however factors were taken together; others not."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.ir.evaluate import Evaluator
+from verifycompile.ir.term import TermPool
+from verifycompile.refinement import ring
+from verifycompile.refinement.fingerprint import fingerprint
+from verifycompile.refinement.ring import equal_in_ring
+from verifycompile.rewrites.builder import Builder
+
+SHAPES = {"x": (3, 4), "y": (3, 4), "z": (3, 4), "w": (4, 2), "v": (4, 2)}
+
+
+@pytest.fixture
+def b():
+    return Builder(TermPool())
+
+
+@pytest.fixture
+def leaves(b):
+    return {name: b.pool.leaf(name, shape) for name, shape in SHAPES.items()}
+
+
+def matmul(b, left, right):
+    return b.contraction("m k, k n -> m n", left, right)
+
+
+def equal_numbers(left, right):
+    generator = torch.Generator().manual_seed(0)
+    values = {name: torch.randn(shape, dtype=torch.float64, generator=generator) for name, shape in SHAPES.items()}
+    return torch.allclose(Evaluator(values).view(left), Evaluator(values).view(right))
+
+
+def test_sums_inside_of_sums(b, leaves):
+    x, y, z, w, v = leaves.values()
+    left = matmul(b, b.mul(x, b.add(y, b.mul(z, b.add(x, y)))), b.sub(w, v))
+    inner = b.add(b.mul(x, y), b.mul(x, z, x), b.mul(x, y, z))
+    right = b.sub(matmul(b, inner, w), matmul(b, inner, v))
+    assert left != right
+    assert equal_numbers(left, right)
+    assert equal_in_ring(b.pool, left, right)
+
+
+def test_what_cancels_is_nothing(b, leaves):
+    x, y, z, w, _ = leaves.values()
+    left = b.sub(matmul(b, b.add(x, y), w), matmul(b, b.sub(y, z), w))
+    assert equal_in_ring(b.pool, left, matmul(b, b.add(x, z), w))
+
+
+def test_bound_dimensions_stay_apart(b, leaves):
+    x, y = leaves["x"], leaves["y"]
+    rows = b.contraction("m k -> m", b.mul(x, b.add(x, y)))
+    squared = b.mul(rows, rows)
+    same = b.contraction("m k -> m", b.mul(x, b.add(x, y), x, b.add(x, y)))
+    assert not equal_in_ring(b.pool, squared, same)
+    assert not equal_numbers(squared, same)
+    expanded = b.add(b.contraction("m k, m k -> m", x, x), b.contraction("m k, m k -> m", x, y))
+    assert equal_in_ring(b.pool, squared, b.mul(expanded, expanded))
+
+
+@pytest.mark.parametrize("factor", [0, 1, 3, -2])
+def test_another_factor(b, leaves, factor):
+    x, y, _, w, _ = leaves.values()
+    left = matmul(b, b.add(x, b.scale(y, 2)), w)
+    right = b.combination((1, matmul(b, x, w)), (factor, matmul(b, y, w)))
+    assert not equal_in_ring(b.pool, left, right)
+
+
+def test_other_shapes_and_too_many_products(b, leaves):
+    assert not equal_in_ring(b.pool, leaves["x"], leaves["w"])
+    sums = [(b.pool.leaf(f"a{k}", (3, 4)), b.pool.leaf(f"b{k}", (3, 4))) for k in range(10)]  # 2 ** 10 products
+
+    def pair(k):
+        (first, second), (third, fourth) = sums[k], sums[k + 1]
+        return b.add(b.mul(first, third), b.mul(first, fourth), b.mul(second, third), b.mul(second, fourth))
+
+    product = b.mul(*(b.add(*both) for both in sums))
+    assert not equal_in_ring(b.pool, product, b.mul(*(pair(k) for k in range(0, 10, 2))))
+    assert equal_in_ring(b.pool, b.mul(*(b.add(*both) for both in sums[:2])), pair(0))
+
+
+def test_terms_below_both_values_are_taken_as_they_are(b, leaves):
+    x, _, z, w, v = leaves.values()
+    deep = b.contraction("m k, k n -> m n", x, b.pool.leaf("s", (4, 4)))
+    for number in range(10):  # 2 ** 10 products, expanded
+        deep = matmul(b, deep, b.add(b.pool.leaf(f"s{number}", (4, 4)), b.pool.leaf(f"t{number}", (4, 4))))
+    left = matmul(b, b.add(z, deep), b.sub(w, v))
+    right = b.combination((1, matmul(b, deep, w)), (-1, matmul(b, deep, v)), (1, matmul(b, z, w)))
+    assert not equal_in_ring(b.pool, left, right)
+    assert equal_in_ring(b.pool, left, b.sub(right, matmul(b, z, v)))
+
+
+def test_a_chain_of_products_is_no_recursion(b):
+    left = right = b.pool.leaf("x", (4, 4))
+    for number in range(1500):
+        weight = b.pool.leaf(f"w{number}", (4, 4))
+        left, right = matmul(b, left, weight), matmul(b, right, weight)
+    first, second = b.pool.leaf("a", (4, 4)), b.pool.leaf("b", (4, 4))
+    assert not equal_in_ring(b.pool, matmul(b, left, b.add(first, second)), matmul(b, left, first))
+
+
+def test_a_question_is_asked_once_until_an_equality_is_learnt(b, leaves, monkeypatch):
+    x, y, _, w, _ = leaves.values()
+    left, right = matmul(b, b.add(x, y), w), b.add(matmul(b, x, w), b.scale(matmul(b, y, w), 2))
+    asked = []
+    monkeypatch.setattr(ring, "_may_be_equal", lambda *views: bool(asked.append(views)))
+    assert not equal_in_ring(b.pool, left, right)
+    assert not equal_in_ring(b.pool, left, right)
+    assert len(asked) == 1
+    b.pool.replace(b.mul(x, y).term, b.mul(y, y))
+    assert not equal_in_ring(b.pool, left, right)
+    assert len(asked) == 2
+
+
+def test_what_differs_in_numbers_is_not_expanded(b, leaves, monkeypatch):
+    x, y, _, w, _ = leaves.values()
+    monkeypatch.setattr(ring, "_is_equal", lambda *_: pytest.fail("expanded"))
+    assert not equal_in_ring(b.pool, matmul(b, b.add(x, y), w), matmul(b, b.add(x, b.scale(y, 2)), w))
+    assert not equal_in_ring(b.pool, matmul(b, x, w), matmul(b, y, w))  # no sum within a product
+
+
+FACTORS = st.lists(st.sampled_from("xyz"), min_size=1, max_size=2)
+SUMS = st.lists(st.tuples(st.integers(-3, 3), FACTORS), min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(SUMS, min_size=2, max_size=3), st.booleans(), st.sampled_from([Fraction(1, 2), Fraction(2), Fraction(-3)])
+)
+def test_products_of_sums_are_their_expansion_and_have_its_number(sums, with_exponentials, other):
+    b = Builder(TermPool())
+    leaves = {name: b.pool.leaf(name, (3, 4)) for name in "xyz"}
+    values = {name: b.exp(leaf) for name, leaf in leaves.items()} if with_exponentials else leaves
+
+    def expanded(chosen):
+        summands = [(c, [values[name] for name in names]) for c, names in chosen]
+        return b.combination(*((c, b.mul(*factors)) for c, factors in summands))
+
+    product = b.mul(*(expanded(chosen) for chosen in sums))
+    terms = [
+        (math.prod(c for c, _ in choice), [values[name] for _, names in choice for name in names])
+        for choice in itertools.product(*sums)
+    ]
+    total = b.combination(*((c, b.mul(*factors)) for c, factors in terms))
+    assert fingerprint(product) is not None
+    assert fingerprint(product) == fingerprint(total)
+    assert equal_in_ring(b.pool, product, total)
+    assert product.is_zero or fingerprint(product) != fingerprint(b.scale(total, other))
+    assert product.is_zero or not equal_in_ring(b.pool, product, b.scale(total, other))
+
+
+def test_roots_and_quotients_have_numbers(b, leaves):
+    x, y, *_ = leaves.values()
+    total = b.sum(b.add(b.exp(x), b.exp(y)), [1], True)
+    assert fingerprint(b.mul(b.divide(b.exp(x), total), total)) == fingerprint(b.exp(x))
+    root = b.power(b.exp(x), Fraction(1, 2))
+    assert fingerprint(b.mul(root, root)) == fingerprint(b.exp(x)) != fingerprint(b.exp(y))

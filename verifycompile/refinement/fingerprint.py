@@ -1,0 +1,126 @@
+"""Numbers that tell values apart: what differs in one interpretation of the ring is not equal by its laws.
+
+Every term that is neither a sum nor a product is read as a number that depends on nothing but the term: as a tensor of
+equal elements. A sum over an index is then a multiplication by the size, so a value is one number modulo a prime, found
+in one walk over the terms. Two values with different numbers are not equal by any law of sums and products, nor by the
+laws of powers and exponentials, which hold in this interpretation too. Equal numbers prove nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from fractions import Fraction
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, has_infinity
+from verifycompile.ir.exponential import EXPONENTIAL, POWER
+from verifycompile.ir.term import UNIT, Term, View
+
+_PRIME = 2305843009213691579
+"""A safe prime: half of the numbers, the squares, have unique roots of every order that occurs."""
+_ORDER = (_PRIME - 1) // 2
+"""Of the group of squares."""
+_MULTIPLIER = 6364136223846793005
+
+_known: weakref.WeakKeyDictionary[Term, int | None] = weakref.WeakKeyDictionary()
+
+
+def fingerprint(view: View) -> int | None:
+    """The number of a value; None where other laws may apply to it, or it has no number."""
+    base = _of_term(view.term)
+    coefficient = _of_number(view.coefficient)
+    return None if base is None or coefficient is None else base * coefficient % _PRIME
+
+
+def _of_term(wanted: Term) -> int | None:
+    pending = [wanted]
+    while pending:
+        term = pending[-1]
+        missing = [v.term for v in term.operands if v.term not in _known] if _depends(term) else []
+        if missing and term not in _known:
+            pending.extend(missing)
+            continue
+        pending.pop()
+        if term not in _known:
+            _known[term] = _found(term)
+    return _known[wanted]
+
+
+def _depends(term: Term) -> bool:
+    return term.operation in (COMBINE, CONTRACT, POWER)
+
+
+def _found(term: Term) -> int | None:
+    operation = term.operation
+    if operation is UNIT:
+        return 1
+    if operation is COMBINE:
+        total = 0
+        for operand in term.operands:
+            number = fingerprint(operand)
+            if number is None:
+                return None
+            total += number
+        return total % _PRIME
+    if operation is CONTRACT:
+        return _of_product(term)
+    if operation is EXPONENTIAL:
+        (exponent,) = term.operands
+        return _power(_square(exponent.term.id), exponent.coefficient)
+    if operation is POWER:
+        base = fingerprint(term.operands[0])
+        (exponent,) = term.attributes
+        return None if base is None else _power(base, exponent)
+    return None if _has_laws(term) else _square(term.id)
+
+
+def _of_product(term: Term) -> int | None:
+    result = 1
+    for i in term.summed_indices:
+        size = term.index_sizes[i]
+        if not isinstance(size, int):
+            return None
+        result = result * size % _PRIME
+    for operand in term.operands:
+        number = fingerprint(operand)
+        if number is None:
+            return None
+        result = result * number % _PRIME
+    return result
+
+
+def _has_laws(term: Term) -> bool:
+    """Whether a lemma on products may know more of a term than that it is one."""
+    operation = term.operation
+    return (
+        operation.indicator
+        or operation.whole
+        or operation.places
+        or operation.copies
+        or operation.jointly_linear
+        or bool(operation.linear)
+        or operation is IOTA
+        or (not term.operands and has_infinity(View(Fraction(1), term, term.shape, ())))
+    )  # fmt: skip
+
+
+def _square(number: int) -> int:
+    """A square other than zero and one, one for each number."""
+    root = (number + 2) * _MULTIPLIER % _PRIME
+    return root * root % _PRIME
+
+
+def _power(base: int, exponent: object) -> int | None:
+    """``base ** exponent``; only squares have roots."""
+    if not isinstance(exponent, Fraction) or base == 0:
+        return None
+    if exponent.denominator == 1:
+        return pow(base, exponent.numerator % (_PRIME - 1), _PRIME)
+    if exponent.denominator % _ORDER == 0 or pow(base, _ORDER, _PRIME) != 1:
+        return None
+    return pow(base, exponent.numerator * pow(exponent.denominator, -1, _ORDER) % _ORDER, _PRIME)
+
+
+def _of_number(value: object) -> int | None:
+    if not isinstance(value, Fraction) or value.denominator % _PRIME == 0:
+        return None
+    return value.numerator * pow(value.denominator, -1, _PRIME) % _PRIME

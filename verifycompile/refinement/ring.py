@@ -1,0 +1,198 @@
+"""Equality in the ring of sums and products: products distributed over sums, sums over indices taken of each product.
+
+Normal form keeps products of sums as the program wrote them, since to expand them all would cost too much. Here two
+values that ought to be equal are expanded, down to what is neither a sum nor a product, and compared product by
+product. Every product is brought to normal form. Terms that stand below both values are first taken as they are.
+
+This is the only prover of this theory. A term is expanded once for all questions, a question is asked once, and what
+an expansion may hold is bounded by counts alone, so the answer is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, contract, has_infinity
+from verifycompile.ir.build import ShapeError
+from verifycompile.ir.relabel import UnalignedError, compose
+from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, add, multiply
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
+from verifycompile.refinement.fingerprint import fingerprint
+
+_MAX_PRODUCTS = 256
+_MAX_FACTORS = 32
+_MAX_TERMS = 512
+_SHARED_DEPTH = 4
+
+Polynomial = dict[tuple[Term, tuple[Axis, ...]], Scalar]
+"""Products in normal form with their coefficients."""
+
+
+class _TooLargeError(Exception):
+    """More products than anyone wants to wait for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Product:
+    """``coefficient`` times the product of ``factors``, summed over the dimensions that ``shape`` has at its end."""
+
+    coefficient: Scalar
+    factors: tuple[View, ...]
+    shape: tuple[Size, ...]
+
+
+_Expansions = dict[Term, tuple[_Product, ...]]
+
+
+def equal_in_ring(pool: TermPool, left: View, right: View) -> bool:
+    """Whether two views are equal by the laws of the ring; False where that is not found."""
+    if left.shape != right.shape:
+        return False
+    key = ("equal in ring", left, right)
+    known = pool.answers.get(key)
+    if known is None:
+        known = pool.answers[key] = left == right or (_may_be_equal(left, right) and _is_equal(pool, left, right))
+    return bool(known)
+
+
+def _may_be_equal(left: View, right: View) -> bool:
+    """Whether expanding changes anything at all, and no evaluation tells the two values apart."""
+    if not (_EXPANDS(left.term) or _EXPANDS(right.term)):
+        return False
+    first, second = fingerprint(left), fingerprint(right)
+    return first is None or second is None or first == second
+
+
+def _is_equal(pool: TermPool, left: View, right: View) -> bool:
+    shared = _below(left) & _below(right) - {left.term, right.term}
+    for opaque in (shared, frozenset[Term]()) if shared else (shared,):
+        try:
+            first = _polynomial(pool, left, opaque)
+            if first is not None and first == _polynomial(pool, right, opaque):
+                return True
+        except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError):
+            continue
+    return False
+
+
+def _is_linear(term: Term) -> bool:
+    return term.operation in (CONTRACT, COMBINE)
+
+
+def _expands(term: Term) -> bool:
+    """Whether a product of sums or a sum within a product is among the sums and products of a term."""
+    if term.operation is CONTRACT:
+        return any(_is_linear(operand.term) for operand in term.operands)
+    return any(_EXPANDS(operand.term) for operand in term.operands if _is_linear(operand.term))
+
+
+_EXPANDS = TermProperty(_is_linear, lambda term: _is_linear(term) and _expands(term))
+
+
+def _below(view: View) -> frozenset[Term]:
+    """What stands below a value, through some levels of sums and products."""
+    found: set[Term] = set()
+    frontier = {view.term}
+    for _ in range(_SHARED_DEPTH):
+        frontier = {operand.term for term in frontier if _is_linear(term) for operand in term.operands} - found
+        found |= frontier
+    return frozenset(found)
+
+
+def _polynomial(pool: TermPool, view: View, opaque: frozenset[Term]) -> Polynomial | None:
+    """The value as a polynomial; None where it is infinite somewhere by construction."""
+    key = ("polynomial", view)
+    known: Polynomial | None = None if opaque else pool.answers.get(key)
+    if known is not None:
+        return known
+    expansions = _expansions(pool, view.term, opaque)
+    result: Polynomial = {}
+    for product in _at(view, expansions, view.shape):
+        if any(has_infinity(factor) for factor in product.factors):
+            return None
+        labels = tuple(range(len(product.shape)))
+        free, bound = labels[: view.rank], frozenset(labels[view.rank :])
+        factors = product.factors or (pool.constant(ONE, product.shape),)
+        value = contract(pool, factors, tuple(labels for _ in factors), free, bound).scaled(product.coefficient)
+        monomial = value.term, value.axes
+        result[monomial] = add(result[monomial], value.coefficient) if monomial in result else value.coefficient
+    result = {monomial: coefficient for monomial, coefficient in result.items() if coefficient != 0}
+    if not opaque:
+        pool.answers[key] = result
+    return result
+
+
+def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expansions:
+    """The products of a term and of all sums and products within it, operands first, each term once."""
+    kept: _Expansions = {} if opaque else pool.answers.setdefault("expansions", {})
+    pending, visited = [wanted], 0
+    while pending:
+        term = pending[-1]
+        missing = [v.term for v in term.operands if v.term not in kept and _is_linear(v.term) and v.term not in opaque]
+        if term in kept or not _is_linear(term):
+            pending.pop()
+        elif missing:
+            pending.extend(missing)
+        else:
+            visited += 1
+            if visited > _MAX_TERMS:
+                raise _TooLargeError
+            kept[pending.pop()] = _expanded(term, kept)
+    return kept
+
+
+def _expanded(term: Term, known: Mapping[Term, tuple[_Product, ...]]) -> tuple[_Product, ...]:
+    """The products of a term over its free dimensions, and bound ones behind them."""
+    shape = term.index_sizes
+    if term.operation is COMBINE:
+        return _limited([product for operand in term.operands for product in _at(operand, known, shape)])
+    result: tuple[_Product, ...] = (_Product(ONE, (), shape),)
+    for operand in term.operands:
+        result = _limited(_pairs(result, _at(operand, known, shape), len(shape)))
+    return result
+
+
+def _at(view: View, known: Mapping[Term, tuple[_Product, ...]], shape: tuple[Size, ...]) -> list[_Product]:
+    """The products of a view over dimensions of ``shape``."""
+    if view.term not in known:
+        return [_Product(view.coefficient, (dataclasses.replace(view.unscaled(), shape=shape),), shape)]
+    rank, free = len(shape), view.term.free
+    result: list[_Product] = []
+    for product in known[view.term]:
+        bound = product.shape[free:]
+        wide = (*shape, *bound)
+        axes: list[Axis] = [*view.axes, *(((rank + k, 1, size),) for k, size in enumerate(bound))]
+        factors = tuple(compose(factor, axes, wide) for factor in product.factors)
+        result.append(_Product(multiply(view.coefficient, product.coefficient), factors, wide))
+    return result
+
+
+def _limited(products: Iterator[_Product] | list[_Product]) -> tuple[_Product, ...]:
+    found = tuple(itertools.islice(products, _MAX_PRODUCTS + 1))
+    if len(found) > _MAX_PRODUCTS or any(len(product.factors) > _MAX_FACTORS for product in found):
+        raise _TooLargeError
+    return found
+
+
+def _pairs(left: tuple[_Product, ...], right: list[_Product], shared: int) -> Iterator[_Product]:
+    """All products of two sums over ``shared`` dimensions; bound ones stay apart."""
+    for first, second in itertools.product(left, right):
+        more = len(first.shape) - shared
+        shape = (*first.shape, *second.shape[shared:])
+        factors = (
+            *(dataclasses.replace(factor, shape=shape) for factor in first.factors),
+            *(_moved(factor, shared, more, shape) for factor in second.factors),
+        )
+        yield _Product(multiply(first.coefficient, second.coefficient), factors, shape)
+
+
+def _moved(view: View, shared: int, by: int, shape: tuple[Size, ...]) -> View:
+    """The view with its dimensions from ``shared`` on moved behind those of another product."""
+    axes = tuple(
+        tuple(d if d[0] == CONSTANT or d[0] < shared else (d[0] + by, d[1], d[2]) for d in axis) for axis in view.axes
+    )
+    return View(view.coefficient, view.term, shape, axes)
