@@ -41,6 +41,7 @@ class Question:
 
 _answers: dict[str, bool] = {}
 _durations: list[float] = []
+_proved = [0]
 _listeners: list[dict[str, None]] = []
 _listed: list[Collection[str]] = []
 _unanswered: list[str] = []
@@ -60,6 +61,7 @@ def proved(question: Question) -> bool:
     if known is None:
         known = _ask(question)
     if known:
+        _proved[0] += 1
         for listener in _listeners:
             listener[text] = None
     _durations.append(time.perf_counter() - started)
@@ -144,6 +146,11 @@ def answering(listed: Collection[str]) -> Generator[None]:
         yield
     finally:
         _listed.pop()
+
+
+def number_proved() -> int:
+    """How often a question was answered with yes."""
+    return _proved[0]
 
 
 def take_durations() -> list[float]:

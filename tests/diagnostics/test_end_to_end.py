@@ -96,7 +96,7 @@ def test_verify_reports_and_raises_nothing(model: ModuleType) -> None:
         verified: every output of the spec is a clean expression of the parallel program's outputs
          = compared: spec recovered from the model as it stands; N ranks assumed to run what this process captured
          = relations: N, over the real numbers (rounding is outside of the proof)
-         = nodes: spec N, implementation N; proved by memo N, normal form N, e-graph N, solver N
+         = nodes: spec N, implementation N; proved by memo N, normal form N, ring N, e-graph N, solver N
          = seconds: capture N (spec) + N (implementation), verification N, ratio N
          = second look: both programs agree on one input, on all N ranks, in N of N outputs
          = assumption: the model object is the one that rank N built, and stands for all N ranks

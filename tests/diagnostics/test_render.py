@@ -158,7 +158,7 @@ def test_verified() -> None:
         verified: every output of the spec is a clean expression of the parallel program's outputs
          = compared: spec recovered from the model as it stands; 1 rank assumed to run what this process captured
          = relations: 2, over the real numbers (rounding is outside of the proof)
-         = nodes: spec 447, implementation 757; proved by memo 300, normal form 147, e-graph 0, solver 0
+         = nodes: spec 447, implementation 757; proved by memo 300, normal form 147, ring 0, e-graph 0, solver 0
          = seconds: capture 1.20 (spec) + 2.80 (implementation), verification 0.50, ratio 0.12
          = assumption: input `x` is Replicate (default)"""
     )
@@ -337,7 +337,7 @@ def test_json_of_a_verified_report() -> None:
         "implementation_capture_seconds": 2.8,
         "verification_seconds": 0.5,
         "peak_memory": 1073741824,
-        "counts": {"memo": 300, "normal_form": 147, "egraph": 0, "solver": 0, "unrelated": 0},
+        "counts": {"memo": 300, "normal_form": 147, "ring": 0, "egraph": 0, "solver": 0, "unrelated": 0},
         "stages": {"memo": {"seconds": 0.25, "count": 600, "median": 0.25, "percentile_95": 0.5}},
         "attempts": [],
         "capture_seconds": 4.0,

@@ -41,7 +41,16 @@ def whole(x, y, a, b):
 def test_distributed_forward_and_backward():
     result = checked(whole, lambda x, y, a, b: torch.relu(x @ b + 2 * ((y @ a) @ b)).sum())
     assert result.mismatch is None
-    assert result.counts.egraph >= 2
+    assert result.counts.ring >= 2
+    assert result.counts.egraph == result.counts.solver == result.counts.memo == 0
+    assert result.counts.unrelated > 0  # what the spec multiplies and the implementation does not
+    assert result.stages["ring"].count >= result.counts.ring
+
+
+def test_equal_programs_are_proved_by_normal_form_alone():
+    counts = checked(whole, whole).counts
+    assert counts.normal_form > 0
+    assert counts.ring == counts.egraph == counts.solver == counts.memo == counts.unrelated == 0
 
 
 @pytest.mark.parametrize(

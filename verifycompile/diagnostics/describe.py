@@ -135,7 +135,8 @@ def statistics_lines(report: Report) -> list[str]:
     """The question, relations, nodes and seconds, a line each."""
     stats, counts = report.stats, report.stats.counts
     ratio = "" if stats.ratio is None else f", ratio {stats.ratio:.2f}"
-    means = f"memo {counts.memo}, normal form {counts.normal_form}, e-graph {counts.egraph}, solver {counts.solver}"
+    means = f"memo {counts.memo}, normal form {counts.normal_form}, ring {counts.ring}"
+    means = f"{means}, e-graph {counts.egraph}, solver {counts.solver}"
     capture = f"{stats.spec_capture_seconds:.2f} (spec) + {stats.implementation_capture_seconds:.2f} (implementation)"
     return [
         f"compared: {report.question.describe()}",

@@ -38,6 +38,7 @@ from verifycompile.lowering.recorded import (
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
+from verifycompile.rewrites import solver
 from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
 from verifycompile.rewrites.creation import stored
 from verifycompile.rewrites.custom_operators import Recognised, recognise
@@ -90,6 +91,8 @@ class Lowering:
         self._undefined: set[torch.fx.Node] = set()
         """Nodes whose values may be no numbers: zero times such a value is not zero, so what takes it is unknown."""
         self.lemmas: dict[torch.fx.Node, tuple[tuple[str, str], ...]] = {}
+        self.solved: set[torch.fx.Node] = set()
+        """Nodes in whose normal form the solver proved something."""
         self.casts: dict[str, torch.fx.Node] = {}
         self.seconds: list[float] = []
         self.sizes = Sizes(program, side)
@@ -134,9 +137,11 @@ class Lowering:
 
     def _lower_node(self, node: torch.fx.Node) -> None:
         bounds.note_place(node)
-        started, before = time.perf_counter(), len(self.pool.lemma_trace)
+        started, before, proved = time.perf_counter(), len(self.pool.lemma_trace), solver.number_proved()
         self.values[node] = self._checked_value(node)
         self.seconds.append(time.perf_counter() - started)
+        if solver.number_proved() > proved:
+            self.solved.add(node)
         if len(self.pool.lemma_trace) > before:
             self.lemmas[node] = tuple(self.pool.lemma_trace[before:])
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import torch.fx
@@ -25,7 +25,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import computes_in_double
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
-from verifycompile.refinement import egraph
+from verifycompile.refinement import egraph, ring
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.dtensor_results import misread_output
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
@@ -38,7 +38,7 @@ from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, describe, holds, infer, same_value, with_open_axes
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
-from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.refinement.result import Means, Mismatch, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
@@ -92,6 +92,7 @@ def _collection_paused() -> Generator[None]:
 
 def _check(spec: Program, implementation: Program) -> RefinementResult:
     started = time.perf_counter()
+    ring.take_durations()
     egraph.take_durations()
     egraph.take_exhausted()
     solver.take_durations()
@@ -120,13 +121,20 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         exhausted=_exhausted() if mismatch is not None else (),
         mismatch=mismatch,
         assumptions=tuple(checker.assumptions()),
-        counts=count_nodes(checker.spec, checker.implementation, len(proved)),
+        counts=count_nodes(checker.spec, checker.implementation, _nodes_by_means(proved)),
         spec_nodes=len(spec.graph.graph.nodes),
         impl_nodes=len(implementation.graph.graph.nodes),
         seconds=time.perf_counter() - started,
         stages=stopwatch.costs(),
         steps=(*proved, *collect_steps(checker.spec, checker.implementation)) if mismatch is None else (),
     )
+
+
+def _nodes_by_means(proved: Sequence[ProvedEquality]) -> Mapping[Means, Collection[str]]:
+    means: dict[Means, set[str]] = {}
+    for equality in proved:
+        means.setdefault(equality.proof.means, set()).add(equality.spec_node)
+    return means
 
 
 def _check_by_parts(spec: Program, implementation: Program, started: float) -> RefinementResult | None:
@@ -152,7 +160,7 @@ def _result_of_parts(checker: Checker, started: float) -> RefinementResult | Non
     memo, lowerings = checker.parts.memo, (checker.spec, checker.implementation)
     memo.restore()
     checker.note_seconds(memo.stopwatch)
-    counts = count_nodes(*lowerings, 0)
+    counts = count_nodes(*lowerings)
     return RefinementResult(
         relations={name: checker.relations[name] for name in checker.output_names()},
         placements=checker.placements,
@@ -206,6 +214,7 @@ class Checker:
     def note_seconds(self, stopwatch: Stopwatch) -> None:
         """What the nodes lowered by this attempt cost, and the questions that were asked for them."""
         stopwatch.seconds["normal_form"] += [*self.spec.seconds, *self.implementation.seconds]
+        stopwatch.seconds["ring"] += ring.take_durations()
         stopwatch.seconds["egraph"] += egraph.take_durations()
         stopwatch.seconds["solver"] += solver.take_durations()
 

@@ -18,6 +18,7 @@ from typing import Any
 from verifycompile import bounds
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.term import CONSTANT, UNIT, Term, View
+from verifycompile.refinement.result import Means
 from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma, Pattern
 
 _MAX_ROUNDS = 8
@@ -41,10 +42,11 @@ _SIGNATURE = """
 
 @dataclasses.dataclass(frozen=True)
 class EqualityProof:
-    """Lemmas that fired, with the number of their matches, and the rounds of saturation that were needed."""
+    """What proved it: lemmas that fired, with the number of their matches, and the rounds that were needed."""
 
     lemmas: tuple[tuple[str, int], ...]
     rounds: int
+    means: Means = "egraph"
 
 
 _CONSTRUCTORS = frozenset({"One", "Leaf", "Add", "Mul", "Sum", "Scale"})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Collection, Mapping
 
 import torch.fx
 
 from verifycompile.ir.term import Term, View
 from verifycompile.lowering.lower import Lowering
-from verifycompile.refinement.result import NodeCounts
+from verifycompile.refinement.result import Means, NodeCounts
 from verifycompile.rewrites.values import Pieces
 
 
@@ -59,15 +61,25 @@ def collect_steps(spec: Lowering, implementation: Lowering) -> tuple[ProofStep, 
     return tuple(steps)
 
 
-def count_nodes(spec: Lowering, implementation: Lowering, equalities: int) -> NodeCounts:
-    """How many spec nodes found their term among the implementation's. ``equalities``: those of the e-graph."""
+def count_nodes(
+    spec: Lowering, implementation: Lowering, proved: Mapping[Means, Collection[str]] | None = None
+) -> NodeCounts:
+    """Which means gave the spec nodes their terms among the implementation's.
+
+    ``proved``: names of the spec nodes whose equality with an implementation node was proved, by the means.
+    """
     terms = {v.term for v in implementation.values.values() if isinstance(v, View)}
     terms |= {v.view.term for v in implementation.values.values() if isinstance(v, Pieces)}
-    values = [v for v in spec.values.values() if isinstance(v, View)]
-    found = sum(v.term in terms for v in values)
-    solved = sum(any(u[0] == "merge-shifted-one-hot" for u in uses) for uses in implementation.lemmas.values())
-    solved = min(found, solved)
-    searched = min(found - solved, equalities)
-    return NodeCounts(
-        normal_form=found - solved - searched, egraph=searched, solver=solved, unrelated=len(values) - found
-    )
+    solved = {implementation.values[n].term for n in implementation.solved if implementation.view(n) is not None}
+    counts: collections.Counter[str] = collections.Counter()
+    for node, value in spec.values.items():
+        if not isinstance(value, View):
+            continue
+        means = next((means for means, names in (proved or {}).items() if node.name in names), None)
+        if value.term not in terms:
+            counts["unrelated"] += 1
+        elif means is not None:
+            counts[means] += 1
+        else:
+            counts["solver" if node in spec.solved or value.term in solved else "normal_form"] += 1
+    return NodeCounts(**counts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterator, Mapping
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, contract, has_infinity
@@ -45,6 +46,8 @@ class _Product:
     shape: tuple[Size, ...]
 
 
+_durations: list[float] = []
+
 _Expansions = dict[Term, tuple[_Product, ...]]
 
 
@@ -55,8 +58,17 @@ def equal_in_ring(pool: TermPool, left: View, right: View) -> bool:
     key = ("equal in ring", left, right)
     known = pool.answers.get(key)
     if known is None:
+        started = time.perf_counter()
         known = pool.answers[key] = left == right or (_may_be_equal(left, right) and _is_equal(pool, left, right))
+        _durations.append(time.perf_counter() - started)
     return bool(known)
+
+
+def take_durations() -> list[float]:
+    """Seconds of every question since the last call."""
+    taken = list(_durations)
+    _durations.clear()
+    return taken
 
 
 def _may_be_equal(left: View, right: View) -> bool:

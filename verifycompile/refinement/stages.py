@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class StageCost:
-    """``seconds`` in all, over ``count`` nodes of both programs (questions for the e-graph and the solver).
+    """``seconds`` in all, over ``count`` nodes of both programs or questions for ring, e-graph and solver.
 
     ``median`` and ``percentile_95``: milliseconds of one of them.
     """
@@ -30,7 +30,7 @@ class StageCost:
         )
 
 
-STAGES = ("reading", "memo", "normal_form", "egraph", "solver")
+STAGES = ("reading", "memo", "normal_form", "ring", "egraph", "solver")
 
 
 @dataclasses.dataclass
