@@ -10,7 +10,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.backends.autoload import FLAG_VARIABLE
-from verifycompile.backends.frames import FRAMES, outcome_of
+from verifycompile.backends.frames import FRAMES, failure_of, outcome_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
@@ -80,7 +80,7 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
         checked = check_graph(gm, example_inputs, options)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        FRAMES.add(outcome_of(frame, started, None, reason, ""), says=False)
+        FRAMES.add(failure_of(frame, started, reason), says=False)
         raise
     outcome = outcome_of(frame, started, checked.report, checked.unasked, checked.kept)
     FRAMES.add(outcome, first_rank=checked.first_rank, says=checked.report is None or bool(checked.report))

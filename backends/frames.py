@@ -18,14 +18,17 @@ from verifycompile.diagnostics.source_text import display_path
 from verifycompile.torch_interface.dynamo import Frame
 
 NOT_CHECKED = "not checked"
+"""A frame of which nothing could be asked."""
+FAILED = "failed"
+"""A frame of which the question is incomplete, or whose check ended in an error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What became of one compilation.
 
-    ``verdict``: one of a report's, or ``NOT_CHECKED``. ``reason``: why it was not checked; of what was checked, against
-    which spec and for which ranks. ``report``: its file in the report folder, "" without one.
+    ``verdict``: one of a report's, ``NOT_CHECKED`` or ``FAILED``. ``reason``: why it was not checked; of what was
+    checked, against which spec and for which ranks. ``report``: its file in the report folder, "" without one.
     """
 
     function: str
@@ -43,8 +46,8 @@ class Outcome:
         return f"{self.function} ({display_path(self.file)}:{self.line})"
 
     def __str__(self) -> str:
-        if self.verdict == NOT_CHECKED:
-            return f"{self.frame} not checked: {self.reason}"
+        if self.verdict in (NOT_CHECKED, FAILED):
+            return f"{self.frame} {self.verdict}: {self.reason}"
         listed = plural(self.assumptions, "assumption") if self.assumptions else "no assumptions"
         return f"{self.frame} {self.verdict} in {self.seconds:.2f} s: {self.reason}; {listed}"
 
@@ -81,8 +84,13 @@ FRAMES = Frames()
 """Those of this process; filled by the backend behind the flag alone."""
 
 
+def failure_of(frame: Frame, started: float, reason: str) -> Outcome:
+    """A check that ended in an error. ``started``: the reading of ``time.perf_counter`` when it began."""
+    return dataclasses.replace(outcome_of(frame, started, None, reason, ""), verdict=FAILED)
+
+
 def outcome_of(frame: Frame, started: float, report: Report | None, unasked: str, kept: str) -> Outcome:
-    """``started``: the reading of ``time.perf_counter`` when the check began. ``kept``: the report's file, or ""."""
+    """``report``: None where nothing was asked, for the reason ``unasked``. ``kept``: the report's file, or ""."""
     verdict = NOT_CHECKED if report is None else report.verdict.value
     reason = unasked if report is None else report.question.describe()
     line = frame.resumed_line if frame.is_resumption else frame.code.co_firstlineno

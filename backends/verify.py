@@ -10,6 +10,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.agreement.together import captured_in_job, ranks_together, verify_together
+from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.capture import (
@@ -114,6 +115,9 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         compilation_left_as_it_is(),
     ):
         both = capture_both(lambda whole: capture_implementation(gm, example_inputs, options, whole), options)
+    if lists_operators():
+        keep_operators(both.spec, both.implementation)
+        return _unasked("its operators are listed instead")
     report = verify_together(both.spec, both.implementation, options, channel)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)

@@ -1,30 +1,114 @@
-"""The command ``verifycompile``."""
+"""The command ``verifycompile``, also ``python -m verifycompile``."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
 
-from verifycompile.diagnostics.codes import explain
+FORMATS = ("full", "concise", "json", "github", "sarif")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 0 done, 1 a certificate that does not hold, 2 misuse."""
-    parser = argparse.ArgumentParser(prog="verifycompile", description="Proofs for parallelized PyTorch programs.")
+    """Run the command; returns the exit status: 0 all is well, 1 a finding, 2 misuse or a failure."""
+    options = _parser().parse_args(arguments)
+    match options.command:
+        case "run":
+            return _run(options)
+        case "coverage":
+            return _coverage(options)
+        case "check-certificate":
+            return _check_certificate(options.file, options.solver)
+        case "lemmas":
+            return _show(options.command, _lemmas, options.code)
+        case _:
+            return _show(options.command, _explain, options.code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="verifycompile",
+        description="Proofs for parallelized PyTorch programs.",
+        epilog="Exit status: 0 all verified, 1 findings or unproved, 2 misuse or a failure.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"verifycompile {importlib.metadata.version('verifycompile')}"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    explain_parser = commands.add_parser("explain", help="explain a diagnostic code")
-    explain_parser.add_argument("code", help="a code such as VC101")
-    lemmas_parser = commands.add_parser("lemmas", help="list the lemmas, or show one")
-    lemmas_parser.add_argument("code", nargs="?", help="a code such as VL08; all where it is left out")
-    check_parser = commands.add_parser("check-certificate", help="check a stored proof, without a search engine")
-    check_parser.add_argument("file", help="JSON written by `report.certificate.to_json()`")
-    check_parser.add_argument("--solver", action="store_true", help="ask z3 again for the facts that it lists")
-    options = parser.parse_args(arguments)
-    if options.command == "check-certificate":
-        return _check_certificate(options.file, options.solver)
-    return _show(options.command, explain if options.command == "explain" else _lemmas, options.code)
+
+    run = commands.add_parser("run", help="run a script and check every graph that it compiles")
+    run.add_argument("--format", choices=FORMATS, default="full", help="how findings are printed (default: full)")
+    run.add_argument("--report", metavar="DIR", help="keep a report a graph, JSON and HTML, in this folder")
+    run.add_argument("--keep-going", action="store_true", help="warn of a refusal and run on, to find all of them")
+    _add_target(run)
+
+    covered = commands.add_parser("coverage", help="run a script and list operators without a declaration, unproved")
+    _add_target(covered)
+
+    explained = commands.add_parser("explain", help="explain a diagnostic code")
+    explained.add_argument("code", help="a code such as VC101")
+
+    lemmas = commands.add_parser("lemmas", help="list the lemmas, or show one")
+    lemmas.add_argument("code", nargs="?", help="a code such as VL08; all where it is left out")
+
+    checked = commands.add_parser("check-certificate", help="check a stored proof, without a search engine")
+    checked.add_argument("file", help="JSON written by `report.certificate.to_json()`")
+    checked.add_argument("--solver", action="store_true", help="ask z3 again for the facts that it lists")
+    return parser
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] script.py [arguments]\n       %(prog)s [options] -m module [arguments]"
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, for example torch.distributed.run")
+    parser.add_argument("target", nargs=argparse.REMAINDER, help="a script, and what it is to be called with")
+
+
+def _target(options: argparse.Namespace) -> list[str] | None:
+    """What follows ``python`` on a command line; None, and a sentence on standard error, where there is nothing."""
+    if options.module is not None:
+        return ["-m", options.module, *options.target]
+    if not options.target:
+        _misuse(options.command, "name a script to run, or a module after -m.")
+        return None
+    if not pathlib.Path(options.target[0]).is_file():
+        _misuse(options.command, f"there is no script `{options.target[0]}`.")
+        return None
+    return options.target
+
+
+def _run(options: argparse.Namespace) -> int:
+    from verifycompile.command.run import FAILED, run
+
+    if (target := _target(options)) is None:
+        return FAILED
+    try:
+        status, printed, said = run(target, options.format, options.report, goes_on=options.keep_going)
+    except OSError as error:
+        _misuse("run", str(error))
+        return FAILED
+    if printed:
+        print(printed)
+    if said:
+        _misuse("run", said)
+    return status
+
+
+def _coverage(options: argparse.Namespace) -> int:
+    from verifycompile.command.coverage import coverage
+
+    if (target := _target(options)) is None:
+        return 2
+    found = coverage(target)
+    print(found)
+    if found.status != 0:
+        _misuse("coverage", f"the script ended with status {found.status}; later graphs are not listed.")
+        return 2
+    if not found.graphs:
+        _misuse("coverage", "the script compiled no parallel graph.")
+        return 2
+    return 1 if found.missing else 0
 
 
 def _check_certificate(file: str, ask_solver: bool) -> int:
@@ -33,11 +117,17 @@ def _check_certificate(file: str, ask_solver: bool) -> int:
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        print(f"verifycompile check-certificate: {error}", file=sys.stderr)
+        _misuse("check-certificate", str(error))
         return 2
     found = check_certificate(text, solver=ask_solver)
     print(f"{file}: {found}")
     return 0 if found else 1
+
+
+def _explain(code: str) -> str:
+    from verifycompile.diagnostics.codes import explain
+
+    return explain(code)
 
 
 def _lemmas(code: str | None) -> str:
@@ -50,11 +140,11 @@ def _show(command: str, find: Callable[[str], str], code: str) -> int:
     try:
         text = find(code)
     except ValueError as error:
-        print(f"verifycompile {command}: {error}", file=sys.stderr)
+        _misuse(command, str(error))
         return 2
     print(text, end="")
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _misuse(command: str, sentence: str) -> None:
+    print(f"verifycompile {command}: {sentence}", file=sys.stderr)

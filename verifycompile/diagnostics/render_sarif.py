@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from verifycompile.diagnostics.codes import CODES
@@ -21,9 +21,14 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def render_report(report: Report) -> str:
     """One SARIF log with one run; no results for a verified report."""
-    codes = sorted({finding.code for finding in report.findings})
+    return render_findings(report.findings)
+
+
+def render_findings(findings: Sequence[Finding]) -> str:
+    """One SARIF log with one run of these findings, of one report or of several."""
+    codes = sorted({finding.code for finding in findings})
     driver = {"name": "verifycompile", "rules": [_rule(code) for code in codes]}
-    run = {"tool": {"driver": driver}, "results": [_result(finding) for finding in report.findings]}
+    run = {"tool": {"driver": driver}, "results": [_result(finding) for finding in findings]}
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 

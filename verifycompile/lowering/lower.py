@@ -435,6 +435,13 @@ class Lowering:
         return stored(self.builder, value.dtype, tuple(value.shape), content)
 
 
+def is_declared(node: torch.fx.Node, program: Program) -> bool:
+    """Whether a call is one that can be lowered, as far as its operator alone says."""
+    if is_size(node) or node.name in program.groups or node.target is python_operator.getitem:
+        return True
+    return declaration_of(node.target) is not None or recognise(node.target) is not None
+
+
 def _takes_real_number(node: torch.fx.Node, number: torch.fx.Node) -> bool:
     """Whether the number stands for a tensor without dimensions: as an operand, not as ``alpha``."""
     elsewhere = (*node.args[2:], *node.kwargs.values())

@@ -1,0 +1,78 @@
+"""A script or module as a job under the environment flag, and the records that it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.read_json import findings_of
+
+FLAG_VARIABLE = "VERIFYCOMPILE"
+FOLDER_VARIABLE = "VERIFYCOMPILE_REPORT"
+_OVERRIDE_VARIABLE = "TORCH_COMPILE_OVERRIDE_BACKENDS"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedFrame:
+    """One compilation of the job. ``record``: what the backend wrote of it; ``findings``: of its report."""
+
+    record: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """``verified``, ``refuted``, ``unproved``, ``not checked`` or ``failed``."""
+        return str(self.record["verdict"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """``status``: what the script ended with. ``frames``: of every process, in order of process and compilation."""
+
+    status: int
+    frames: tuple[CheckedFrame, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Those of all frames; ranks that find the same are one."""
+        found: dict[tuple[object, ...], Finding] = {}
+        for frame in self.frames:
+            for finding in frame.findings:
+                key = (finding.code, finding.message, finding.impl_location, finding.spec_location, finding.output)
+                found.setdefault(key, finding)
+        return tuple(found.values())
+
+
+def run_job(target: Sequence[str], folder: pathlib.Path, *, goes_on: bool, quiet: bool, **environment: str) -> Job:
+    """Run ``python TARGET...`` under the flag and read what it leaves in ``folder``, which must be empty.
+
+    ``goes_on``: a refusal is a warning, so that all of them are found. ``quiet``: what the script prints goes to
+    standard error. Raises ``OSError`` where Python cannot be started.
+    """
+    flag = "warn" if goes_on else "1"
+    inherited = {name: value for name, value in os.environ.items() if name != _OVERRIDE_VARIABLE}
+    done = subprocess.run(  # noqa: S603 - the user's own script, run by the user's own interpreter
+        [sys.executable, *target],
+        env={**inherited, FLAG_VARIABLE: flag, FOLDER_VARIABLE: str(folder), **environment},
+        stdout=sys.stderr if quiet else None,
+        check=False,
+    )
+    return Job(done.returncode, tuple(_frames(folder)))
+
+
+def _frames(folder: pathlib.Path) -> list[CheckedFrame]:
+    frames: list[CheckedFrame] = []
+    for file in sorted(folder.glob("frames-*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            report = record["report"]
+            findings = findings_of((folder / report).read_text(encoding="utf-8")) if report else ()
+            frames.append(CheckedFrame(record, findings))
+    return frames

@@ -1,0 +1,45 @@
+"""``verifycompile run``: a script under the flag, and one exit status for all that it compiled."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+
+from verifycompile.command.formats import DOCUMENTS, FORMATS
+from verifycompile.command.job import Job, run_job
+
+VERIFIED, REFUSED, FAILED = 0, 1, 2
+"""Exit statuses: all verified; a finding; misuse, a failure of the script or of the check, or nothing to check."""
+
+
+def run(target: Sequence[str], form: str, reports: str | None, *, goes_on: bool) -> tuple[int, str, str]:
+    """The exit status, what to print, and what to say on standard error.
+
+    ``reports``: a folder that gets the reports as well. Raises ``OSError`` where it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix="verifycompile-") as name:
+        folder = pathlib.Path(name)
+        job = run_job(target, folder, goes_on=goes_on, quiet=form in DOCUMENTS)
+        if reports is not None:
+            shutil.copytree(folder, reports, dirs_exist_ok=True)
+    status, said = judged(job)
+    # With `full` a job that stops at its first finding has printed it already.
+    printed = "" if form == "full" and not goes_on else FORMATS[form](job)
+    return status, printed, said
+
+
+def judged(job: Job) -> tuple[int, str]:
+    """The exit status, and a sentence that says why it is not what one would expect of the findings."""
+    verdicts = {frame.verdict for frame in job.frames}
+    if not verdicts.isdisjoint(("refuted", "unproved")):
+        return REFUSED, ""
+    if "failed" in verdicts:
+        return FAILED, "a graph could not be checked; the script's own messages say why."
+    if job.status != 0:
+        return FAILED, f"the script ended with status {job.status}; what it compiled until then was verified."
+    if "verified" not in verdicts:
+        reason = "the script compiled nothing" if not verdicts else "no graph that the script compiled is parallel"
+        return FAILED, f"nothing was checked: {reason}."
+    return VERIFIED, ""
