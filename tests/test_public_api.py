@@ -12,12 +12,14 @@ import verifycompile
 
 def test_names() -> None:
     assert verifycompile.__all__ == [
+        "CompareReport",
         "CrossCheckReport",
         "RefinementError",
         "Report",
         "UsageError",
         "Verdict",
         "check_certificate",
+        "compare",
         "cross_check",
         "explain",
         "verify",

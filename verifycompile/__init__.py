@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verifycompile.certificate import check_certificate
+    from verifycompile.comparison import CompareReport, compare
     from verifycompile.diagnostics.codes import explain
     from verifycompile.diagnostics.report import Report
     from verifycompile.diagnostics.verdict import Verdict
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
     from verifycompile.torch_interface.errors import RefinementError
 
 __all__ = [
-    "CrossCheckReport", "RefinementError", "Report", "UsageError", "Verdict", "check_certificate", "cross_check",
-    "explain", "verify", "verify_graphs",
+    "CompareReport", "CrossCheckReport", "RefinementError", "Report", "UsageError", "Verdict", "check_certificate",
+    "compare", "cross_check", "explain", "verify", "verify_graphs",
 ]  # fmt: skip
 
 _MODULES = {
+    "CompareReport": "verifycompile.comparison",
     "CrossCheckReport": "verifycompile.symbolic.report",
     "RefinementError": "verifycompile.torch_interface.errors",
     "Report": "verifycompile.diagnostics.report",
     "UsageError": "verifycompile.errors",
     "Verdict": "verifycompile.diagnostics.verdict",
     "check_certificate": "verifycompile.certificate",
+    "compare": "verifycompile.comparison",
     "cross_check": "verifycompile.symbolic.check",
     "explain": "verifycompile.diagnostics.codes",
     "verify": "verifycompile.model_verification",

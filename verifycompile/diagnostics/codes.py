@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from verifycompile.diagnostics import (
     codes_boundary,
+    codes_comparison,
     codes_own_part,
     codes_programs,
     codes_proofs,
@@ -34,6 +35,7 @@ CODES: Mapping[str, Code] = _registry(
     (
         *codes_programs.CODES,
         *codes_boundary.CODES,
+        *codes_comparison.CODES,
         *codes_own_part.CODES,
         *codes_proofs.CODES,
         *codes_usage.CODES,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +14,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.distributed.tensor.placement_types import Partial, Replicate
 
 
 def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
@@ -44,3 +48,29 @@ def of_acting_rank(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made.requires_grad_(tensor.requires_grad)
+
+
+def like_dtensor(output: DTensor, local: torch.Tensor) -> DTensor:
+    """``local`` as a cotangent of ``output``: where that is a sum of parts, each of them has all of it."""
+    placements = [Replicate() if isinstance(item, Partial) else item for item in output.placements]
+    return DTensor.from_local(
+        local, output.device_mesh, placements, run_check=False, shape=output.shape, stride=output.stride()
+    )
+
+
+@contextlib.contextmanager
+def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
+    """While entered, yields what ``DTensor.from_local`` makes, with what it makes it of."""
+    taken: list[tuple[DTensor, torch.Tensor]] = []
+    original = vars(DTensor)["from_local"]
+
+    def recorded(local: torch.Tensor, *args: Any, **kwargs: Any) -> DTensor:
+        made = original.__func__(local, *args, **kwargs)
+        taken.append((made, local))
+        return made
+
+    DTensor.from_local = staticmethod(recorded)  # type: ignore[method-assign]
+    try:
+        yield taken
+    finally:
+        DTensor.from_local = original  # type: ignore[method-assign]

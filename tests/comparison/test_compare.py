@@ -1,0 +1,130 @@
+"""Both programs are run and compared: a right program has no difference beyond rounding, a wrong one is named."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import verifycompile
+from tests.comparison.programs import LeavesPartial, Model, on_ranks, tensor_parallel, tokens
+from tests.support import fake_mesh_world
+from verifycompile import UsageError, Verdict
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+FILE = Path(__file__).parent / "programs.py"
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
+
+
+@DTYPES
+def test_a_right_program_has_no_difference_beyond_rounding(dtype: torch.dtype) -> None:
+    spec = Model(dtype=dtype)
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = tensor_parallel(Model(dtype=dtype), mesh)
+        before = hooks(model)
+        found = verifycompile.compare(model, tokens(), spec=spec)
+        assert hooks(model) == before
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    assert found
+    assert max(item.ratio for item in found.tensors) < 1.0
+    named = {item.name: item for item in found.tensors}
+    assert named["blocks.1.up.output.0"].layout_text == "S(2) over tp"
+    assert named["grad.blocks.0.down.weight"].layout_text == "S(1) over tp"
+    assert named["output.0"].threshold > 0.0
+    assert {"grad.embedding.weight", "grad.head.weight", "input.tokens"} <= set(named)
+
+
+def test_a_sum_that_is_not_reduced_is_named_with_the_line_that_uses_it() -> None:
+    spec = Model()
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        found = verifycompile.compare(tensor_parallel(Model(), mesh, LeavesPartial), tokens(), spec=spec)
+    assert found.verdict is Verdict.REFUTED
+    first = found.findings[0]
+    assert first.code == "VC120"
+    assert first.output == "blocks.0.output.0"
+    assert first.impl_location is not None
+    assert first.impl_location.file == str(FILE)
+    assert first.impl_location.module == "blocks.0"
+    assert [label.text for label in first.labels] == [
+        "`blocks.0` is called here",
+        "`blocks.0.down.output.0` is a partial sum over tp here",
+    ]
+    assert "it is called" not in str(found)
+    assert "module         rank 0" in found.heat
+
+
+def test_the_spec_is_recovered_where_none_is_given() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        found = verifycompile.compare(tensor_parallel(Model(), mesh), tokens())
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    assert "the spec was recovered from the parallel model" in found.assumptions
+
+
+def test_the_users_models_keep_their_values() -> None:
+    spec = Model()
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = tensor_parallel(Model(), mesh)
+        values = {
+            name: value.detach().to_local().clone() if hasattr(value, "to_local") else value.detach().clone()
+            for name, value in model.named_parameters()
+        }
+        own = {name: value.clone() for name, value in spec.state_dict().items()}
+        verifycompile.compare(model, tokens(), spec=spec, optimizer=torch.optim.AdamW)
+        for name, value in model.named_parameters():
+            local = value.detach().to_local() if hasattr(value, "to_local") else value.detach()
+            assert torch.equal(local, values[name])
+            assert value.grad is None
+    assert all(torch.equal(value, own[name]) for name, value in spec.state_dict().items())
+
+
+class Raises(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(f"no room for {tuple(self.layer(x).shape)}")
+
+
+def test_an_error_of_the_program_is_a_finding_and_leaves_no_hook() -> None:
+    model = Raises()
+    found = verifycompile.compare(model, (torch.ones(2, 4),), spec=nn.Sequential(nn.Linear(4, 4)))
+    assert found.verdict is Verdict.UNPROVED
+    assert [finding.code for finding in found.findings] == ["VC214"]
+    assert "no room for (2, 4)" in found.findings[0].message
+    assert hooks(model) == 0
+
+
+def test_training_is_compared_step_by_step() -> None:
+    optimizer = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    found = on_ranks(lambda mesh: tensor_parallel(Model(), mesh), tokens(), spec=Model(), optimizer=optimizer, steps=3)
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    names = {item.name for item in found.tensors}
+    assert {"parameter.head.weight", "step2.parameter.head.weight", "step2.state.head.weight.momentum_buffer"} <= names
+
+
+def test_steps_without_an_optimizer_are_an_error() -> None:
+    with pytest.raises(UsageError, match=r"option `steps` does not apply: there is no `optimizer`\.$"):
+        verifycompile.compare(Model(), tokens(), steps=2)
+
+
+def test_the_report_as_json_and_as_a_page(tmp_path: Path) -> None:
+    spec = Model(layers=1)
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        found = verifycompile.compare(tensor_parallel(Model(layers=1), mesh, LeavesPartial), tokens(), spec=spec)
+    told = json.loads(found.to_json())
+    assert told["verdict"] == "refuted"
+    assert told["findings"][0]["code"] == "VC120"
+    assert {"name", "ratio", "by_rank", "threshold"} <= set(told["tensors"][0])
+    found.save_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page
+    assert "<td>blocks.0.down</td>" in page

@@ -1,0 +1,394 @@
+"""``compare``: TTrace's method as a third opinion on a program: both programs are run and compared tensor by tensor."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor.placement_types import Partial, Replicate
+
+from verifycompile.comparison.differences import FINAL, Comparing, scale_of
+from verifycompile.comparison.inputs import Inputs, make_inputs
+from verifycompile.comparison.judge import Judged
+from verifycompile.comparison.layout import part_of
+from verifycompile.comparison.localize import Places, findings_of
+from verifycompile.comparison.names import Call, call_of, inner_model, named_modules, named_tensors
+from verifycompile.comparison.parameters import Parameters, by_name, gather, spread
+from verifycompile.comparison.programs import (
+    Spec,
+    copied_spec,
+    copy_for_rank,
+    dtypes_of_wrappers,
+    layout_over,
+    needs_a_model_for_each_rank,
+    recovered_spec,
+    root_of_program,
+    wrapped_axes,
+)
+from verifycompile.comparison.proof import states_of
+from verifycompile.comparison.ranks import InTheJob, InThisProcess, RankFailedError, Ranks, errors_of_ranks
+from verifycompile.comparison.reference import Reference, step_name
+from verifycompile.comparison.report import CompareReport
+from verifycompile.comparison.threshold import epsilon_of
+from verifycompile.comparison.trace import Kind
+from verifycompile.comparison.worker import Optimizer, Ran, Worker
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Mesh, MeshAxis
+from verifycompile.torch_interface.acting_rank import groups_of_its_own, is_pretended
+from verifycompile.torch_interface.mesh import RootMesh, has_world
+from verifycompile.torch_interface.observation import ReadKind, rank_reads_ignored, reads
+from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
+
+_FORWARD = frozenset({Kind.INPUT, Kind.ACTIVATION, Kind.OUTPUT})
+_BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT, Kind.BUFFER})
+_STEP = frozenset({Kind.PARAMETER, Kind.STATE})
+_RANDOM = "random numbers were drawn: all streams begin alike, but a rank's draws for a part are not the spec's"
+
+
+def compare(
+    model: Callable[..., Any] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: Optimizer | None = None,
+    spec_optimizer: Optimizer | None = None,
+    steps: int = 1,
+    seeds: int = 3,
+    seed: int = 0,
+    proof: Report | None = None,
+    **options: Any,
+) -> CompareReport:
+    """Run ``model`` on all ranks and its spec on one device, and compare every related tensor.
+
+    In a job of several processes every rank calls it and all get the same report; one process that stands for all
+    ranks runs each of them in a thread. ``optimizer``: makes an optimizer of parameters (``torch.optim.AdamW``); with
+    it ``steps`` steps of training are compared. ``spec_optimizer``: the spec's, where it is another one. ``seeds``:
+    perturbed runs of the spec for each tolerance. ``seed``: of all random numbers. ``proof``: the report of ``verify``,
+    whose assumptions are told apart by what this run measured. ``options`` are those of ``verify``.
+    Nothing of the model is changed: hooks are removed, and its values, gradients and buffers are put back.
+    Raises ``UsageError`` where the question is incomplete or contradictory.
+    """
+    started = time.perf_counter()
+    checked = Options.from_mapping(options)
+    if model is None and checked.build is None:
+        raise UsageError("VC306", "there is nothing to compare: pass a model, or the option `build` that makes it.")
+    if optimizer is None and steps != 1:
+        raise UsageError("VC310", "option `steps` does not apply: there is no `optimizer`.")
+    question = _Question(model, tuple(args), dict(kwargs or {}), checked, optimizer, spec_optimizer or optimizer,
+                         steps if optimizer is not None else 0, seeds, seed, proof)  # fmt: skip
+    with torch.enable_grad():
+        if has_world() and not is_pretended():
+            report = question.in_the_job()
+        else:
+            report = question.in_this_process()
+    return report.after(time.perf_counter() - started)
+
+
+@dataclasses.dataclass
+class _Question:
+    """What is compared; ``assumptions`` and ``notes`` are what the report will say of it."""
+
+    model: Callable[..., Any] | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: Options
+    optimizer: Optimizer | None
+    spec_optimizer: Optimizer | None
+    steps: int
+    seeds: int
+    seed: int
+    proof: Report | None
+    assumptions: list[str] = dataclasses.field(default_factory=list[str])
+    notes: list[str] = dataclasses.field(default_factory=list[str])
+
+    def _worker(self, model: Any, root: RootMesh | None) -> Worker:
+        call = call_of(model, self.args, self.kwargs)
+        return Worker(model, self.options.param_names, layout_over(root), call, optimizer=self.optimizer)
+
+    def in_this_process(self) -> CompareReport:
+        """With a thread for each rank."""
+        options = self.options
+        held = tuple(value for value in (self.model, options.build) if value is not None)
+        root = root_of_program(held, options)
+        threads = RanksInThreads(root, self.seed)
+        alone = len(threads.ranks) == 1
+        if not alone and options.build is None:
+            asked = tuple(dict.fromkeys(str(r) for r in reads(ReadKind.RANK) if not r.traced and not r.installed))
+            refused = _one_object(asked, needs_a_model_for_each_rank(self.model))
+            if refused is not None:
+                return CompareReport(Verdict.UNPROVED, (refused,), ranks=len(threads.ranks))
+
+        def make(_: int) -> Worker:
+            if options.build is not None:
+                return self._worker(options.build(), root)
+            return self._worker(self.model if alone else copy_for_rank(self.model), root)
+
+        with rank_reads_ignored(), groups_of_its_own() if is_pretended() else contextlib.nullcontext():
+            try:
+                with errors_of_ranks():
+                    ranks = InThisProcess(threads, make)
+                threads.restart_random(self.seed)
+                own = None if alone or options.build is not None else threads.ranks[0]
+                return self._report(ranks, ranks.worker(threads.ranks[0]).model, root, own)
+            except (RankFailedError, RanksWaitError) as error:
+                return _failed(error, len(threads.ranks))
+
+    def in_the_job(self) -> CompareReport:
+        """On this job's own ranks: the first one leads."""
+        model = self.model if self.model is not None else _built(self.options)
+        root = root_of_program((model,), self.options)
+        ranks = InTheJob(lambda _: self._worker(model, root))
+        try:
+            if not ranks.leads:
+                result = ranks.follow()
+            else:
+                result = self._led(ranks, model, root)
+                ranks.dismiss(result)
+        finally:
+            ranks.close()
+        if isinstance(result, UsageError):
+            raise result
+        return result
+
+    def _led(self, ranks: InTheJob, model: Any, root: RootMesh | None) -> CompareReport | UsageError:
+        try:
+            return self._report(ranks, model, root, None)
+        except RankFailedError as error:
+            return _failed(error, len(ranks.ranks))
+        except UsageError as error:
+            return error
+
+    def _report(self, ranks: Ranks, model: Any, root: RootMesh | None, own: int | None) -> CompareReport:
+        mesh = root.description if root is not None else Mesh((MeshAxis("rank", 1),), (0,))
+        with _state_kept(ranks):
+            return self._compared(ranks, model, mesh, root, own)
+
+    def _compared(self, ranks: Ranks, model: Any, mesh: Mesh, root: RootMesh | None, own: int | None) -> CompareReport:
+        options = self.options
+        spec = None if options.spec is None else copied_spec(options.spec)
+        entries = by_name(ranks.call("parameters"))
+        held = None if spec is None else named_tensors(spec.model, {})
+        if own is None:
+            parameters = gather(ranks, mesh, entries, held, options)
+        else:
+            parameters = spread(ranks, mesh, entries, held, options, own_rank=own, seed=self.seed)
+            ranks.call("save")
+        inputs = make_inputs(ranks, mesh, options, wrapped=wrapped_axes(model, root), own=own, seed=self.seed)
+        spec = spec or recovered_spec(model, named_tensors(model, options.param_names), parameters.whole)
+        _assign(spec, parameters)
+        self._describe(parameters, inputs, spec, own)
+        early = _replicas(parameters, inputs)
+        reference = self._reference(spec, inputs)
+        epsilons = (
+            epsilon_of(t.dtype for t in (*named_tensors(spec.model, {}).values(), *inputs.whole.values())),
+            epsilon_of(
+                (*(e.dtype for by in entries.values() for e in by.values()),
+                 *(t.dtype for t in inputs.whole.values()), *dtypes_of_wrappers(model))
+            ),
+        )  # fmt: skip
+        thresholds = self._thresholds(reference, epsilons)
+        layouts = {**parameters.layouts, **{f"input.{name}": value for name, value in inputs.layouts.items()}}
+        comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options)
+        with errors_of_ranks():
+            departed, drew = self._run(ranks, reference, comparing, mesh)
+        calls = ranks.call("places")[ranks.ranks[0]]
+        inner = inner_model(model)
+        places = Places(named_modules(model), inner, calls)
+        findings = [*early, *findings_of(comparing.found, places, departed)]
+        if (drew or reference.drew) and findings:
+            self.notes.append(_RANDOM)
+            findings = [_undecided(finding) for finding in findings]
+        return self._finished(findings, comparing, ranks, epsilons)
+
+    def _reference(self, spec: Spec, inputs: Inputs) -> Reference:
+        template = call_of(spec.model, self.args, self.kwargs)
+        if set(template.names) != set(inputs.whole):
+            template = _by_position(template, inputs)
+        call = template.with_tensors(
+            lambda name, tensor: inputs.whole[name].detach().clone().requires_grad_(tensor.requires_grad)
+        )
+        reference = Reference(spec.model, call, self.spec_optimizer, self.seed)
+        try:
+            reference.run(self.steps)
+        except Exception as error:
+            code = "VC303" if self.options.spec is not None else "VC307"
+            what = "does not run on these inputs" if self.options.spec is not None else "cannot be recovered: it does "
+            what += "" if self.options.spec is not None else "not run on whole tensors. Pass it as the option `spec`"
+            raise UsageError(code, f"the spec {what}.\n{type(error).__name__}: {error}") from error
+        return reference
+
+    def _thresholds(self, reference: Reference, epsilons: tuple[float, float]) -> dict[str, float]:
+        """The sum of the responses at both machine epsilons: each program is off by its own rounding."""
+        total: dict[str, float] = {}
+        found = {epsilon: reference.responses(epsilon, self.seeds, self.steps) for epsilon in set(epsilons) if epsilon}
+        for epsilon in epsilons:
+            for name, response in found.get(epsilon, {}).items():
+                total[name] = total.get(name, 0.0) + response
+        return total
+
+    def _run(self, ranks: Ranks, reference: Reference, comparing: Comparing, mesh: Mesh) -> tuple[int, bool]:
+        """Run the parallel program; returns the step that departed first, and whether random numbers were drawn."""
+        drew = False
+        for step in range(max(1, self.steps)):
+            ran: dict[int, Ran] = ranks.call("forward", step == 0)
+            drew = drew or any(one.drew for one in ran.values())
+            comparing.take(ran, _FORWARD, step)
+            outputs = [item for item in comparing.found.judged if item.kind is Kind.OUTPUT]
+            comparing.scale = scale_of(outputs, mesh)
+            back: dict[int, Ran] = ranks.call(
+                "backward", each=_cotangents(ran, reference.cotangents[step], outputs, mesh, step)
+            )
+            drew = drew or any(one.drew for one in back.values())
+            comparing.take(back, _BACKWARD, step)
+            if self.steps:
+                comparing.take(ranks.call("step"), _STEP, step)
+            if any(item.exceeds and item.kind in FINAL for item in comparing.found.judged):
+                return step, drew
+        return 0, drew
+
+    def _describe(self, parameters: Parameters, inputs: Inputs, spec: Spec, own: int | None) -> None:
+        self.assumptions += [*spec.assumptions, *inputs.assumptions]
+        for name in parameters.inferred:
+            self.assumptions.append(f"`{name}` is placed as its shapes alone say")
+        self.notes.append(f"all random streams begin with seed {self.seed}, on every rank and in the spec")
+        if own is not None:
+            self.notes.append("the parallel parameters are parts of the spec's values; inputs of other ranks are drawn")
+
+    def _finished(
+        self, findings: list[Finding], comparing: Comparing, ranks: Ranks, epsilons: tuple[float, float]
+    ) -> CompareReport:
+        found = comparing.found
+        refuted = any(finding.verdict is Verdict.REFUTED for finding in findings)
+        verdict = Verdict.REFUTED if refuted else Verdict.UNPROVED if findings else Verdict.VERIFIED
+        if not any(item.kind in FINAL for item in found.judged) and not refuted:
+            verdict = Verdict.UNPROVED
+        notes = [*self.notes, *_precision_notes(found.judged)]
+        states, contradiction = states_of(self.proof, verdict)
+        return CompareReport(
+            verdict=verdict,
+            findings=tuple(findings),
+            tensors=tuple(found.judged),
+            not_compared=tuple((name, why) for name, _, why in found.missing),
+            notes=tuple(notes),
+            assumptions=tuple(dict.fromkeys(self.assumptions)),
+            how=ranks.how,
+            ranks=len(ranks.ranks),
+            epsilons=epsilons,
+            seeds=self.seeds,
+            steps=self.steps,
+            proof=states,
+            contradiction=contradiction,
+        )
+
+
+@contextlib.contextmanager
+def _state_kept(ranks: Ranks) -> Generator[None]:
+    """While entered, the program may be run; afterwards values, gradients and buffers are as before."""
+    ranks.call("save")
+    try:
+        yield
+    finally:
+        ranks.call("restore")
+
+
+def _built(options: Options) -> Any:
+    assert options.build is not None
+    return options.build()
+
+
+def _assign(spec: Spec, parameters: Parameters) -> None:
+    with torch.no_grad():
+        for name, tensor in named_tensors(spec.model, {}).items():
+            value = parameters.whole.get(name)
+            if value is not None and value.shape == tensor.shape:
+                tensor.copy_(value)
+
+
+def _by_position(template: Call, inputs: Inputs) -> Call:
+    """The spec's call where its parameters have other names: tensors in the same order."""
+    if len(template.names) != len(inputs.whole):
+        raise UsageError("VC303", "the spec does not take as many tensors as the model does.")
+    names = dict(zip(inputs.whole, template.names.values(), strict=True))
+    return Call(template.args, template.kwargs, names)
+
+
+def _cotangents(
+    ran: Mapping[int, Ran], whole: Mapping[int, torch.Tensor], outputs: Sequence[Judged], mesh: Mesh, step: int
+) -> dict[int, tuple[dict[int, torch.Tensor]]]:
+    """Each rank's parts: the shard where an output is sharded, all of it where it is replicated or partial."""
+    judged = {item.name: item for item in outputs}
+    each: dict[int, tuple[dict[int, torch.Tensor]]] = {}
+    for rank, one in ran.items():
+        own: dict[int, torch.Tensor] = {}
+        held = {entry.name for entry in one.entries} | set(one.aliases)
+        for index, cotangent in whole.items():
+            item = judged.get(step_name(step, f"output.{index}"))
+            if item is None or item.layout is None or f"output.{index}" not in held:
+                continue
+            layout = tuple(Replicate() if isinstance(p, Partial) else p for p in item.layout)
+            own[index] = part_of(cotangent, layout, rank, mesh).contiguous()
+        each[rank] = (own,)
+    return each
+
+
+def _replicas(parameters: Parameters, inputs: Inputs) -> list[Finding]:
+    """Findings on what the ranks hold before anything is run."""
+    found = [
+        Finding(
+            code="VC121",
+            severity=Severity.ERROR,
+            message=f"parameter `{name}` should be the same on all ranks that hold it, and rank "
+            f"{', '.join(map(str, others))} holds other values before the program runs",
+            output=name,
+            verdict=Verdict.REFUTED,
+        )
+        for name, others in parameters.differ.items()
+    ]
+    for name in inputs.differ:
+        message = f"input `{name}` differs between ranks that are taken to have the same one: give `in_placements`"
+        found.append(Finding(code="VC213", severity=Severity.ERROR, message=message, output=name))
+    return found
+
+
+def _one_object(asked: tuple[str, ...], wrapped: bool) -> Finding | None:
+    """Why one process's model cannot stand for those of the other ranks."""
+    if not asked and not wrapped:
+        return None
+    why = f"the program asked for its rank: {', '.join(asked[:3])}" if asked else "a data-parallel wrapper keeps state"
+    message = (
+        f"{why}. This process alone stands for all ranks, whose models may hold other numbers. Pass the option "
+        "`build`, a callable without arguments that makes the model: it is called once for each rank."
+    )
+    return Finding(code="VC207", severity=Severity.ERROR, message=message)
+
+
+def _failed(error: Exception, ranks: int) -> CompareReport:
+    finding = Finding(code="VC214", severity=Severity.ERROR, message=f"the parallel program does not end: {error}")
+    return CompareReport(Verdict.UNPROVED, (finding,), ranks=ranks)
+
+
+def _undecided(finding: Finding) -> Finding:
+    return dataclasses.replace(finding, verdict=Verdict.UNPROVED, severity=Severity.WARNING)
+
+
+def _precision_notes(judged: Sequence[Judged]) -> list[str]:
+    """Where the parallel program has a coarser dtype than the spec, within what rounding explains."""
+    notes: list[str] = []
+    for item in judged:
+        spec, own = (getattr(torch, name, None) for name in item.dtypes)
+        if not isinstance(spec, torch.dtype) or not isinstance(own, torch.dtype) or item.exceeds:
+            continue
+        if spec.is_floating_point and own.is_floating_point and torch.finfo(own).eps > torch.finfo(spec).eps:
+            size = item.error / (item.norm or 1.0)
+            own_dtype, spec_dtype = item.dtypes[1], item.dtypes[0]
+            notes.append(f"precision: `{item.name}` is {own_dtype}, the spec's {spec_dtype}; off by {size:.2e}")
+    return notes

@@ -1,0 +1,195 @@
+"""Findings: the first module whose tensors are off while what enters it is not, forward and backward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from verifycompile.comparison.differences import FINAL, Differences
+from verifycompile.comparison.judge import Judged
+from verifycompile.comparison.trace import Kind
+from verifycompile.diagnostics.finding import Finding, Label
+from verifycompile.diagnostics.severity import Severity
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.source import is_user_file
+
+_BEYOND, _REPLICAS, _OPEN = "VC120", "VC121", "VC213"
+_INSIDE = "its outputs are beyond rounding while its inputs are not"
+_BETWEEN = "what enters it is beyond rounding: it is computed by the code that calls the module"
+_FORWARD = frozenset({Kind.ACTIVATION, Kind.OUTPUT, Kind.INPUT})
+
+
+class Places:
+    """Where a module's code and its call are. ``modules``: path -> module; ``calls``: path -> where it is called."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], model: Any, calls: Mapping[str, SourceLocation]) -> None:
+        self._modules = modules
+        self._model = model
+        self._calls = calls
+
+    def call(self, module: str) -> SourceLocation | None:
+        """The line that calls the module."""
+        return self._calls.get(module)
+
+    def of(self, module: str) -> tuple[SourceLocation | None, tuple[Label, ...]]:
+        """The module's own forward where the user wrote it, with its call as a label; else its call."""
+        call = self._calls.get(module)
+        held: Any = self._modules.get(module)
+        function = type(held).forward if held is not None else self._model
+        own = _definition(function, module) if held is not None or not module else None
+        if own is None:
+            return call, ()
+        labels = (Label(call, f"`{module}` is called here"),) if call is not None else ()
+        return own, labels
+
+
+def _definition(function: Callable[..., Any], module: str) -> SourceLocation | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not is_user_file(code.co_filename):
+        return None
+    return SourceLocation(code.co_filename, code.co_firstlineno, 1, None, code.co_name, module)
+
+
+def findings_of(found: Differences, places: Places, step: int) -> list[Finding]:
+    """The findings, the cause first; what follows from it is counted."""
+    beyond = [item for item in found.judged if item.exceeds]
+    final = [item for item in beyond if item.kind in FINAL]
+    absent = [(name, why) for name, kind, why in found.missing if kind in FINAL]
+    findings: list[Finding] = []
+    if beyond:
+        certain = bool(final) or bool(absent)
+        findings.append(_cause(found.judged, beyond, places, Verdict.REFUTED if certain else Verdict.UNPROVED, step))
+    for name, why in absent:
+        findings.append(_absent(name, why, places, findings))
+    open_tensors = [item for item in found.judged if item.layout is None]
+    for item in open_tensors:
+        location, labels = places.of(item.module)
+        findings.append(
+            Finding(
+                code=_OPEN,
+                severity=Severity.WARNING,
+                message=f"`{item.name}` was not compared: {item.detail}",
+                impl_location=location,
+                labels=labels,
+                output=item.name,
+            )
+        )
+    return findings
+
+
+def _absent(name: str, why: str, places: Places, findings: Sequence[Finding]) -> Finding:
+    kind, _, owner = name.partition(".")
+    location, labels = places.of(owner.rpartition(".")[0] if kind == "grad" else "")
+    is_gradient = kind == "grad"
+    message = f"`{name}`: {why}" + (" after backward, so that the parameter is not trained" if is_gradient else "")
+    return Finding(
+        code=_BEYOND if is_gradient else _OPEN,
+        severity=Severity.ERROR,
+        message=message,
+        impl_location=None if findings else location,
+        labels=() if findings else labels,
+        output=name,
+        verdict=Verdict.REFUTED if is_gradient else Verdict.UNPROVED,
+    )
+
+
+def _cause(judged: Sequence[Judged], beyond: Sequence[Judged], places: Places, verdict: Verdict, step: int) -> Finding:
+    culprit, what = _culprit(judged, beyond)
+    location, labels = places.of(culprit.module)
+    if what is _BETWEEN:
+        location, labels = places.call(culprit.module) or location, ()
+    partial = _partial_before(culprit, judged)
+    for item in partial:
+        label = f"`{item.name}` is a {item.layout_text} here"
+        place = places.call(item.module)
+        labels = (*labels, *([Label(place, label)] if place is not None else ()))
+    code = _REPLICAS if culprit.dissent else _BEYOND
+    where = f"module `{culprit.module}`" if culprit.module else "the program itself"
+    return Finding(
+        code=code,
+        severity=Severity.ERROR if verdict is Verdict.REFUTED else Severity.WARNING,
+        message=_message(culprit),
+        impl_location=location,
+        labels=labels,
+        notes=(
+            *_notes(culprit, what, where, step),
+            *(f"`{item.name}` of module `{item.module}` is a {item.layout_text} before it" for item in partial),
+        ),
+        output=culprit.name,
+        verdict=verdict,
+        followers=len(beyond) - 1,
+    )
+
+
+def _culprit(judged: Sequence[Judged], beyond: Sequence[Judged]) -> tuple[Judged, str]:
+    """The tensor to blame, and what is known of what enters its module."""
+    forward = [item for item in beyond if item.kind in _FORWARD]
+    if forward:
+        enters = {item.name: item for item in judged}
+        for item in forward:
+            before = [other for name, other in enters.items() if _enters(name, item.name)]
+            if not any(other.exceeds for other in before):
+                return item, _BETWEEN if ".input." in item.name else _INSIDE
+        return forward[0], "it is the first in the order of the run"
+    recomputed = [item for item in beyond if item.kind is Kind.RECOMPUTED]
+    if recomputed:
+        return recomputed[0], "forward agrees; what backward computed again differs from what forward had computed"
+    backward = [item for item in beyond if item.kind is Kind.ACTIVATION_GRADIENT]
+    if backward:
+        return backward[0], "forward agrees; it is the first gradient in the order of backward"
+    gradients = [item for item in beyond if item.kind is Kind.GRADIENT]
+    if gradients:
+        return gradients[0], "forward and the gradients of activations agree"
+    return beyond[0], "forward, backward and gradients agree"
+
+
+def _partial_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
+    """Results of modules shortly before that are the spec's as parts of a sum: they become wrong later."""
+    if culprit.kind not in _FORWARD:
+        return []
+    before = judged[: next(index for index, item in enumerate(judged) if item is culprit)]
+    partial = [item for item in before if ".output." in item.name and "partial" in item.layout_text]
+    return partial[-1:]
+
+
+def _enters(name: str, output: str) -> bool:
+    """Whether ``name`` is an input of the module call that ``output`` is an output of."""
+    call, found, _ = output.rpartition(".output.")
+    if not found:
+        return name.startswith("input.") and output.startswith("output.")
+    return name.startswith(f"{call}.input")
+
+
+def _message(item: Judged) -> str:
+    times = "at all" if item.ratio == float("inf") else f"{item.ratio:.3g} times what rounding explains"
+    if item.dissent:
+        ranks = ", ".join(map(str, item.dissent))
+        return f"`{item.name}` should be the same on all ranks that hold it, and rank {ranks} differs by {times}"
+    if item.ratio == float("inf"):
+        return f"`{item.name}` differs from the spec's, where rounding explains no difference"
+    return f"`{item.name}` differs from the spec's by {times}"
+
+
+def _notes(item: Judged, what: str, where: str, step: int) -> list[str]:
+    norm = item.norm or 1.0
+    notes = [
+        f"{where}: {what}" + (f"; first in step {step}" if step else ""),
+        (
+            f"|difference| / |spec| = {item.error / norm:.3g}, of which rounding explains {item.threshold / norm:.3g}; "
+            f"the ranks' parts as {item.layout_text}"
+        ),
+    ]
+    if item.fits:
+        notes.append(f"it would be the spec's value as {item.fits}")
+    elif item.scale is not None:
+        notes.append(f"it is {item.scale:.6g} times the spec's")
+    if item.dtypes[0] != item.dtypes[1]:
+        notes.append(f"it is {item.dtypes[1]} where the spec has {item.dtypes[0]}")
+    off = [str(rank) for rank, ratio in item.by_rank.items() if ratio > 1.0]
+    if 0 < len(off) < len(item.by_rank):
+        notes.append(f"ranks that are off: {', '.join(off)}")
+    return notes

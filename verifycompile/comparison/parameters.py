@@ -1,0 +1,151 @@
+"""Parameters and buffers: the same whole values for both programs, and how the ranks hold them."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+
+import torch
+from torch.distributed.tensor.placement_types import Replicate
+
+from verifycompile.comparison.layout import MergeError, Placements, candidates, merge, part_of
+from verifycompile.comparison.programs import drawn
+from verifycompile.comparison.ranks import Ranks
+from verifycompile.comparison.trace import Entry, Kind
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameters:
+    """``layouts``: name -> how the ranks hold it. ``whole``: the values. ``differ``: name -> ranks that hold others.
+
+    ``own``: buffers that are a rank's own, whose values stay. ``inferred``: layouts that the shapes alone gave.
+    """
+
+    layouts: dict[str, Placements]
+    whole: dict[str, torch.Tensor]
+    differ: dict[str, tuple[int, ...]]
+    own: tuple[str, ...] = ()
+    inferred: tuple[str, ...] = ()
+
+
+def by_name(entries: Mapping[int, tuple[Entry, ...]]) -> dict[str, dict[int, Entry]]:
+    """Name -> rank -> entry."""
+    found: dict[str, dict[int, Entry]] = {}
+    for rank, listed in entries.items():
+        for entry in listed:
+            found.setdefault(entry.name, {})[rank] = entry
+    return found
+
+
+def layouts_of(
+    entries: Mapping[str, Mapping[int, Entry]], spec: Mapping[str, torch.Tensor] | None, mesh: Mesh, options: Options
+) -> tuple[dict[str, Placements], tuple[str, ...], tuple[str, ...]]:
+    """Layouts by name, buffers that are a rank's own, and names whose layout the shapes gave.
+
+    Raises ``UsageError`` VC308 for a parameter of local shape for which no placement was given or follows.
+    """
+    layouts: dict[str, Placements] = {}
+    own: list[str] = []
+    inferred: list[str] = []
+    for name, held in entries.items():
+        first = next(iter(held.values()))
+        given = next((value for key, value in options.param_placements.items() if fnmatch.fnmatchcase(name, key)), None)
+        if first.layout is not None:
+            layouts[name] = tuple(placement or Replicate() for placement in first.layout)
+        elif given is not None:
+            layouts[name] = given
+        elif spec is None or name not in spec:
+            layouts[name] = tuple(Replicate() for _ in mesh.axes)
+        else:
+            shapes = {rank: entry.shape for rank, entry in held.items()}
+            fitting = list(candidates(None, shapes, tuple(spec[name].shape), mesh, sums=False))
+            whole = tuple(Replicate() for _ in mesh.axes)
+            if whole in fitting:
+                layouts[name] = whole
+            elif len(fitting) == 1:
+                layouts[name] = fitting[0]
+                inferred.append(name)
+            elif first.kind is Kind.BUFFER:
+                own.append(name)
+            else:
+                raise UsageError(
+                    "VC308",
+                    f"`{name}` has shape {list(first.shape)} on a rank and {list(spec[name].shape)} in the spec; "
+                    "say how the ranks hold it with the option `param_placements`.",
+                )
+    return layouts, tuple(own), tuple(inferred)
+
+
+def gather(
+    ranks: Ranks,
+    mesh: Mesh,
+    entries: Mapping[str, Mapping[int, Entry]],
+    spec: Mapping[str, torch.Tensor] | None,
+    options: Options,
+) -> Parameters:
+    """The whole values that the ranks hold."""
+    layouts, own, inferred = layouts_of(entries, spec, mesh, options)
+    whole: dict[str, torch.Tensor] = {}
+    differ: dict[str, tuple[int, ...]] = {}
+    for name, layout in layouts.items():
+        found: dict[int, torch.Tensor | None] = ranks.call("parameter", name)
+        parts = {rank: part for rank, part in found.items() if part is not None}
+        try:
+            replicas = merge(parts, layout, mesh)
+        except MergeError as error:
+            raise UsageError(
+                "VC303", f"the ranks' parts of `{name}` are no tensor under its layout: {error}."
+            ) from error
+        rank, value = next(iter(replicas.items()))
+        others = tuple(
+            r for r, other in replicas.items() if r != rank and not torch.equal(other.nan_to_num(), value.nan_to_num())
+        )
+        whole[name] = value
+        if others:
+            differ[name] = others
+    return Parameters(layouts, whole, differ, own, inferred)
+
+
+def spread(
+    ranks: Ranks,
+    mesh: Mesh,
+    entries: Mapping[str, Mapping[int, Entry]],
+    spec: Mapping[str, torch.Tensor] | None,
+    options: Options,
+    *,
+    own_rank: int,
+    seed: int,
+) -> Parameters:
+    """Let the ranks' models, which are copies, hold parts of the spec's values, or of drawn ones."""
+    layouts, own, inferred = layouts_of(entries, spec, mesh, options)
+    whole: dict[str, torch.Tensor] = {}
+    for name, layout in layouts.items():
+        held = entries[name][own_rank]
+        if spec is not None and name in spec:
+            whole[name] = spec[name].detach()
+            continue
+        part: torch.Tensor = ranks.call("parameter", name)[own_rank]
+        shape = held.whole or _whole_shape(held.shape, layout, mesh)
+        same = tuple(part.shape) == tuple(shape)
+        whole[name] = part.clone() if same else drawn(name, part, tuple(shape), seed)
+    each = {
+        rank: ({name: part_of(whole[name], layouts[name], rank, mesh) for name in whole if rank in entries[name]},)
+        for rank in ranks.ranks
+    }
+    ranks.call("assign", each=each)
+    return Parameters(layouts, whole, {}, own, inferred)
+
+
+def _whole_shape(shape: tuple[int, ...], layout: Placements, mesh: Mesh) -> tuple[int, ...]:
+    from verifycompile.torch_interface.placements import sharded_dimension
+
+    sizes = list(shape)
+    for axis, placement in zip(mesh.axes, layout, strict=True):
+        dim = sharded_dimension(placement)
+        if dim is not None:
+            sizes[dim] *= axis.size
+    return tuple(sizes)

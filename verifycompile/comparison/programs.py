@@ -1,0 +1,215 @@
+"""The two programs of a comparison: a copy of the spec that may be run, and the parallel model of each rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement, Replicate
+
+from verifycompile.capture.numbers import changed_since_construction, put
+from verifycompile.comparison.layout import Known
+from verifycompile.comparison.names import inner_model, named_modules
+from verifycompile.comparison.trace import Layout
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.torch_interface.acting_rank import is_pretended
+from verifycompile.torch_interface.globalize import Globalizer, Relocator
+from verifycompile.torch_interface.mesh import RootMesh, has_world, root_of
+from verifycompile.torch_interface.unwrapped import without_outer_wrappers
+
+
+def root_of_program(models: tuple[Any, ...], options: Options) -> RootMesh | None:
+    """The mesh that placements speak of; all ranks of the job where none is found; None without a job."""
+    if not has_world():
+        return None
+    if options.mesh is not None:
+        return RootMesh(root_of(options.mesh))
+    found: dict[int, DeviceMesh] = {}
+    for model in models:
+        for mesh in _meshes(model):
+            found.setdefault(id(root_of(mesh)), root_of(mesh))
+    if not found:
+        return RootMesh(None)
+    roots = [RootMesh(mesh) for mesh in found.values()]
+    for root in roots:
+        if all(root.spans(mesh) is not None for mesh in found.values()):
+            return root
+    raise UsageError(
+        "VC302",
+        "the program's DTensors and functions hold several device meshes that are not parts of one. "
+        "Name the one that placements speak of with the option `mesh`.",
+    )
+
+
+def _meshes(value: Any) -> Iterator[DeviceMesh]:
+    """The meshes of a model's parameters and wrappers, and those that a function closes over."""
+    for module in named_modules(value).values():
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if isinstance(tensor, DTensor):
+                yield tensor.device_mesh
+        yield from (held for held in vars(module).values() if isinstance(held, DeviceMesh))
+    inner = inner_model(value)
+    if isinstance(inner, nn.Module):
+        _, outer = without_outer_wrappers(inner_compiled(value))
+        yield from outer.meshes
+    while isinstance(inner, functools.partial):
+        yield from (held for held in inner.args if isinstance(held, DeviceMesh))
+        inner = inner.func
+    for cell in getattr(inner, "__closure__", None) or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:
+            continue
+        if isinstance(held, DeviceMesh):
+            yield held
+    code = getattr(inner, "__code__", None)
+    names = getattr(inner, "__globals__", {})
+    yield from (names[name] for name in getattr(code, "co_names", ()) if isinstance(names.get(name), DeviceMesh))
+
+
+def inner_compiled(model: Any) -> Any:
+    """The model behind ``torch.compile``, with its data-parallel wrapper."""
+    from verifycompile.capture.as_ranks import uncompiled
+
+    return uncompiled(model)
+
+
+def layout_over(root: RootMesh | None) -> Layout:
+    """How a DTensor lies over the axes of ``root``; None on axes that its own mesh does not span."""
+
+    def layout(tensor: DTensor) -> Known:
+        if root is None:
+            return (Replicate(),)
+        spans = root.spans(tensor.device_mesh)
+        known: list[Placement | None] = [None] * root.ndim
+        if spans is None:
+            return tuple(known)
+        for placement, axes in zip(tensor.placements, spans, strict=True):
+            for axis in axes:
+                known[axis] = placement
+        return tuple(known)
+
+    return layout
+
+
+def wrapped_axes(model: Any, root: RootMesh | None) -> tuple[int, ...]:
+    """The axes of the mesh over which data-parallel wrappers reduce gradients: each rank has samples of its own."""
+    if root is None or not isinstance(inner_model(model), nn.Module):
+        return ()
+    _, outer = without_outer_wrappers(inner_compiled(model))
+    found: set[int] = set()
+    for contract in outer.contracts:
+        spans = root.spans(contract.mesh)
+        if spans is not None:
+            found.update(axis for dimension in contract.dimensions for axis in spans[dimension])
+    return tuple(sorted(found))
+
+
+def dtypes_of_wrappers(model: Any) -> tuple[torch.dtype, ...]:
+    """The dtypes in which data-parallel wrappers compute or communicate."""
+    if not isinstance(inner_model(model), nn.Module):
+        return ()
+    _, outer = without_outer_wrappers(inner_compiled(model))
+    names = (name.removeprefix("torch.") for contract in outer.contracts for name in contract.casts)
+    return tuple(dtype for name in names if isinstance(dtype := getattr(torch, name, None), torch.dtype))
+
+
+def needs_a_model_for_each_rank(model: Any) -> bool:
+    """Whether the state of a data-parallel wrapper cannot be copied for the other ranks."""
+    inner = inner_compiled(model)
+    return isinstance(inner, nn.Module) and without_outer_wrappers(inner)[0] is not inner
+
+
+def copy_for_rank(model: Any) -> Any:
+    """The model with parameters and buffers of the rank that this process acts as, whose values are not set yet."""
+    return Relocator(_fresh)(inner_compiled(model))
+
+
+def _fresh(tensor: torch.Tensor) -> torch.Tensor:
+    from verifycompile.torch_interface.tensors import of_acting_rank
+
+    if not isinstance(tensor, (nn.Parameter, DTensor)):
+        return tensor.detach().clone()
+    own = of_acting_rank(tensor)
+    made = own.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A spec that may be run and changed: its tensors are its own. ``assumptions``: of a recovered one."""
+
+    model: Any
+    assumptions: tuple[str, ...] = ()
+
+
+def copied_spec(spec: Callable[..., Any]) -> Spec:
+    """The spec that the user gave, with tensors of its own."""
+    return Spec(Globalizer(_own)(inner_compiled(spec)))
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    made = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, requires_grad=tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> Spec:
+    """The model on one device: with whole tensors, without what ``torch.distributed`` put around and into modules.
+
+    ``names``: name -> the model's own tensor; ``values``: name -> its whole value.
+    """
+    by_identity = {id(tensor): name for name, tensor in names.items()}
+
+    def whole(tensor: torch.Tensor) -> torch.Tensor:
+        name = by_identity.get(id(tensor))
+        if name is None:
+            return tensor.detach().clone() if not isinstance(tensor, DTensor) else tensor
+        made = values[name].detach().clone()
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(made, requires_grad=tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad)
+
+    globalizer = Globalizer(whole)
+    copy = globalizer(inner_model(model))
+    for place in tuple(changed_since_construction(tuple(globalizer.modules))):
+        put(globalizer(place.owner), place.steps, place.constructed)
+    return Spec(copy, (*globalizer.assumptions, "the spec was recovered from the parallel model"))
+
+
+def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    """A whole tensor of which one rank's part is known: the values of the part in another order, by the name's hash.
+
+    So it has the part's distribution, and integers stay within their range. Every program draws the same.
+    """
+    generator = torch.Generator().manual_seed(seed_of(name, seed))
+    count = 1
+    for size in shape:
+        count *= size
+    flat = part.detach().flatten().cpu()
+    if flat.numel() == 0 or count == 0:
+        return torch.zeros(shape, dtype=part.dtype)
+    rounds = -(-count // flat.numel())
+    order = torch.cat([torch.randperm(flat.numel(), generator=generator) for _ in range(rounds)])[:count]
+    return flat[order].reshape(shape)
+
+
+def seed_of(name: str, seed: int) -> int:
+    """The seed of a tensor's own random values: the hash of its name, and the run's seed."""
+    return (zlib.crc32(name.encode()) + 7919 * seed) % (2**31)
+
+
+def speaks_for_others() -> bool:
+    """Whether this process stands for all ranks of a pretended job."""
+    return is_pretended()

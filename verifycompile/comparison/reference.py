@@ -1,0 +1,132 @@
+"""The spec's own runs: the reference, and the perturbed ones that tell how far rounding may move each tensor."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import torch
+
+from verifycompile.comparison.names import Call
+from verifycompile.comparison.programs import seed_of
+from verifycompile.comparison.threshold import Responses
+from verifycompile.comparison.trace import Entry, Kind
+from verifycompile.comparison.worker import Optimizer, Worker
+from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
+from verifycompile.torch_interface.mesh import has_world
+from verifycompile.torch_interface.perturbation import perturbed, unperturbed
+
+Cotangents = dict[int, torch.Tensor]
+
+
+def step_name(step: int, name: str) -> str:
+    """The name of a tensor in a step of training; of the first one it is the tensor's own."""
+    return f"step{step}.{name}" if step else name
+
+
+class Reference:
+    """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds."""
+
+    def __init__(self, model: Callable[..., Any], call: Call, optimizer: Optimizer | None, seed: int) -> None:
+        self.values: dict[str, torch.Tensor] = {}
+        self.entries: dict[str, Entry] = {}
+        self.aliases: dict[str, str] = {}
+        self.drew = False
+        self.cotangents: list[Cotangents] = []
+        self._seed = seed
+        self._step = 0
+        self._take: Callable[[str, Entry, torch.Tensor], None] = self._store
+        self.call = call
+        self.worker = Worker(model, {}, None, call, optimizer=optimizer, keep=self._keep)
+
+    def _keep(self, entry: Entry, part: torch.Tensor) -> None:
+        self._take(step_name(self._step, entry.name), entry, part)
+
+    def _store(self, name: str, entry: Entry, part: torch.Tensor) -> None:
+        self.entries[name] = entry
+        self.values[name] = part.clone()
+
+    def run(self, steps: int) -> None:
+        """The reference run: ``steps`` steps of training, or one forward and backward without an optimizer."""
+        self._take = self._store
+        with self._alone():
+            self._run(steps)
+
+    def responses(self, epsilon: float, seeds: int, steps: int) -> Mapping[str, float]:
+        """How far each tensor moved at most in runs whose operators err by ``epsilon``."""
+        found = Responses(self.values)
+        for number in range(seeds):
+            with self._alone(), perturbed(epsilon, 1000 * self._seed + number) as mode:
+
+                def measure(name: str, entry: Entry, part: torch.Tensor, mode: Any = mode) -> None:
+                    if entry.kind is not Kind.INPUT or entry.dtype.is_floating_point:
+                        with unperturbed(mode):
+                            found.take(name, part)
+
+                self._take = measure
+                with unperturbed(mode):
+                    self._perturb_inputs(mode)
+                self._run(steps)
+        self._take = self._store
+        self.worker.take_inputs(self.call.names)
+        return found.largest
+
+    def _perturb_inputs(self, mode: Any) -> None:
+        """Errors of one epsilon in the inputs, as the paper has them."""
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point() or not tensor.numel():
+                return tensor
+            return tensor.detach() * mode.factors(tensor)
+
+        self.worker.take_inputs({name: moved(tensor) for name, tensor in self.call.names.items()})
+
+    def _run(self, steps: int) -> None:
+        first = not self.cotangents
+        for step in range(max(1, steps)):
+            self._step = step
+            ran = self.worker.forward(step == 0)
+            if first:
+                self.cotangents.append(self._cotangents())
+                self.drew = self.drew or ran.drew
+            back = self.worker.backward(self.cotangents[step])
+            if first and step == 0:
+                self.aliases = {**ran.aliases, **back.aliases}
+                self.drew = self.drew or back.drew
+            if steps:
+                self.worker.step()
+        self._step = 0
+
+    def _cotangents(self) -> Cotangents:
+        """1 for a loss; else numbers that the output's name decides, for each output that has a gradient."""
+        starts = self.worker.starts()
+        shapes = {name: self.values[step_name(self._step, name)].shape for name, _, _ in starts if self._known(name)}
+        trained = [(i, name, dtype) for i, (name, has, dtype) in enumerate(starts) if has and name in shapes]
+        if len(trained) == 1 and shapes[trained[0][1]].numel() == 1:
+            index, name, dtype = trained[0]
+            return {index: torch.ones(shapes[name], dtype=dtype)}
+        found: Cotangents = {}
+        for index, name, dtype in trained:
+            generator = torch.Generator().manual_seed(seed_of(f"cotangent.{name}", self._seed))
+            found[index] = torch.randn(shapes[name], generator=generator).to(dtype)
+        return found
+
+    def _known(self, name: str) -> bool:
+        return step_name(self._step, name) in self.values
+
+    @contextlib.contextmanager
+    def _alone(self) -> Generator[None]:
+        """As the only process, from the same random numbers, with the state put back at the end."""
+        python = random.getstate()
+        self.worker.save()
+        try:
+            with torch.random.fork_rng(devices=()), acting_alone() if has_world() else contextlib.nullcontext():
+                torch.manual_seed(self._seed)
+                random.seed(self._seed)
+                with nothing_communicated() if has_world() else contextlib.nullcontext():
+                    yield
+        finally:
+            self.worker.restore()
+            random.setstate(python)

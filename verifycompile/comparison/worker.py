@@ -1,0 +1,230 @@
+"""One rank's part of a comparison: it holds the model, runs it while it is traced, and gives its tensors by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from verifycompile.comparison.layout import Known
+from verifycompile.comparison.names import Call, flattened, inner_model, named_modules, named_tensors
+from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, entry_of, local_part
+from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
+
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What a run left: entries in order, further names of them, and whether random numbers were drawn."""
+
+    entries: tuple[Entry, ...]
+    aliases: Mapping[str, str]
+    drew: bool = False
+
+
+class Worker:
+    """A program on one rank. ``layout`` says how its DTensors lie. ``keep``: takes what is traced; None stores it."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        renamed: Mapping[str, str],
+        layout: Layout | None,
+        call: Call,
+        *,
+        optimizer: Optimizer | None = None,
+        keep: Keep | None = None,
+    ) -> None:
+        self.model = model
+        self._call = call
+        self._layout = layout
+        self._modules = named_modules(model)
+        self.tensors = named_tensors(model, renamed)
+        self._values: dict[str, torch.Tensor] = {}
+        self._entries: list[Entry] = []
+        self._take = keep or self._store
+        self._outputs: list[torch.Tensor] = []
+        self._recorder: Recorder | None = None
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._make_optimizer = optimizer
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def _store(self, entry: Entry, part: torch.Tensor) -> None:
+        self._entries.append(entry)
+        self._values[entry.name] = part.clone()
+
+    def starts(self) -> tuple[tuple[str, bool, torch.dtype], ...]:
+        """Of every output of the last run: its name, whether backward starts there, and its dtype."""
+        return tuple(
+            (f"output.{index}", output.requires_grad, output.dtype) for index, output in enumerate(self._outputs)
+        )
+
+    def parameters(self) -> tuple[Entry, ...]:
+        """The parameters and buffers as they are."""
+        return tuple(self._state_entry(name, tensor) for name, tensor in self.tensors.items())
+
+    def _state_entry(self, name: str, tensor: torch.Tensor) -> Entry:
+        kind = Kind.PARAMETER if isinstance(tensor, nn.Parameter) else Kind.BUFFER
+        return entry_of(name, kind, tensor, self._layout, module=name.rpartition(".")[0])
+
+    def parameter(self, name: str) -> torch.Tensor | None:
+        """This rank's part of a parameter or buffer."""
+        return local_part(self.tensors[name]) if name in self.tensors else None
+
+    def assign(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Let parameters and buffers, which are of a copy, hold these parts."""
+        with torch.no_grad():
+            for name, value in values.items():
+                local_part(self.tensors[name]).copy_(value)
+
+    def save(self) -> None:
+        """Remember the program's state, which ``restore`` puts back."""
+        self._before = {name: (local_part(t).clone(), t.grad) for name, t in self.tensors.items()}
+        self.clear_gradients()
+
+    def restore(self) -> None:
+        """Put back what ``save`` remembered: values, buffers and gradients."""
+        with torch.no_grad():
+            for name, (value, gradient) in self._before.items():
+                local_part(self.tensors[name]).copy_(value)
+                self.tensors[name].grad = gradient
+        self._optimizer = None
+
+    def rewind(self) -> None:
+        """Values and buffers as remembered, without gradients, to run again."""
+        with torch.no_grad():
+            for name, (value, _) in self._before.items():
+                local_part(self.tensors[name]).copy_(value)
+        self.clear_gradients()
+        self._optimizer = None
+
+    def clear_gradients(self) -> None:
+        """Forget the gradients, as before a step."""
+        for tensor in self.tensors.values():
+            tensor.grad = None
+
+    def inputs(self) -> tuple[Entry, ...]:
+        """The tensors among the arguments of this rank's call."""
+        return tuple(entry_of(name, Kind.INPUT, tensor, self._layout) for name, tensor in self._call.names.items())
+
+    def input_part(self, name: str) -> torch.Tensor:
+        """This rank's part of an argument."""
+        return local_part(self._call.names[name])
+
+    def take_inputs(self, parts: Mapping[str, torch.Tensor]) -> None:
+        """Let the arguments be copies that hold these parts."""
+
+        def replaced(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            part = parts[name].detach().clone()
+            made = like_dtensor(tensor, part) if isinstance(tensor, DTensor) else part
+            return made.requires_grad_(tensor.requires_grad)
+
+        self._call = self._call.with_tensors(replaced)
+
+    def probe(self) -> dict[str, Known]:
+        """Under which placements ``DTensor.from_local`` takes the plain inputs, by a run without gradients."""
+        call = self._call
+        if self._layout is None:
+            return {}
+        with from_local_recorded() as taken, torch.no_grad():
+            self.model(*call.args, **call.kwargs)
+        found: dict[str, Known] = {}
+        for made, source in taken:
+            for name, tensor in call.names.items():
+                if source is tensor:
+                    found.setdefault(name, self._layout(made))
+        return found
+
+    def forward(self, modules: bool = True) -> Ran:
+        """Run the program on its inputs. ``modules``: whether the tensors of modules are traced as well."""
+        self.forget()
+        call = self._call
+        inner = inner_model(self.model)
+        root = inner if isinstance(inner, nn.Module) else None
+        traced = self._modules if modules else {}
+        recorder = self._recorder = Recorder(traced, root, self._keep_of_run, self._layout)
+        before = torch.get_rng_state()
+        recorder.arguments(call.names)
+        with recorder.attached():
+            self._outputs = flattened(self.model(*call.args, **call.kwargs))
+            recorder.results(self._outputs)
+        drew = not torch.equal(before, torch.get_rng_state())
+        return Ran(tuple(self._entries), dict(recorder.aliases), drew)
+
+    def _keep_of_run(self, entry: Entry, part: torch.Tensor) -> None:
+        self._take(entry, part)
+
+    def backward(self, cotangents: Mapping[int, torch.Tensor]) -> Ran:
+        """Run backward from the outputs, with this rank's parts of their cotangents."""
+        recorder = self._recorder
+        assert recorder is not None
+        first = len(self._entries)
+        pairs = [(self._outputs[index], value) for index, value in cotangents.items()]
+        starts = [_like(output, value) for output, value in pairs]
+        recorder.in_backward = True
+        before = torch.get_rng_state()
+        if pairs:
+            with recorder.attached():
+                torch.autograd.backward([output for output, _ in pairs], starts)
+        drew = not torch.equal(before, torch.get_rng_state())
+        self._outputs = []
+        for name, tensor in self.tensors.items():
+            for attribute, prefix in (("grad", "grad"), ("main_grad", "main_grad")):
+                gradient = getattr(tensor, attribute, None)
+                if isinstance(gradient, torch.Tensor):
+                    entry = entry_of(f"{prefix}.{name}", Kind.GRADIENT, gradient, self._layout)
+                    entry = dataclasses.replace(entry, module=name.rpartition(".")[0], order=10**9)
+                    self._take(entry, local_part(gradient))
+        for name, tensor in self.tensors.items():
+            if not isinstance(tensor, nn.Parameter):
+                entry = self._state_entry(name, tensor)
+                self._take(dataclasses.replace(entry, name=f"mutation.{name}"), local_part(tensor))
+        return Ran(tuple(self._entries[first:]), dict(recorder.aliases), drew)
+
+    def step(self) -> Ran:
+        """One step of the optimizer; afterwards parameters and the optimizer's state are traced."""
+        assert self._make_optimizer is not None
+        if self._optimizer is None:
+            trained = [t for t in self.tensors.values() if isinstance(t, nn.Parameter) and t.requires_grad]
+            self._optimizer = self._make_optimizer(trained)
+        first = len(self._entries)
+        self._optimizer.step()
+        state = getattr(self._optimizer, "state", {})
+        for name, tensor in self.tensors.items():
+            if not isinstance(tensor, nn.Parameter):
+                continue
+            module = name.rpartition(".")[0]
+            entry = entry_of(f"parameter.{name}", Kind.PARAMETER, tensor, self._layout, module=module)
+            self._take(entry, local_part(tensor))
+            held = state.get(tensor, {}) if isinstance(state, dict) or hasattr(state, "get") else {}
+            for key, value in held.items():
+                if isinstance(value, torch.Tensor):
+                    entry = entry_of(f"state.{name}.{key}", Kind.STATE, value, self._layout, module=module)
+                    self._take(entry, local_part(value))
+        self.clear_gradients()
+        return Ran(tuple(self._entries[first:]), {})
+
+    def value(self, name: str) -> torch.Tensor | None:
+        """This rank's part of a traced tensor."""
+        return self._values.get(name)
+
+    def forget(self) -> None:
+        """Drop what was traced."""
+        self._values.clear()
+        self._entries = []
+        self._outputs = []
+
+    def places(self) -> dict[str, Any]:
+        """Module -> the line that calls it."""
+        return {} if self._recorder is None else dict(self._recorder.places)
+
+
+def _like(output: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The cotangent in the output's own dtype and, of a DTensor, under its placements."""
+    value = value.to(output.dtype)
+    return like_dtensor(output, value) if isinstance(output, DTensor) else value.reshape(output.shape)
