@@ -13,7 +13,6 @@ from tests.support import fake_mesh_world, fake_world
 from verifycompile.torch_interface.mesh import RootMesh
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
 
-
 # torch 2.13 has other names for the collectives that most programs still call.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
