@@ -62,11 +62,51 @@ def verify_graphs(
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     started = time.perf_counter()
+    options = Options.from_mapping({"on_unproved": on_unproved, "time_limit": time_limit, "memory_limit": memory_limit})
+    graphs = capture_graphs(
+        spec_graph,
+        rank_graphs,
+        in_relations,
+        out_relations,
+        mesh=mesh,
+        groups=groups,
+        spec_inputs=spec_inputs,
+        rank_inputs=rank_inputs,
+    )
+    report = within_limits(options, time.perf_counter() - started, lambda: report_on(graphs, options))
+    return dataclasses.replace(report, question=Question(Provenance.GIVEN, Provenance.GIVEN, len(graphs.mesh.ranks)))
+
+
+@dataclasses.dataclass(frozen=True)
+class CapturedGraphs:
+    """What ``verify_graphs`` is asked about: ``programs`` holds one a rank, or one that every rank runs.
+
+    ``even``: whether the placements of all inputs give every rank a part of one size.
+    """
+
+    spec: Program
+    programs: tuple[Program, ...]
+    mesh: Mesh
+    even: bool
+
+
+def capture_graphs(
+    spec_graph: torch.fx.GraphModule,
+    rank_graphs: torch.fx.GraphModule | Sequence[torch.fx.GraphModule],
+    in_relations: Any = None,
+    out_relations: Any = None,
+    *,
+    mesh: Any = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    spec_inputs: Sequence[Any] | None = None,
+    rank_inputs: Sequence[Any] | None = None,
+) -> CapturedGraphs:
+    """Programs of the graphs that ``verify_graphs`` is given. Raises ``UsageError``."""
+    started = time.perf_counter()
     single = isinstance(rank_graphs, torch.fx.GraphModule)
     graphs: list[Any] = [rank_graphs] if single else list(rank_graphs)
     layout = mesh_of(mesh, None if single else len(graphs))
     table = GroupTable({name: tuple(ranks) for name, ranks in (groups or {}).items()}, len(layout.ranks))
-    options = Options.from_mapping({"on_unproved": on_unproved, "time_limit": time_limit, "memory_limit": memory_limit})
     given_inputs = relations_of("in_relations", in_relations, len(graphs))
     given_outputs = relations_of("out_relations", out_relations, len(graphs))
 
@@ -78,7 +118,6 @@ def verify_graphs(
     notes = table.assumptions
     inputs = [resolve_inputs(spec, r, given, layout, notes) for r, given in zip(ranks, given_inputs, strict=True)]
     even = [check_shapes(spec, r, placed, layout) for r, placed in zip(ranks, inputs, strict=True)]
-    spec_side = dataclasses.replace(spec_program(spec), seconds=spec_seconds)
     programs = [
         dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout)
         for r, i, o in zip(ranks, inputs, given_outputs, strict=True)
@@ -86,21 +125,24 @@ def verify_graphs(
     capture_seconds = time.perf_counter() - started - spec_seconds
     if single:
         notes["every rank runs the graph given"] = None
-    programs = [dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs]
-    work = lambda: _report(spec_side, programs, layout, options, even=all(even))  # noqa: E731
-    report = within_limits(options, spec_seconds + capture_seconds, work)
-    return dataclasses.replace(report, question=Question(Provenance.GIVEN, Provenance.GIVEN, len(layout.ranks)))
+    return CapturedGraphs(
+        dataclasses.replace(spec_program(spec), seconds=spec_seconds),
+        tuple(dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs),
+        layout,
+        all(even),
+    )
 
 
-def _report(spec: Program, programs: Sequence[Program], mesh: Mesh, options: Options, *, even: bool) -> Report:
+def report_on(graphs: CapturedGraphs, options: Options) -> Report:
     """On one program for all ranks where there is one, else on each rank's."""
+    spec, programs, mesh = graphs.spec, graphs.programs, graphs.mesh
     blockers = tuple(dict.fromkeys(b for program in (spec, *programs) for b in program.blockers))
     if blockers:
         return verify_programs(spec, dataclasses.replace(programs[0], blockers=blockers), options)
     wrong_order = order_finding(spec, programs, mesh) if len(programs) > 1 else None
     if wrong_order is not None:
         return wrong_order
-    general = _general_program(programs, mesh) if even else None
+    general = general_program(programs, mesh) if graphs.even else None
     if general is not None:
         return verify_programs(spec, general, options)
     share = 1 / len(programs)
@@ -108,7 +150,7 @@ def _report(spec: Program, programs: Sequence[Program], mesh: Mesh, options: Opt
     return verify_each_rank(spec, each, mesh, options)
 
 
-def _general_program(programs: Sequence[Program], mesh: Mesh) -> Program | None:
+def general_program(programs: Sequence[Program], mesh: Mesh) -> Program | None:
     """One program for all ranks, where their graphs and boundaries have a common form."""
 
     def axes(rank: int, key: str) -> object:

@@ -175,7 +175,7 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     except UnmergeableError as error:
         blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
-    changeable = functools.partial(RankGraphs, ranks, mesh, functools.partial(_together, spec, mesh))
+    changeable = functools.partial(RankGraphs, ranks, mesh, functools.partial(as_one_device, spec, mesh))
     report = verify_programs(whole_spec, whole, options, changeable)
     if report.verdict is Verdict.UNPROVED:
         found = bounds.attempt("the proof with parts put together", lambda: _in_parts(whole_spec, whole, options))
@@ -195,7 +195,7 @@ def _merged(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> tuple[Me
     return merged, find_layouts(spec, merged, mesh)
 
 
-def _together(spec: Program, mesh: Mesh, ranks: Sequence[RankProgram]) -> tuple[Program, Program]:
+def as_one_device(spec: Program, mesh: Mesh, ranks: Sequence[RankProgram]) -> tuple[Program, Program]:
     """Spec and ranks as two programs of one device."""
     merged, layouts = _merged(spec, ranks, mesh)
     return with_outputs(merged, spec, layouts, mesh)
@@ -206,7 +206,7 @@ def programs_of_all_ranks(spec: Program, implementation: Program) -> tuple[Progr
     mesh = implementation.mesh
     assert mesh is not None
     try:
-        return _together(spec, mesh, _ranks(implementation.ranks, mesh))
+        return as_one_device(spec, mesh, _ranks(implementation.ranks, mesh))
     except (OrderError, UnmergeableError) as error:
         return f"{error.message}."
 

@@ -27,6 +27,7 @@ from tests.attacks.parallel import OPERATORS, PER_RANK, SIZE, Edit, Layout, Rank
 from tests.oracle import _layout_error
 from tests.support import fake_mesh_world
 from verifycompile import Report, UsageError, Verdict
+from verifycompile.graph_verification import CapturedGraphs, capture_graphs
 
 TOLERANCE = 1e-9
 MESHES = (*[(2,)] * 6, (4,), (2, 2))
@@ -78,12 +79,13 @@ class Way(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``edited``: the kind of decision that was got wrong, None where nothing was."""
+    """``edited``: the kind of decision that was got wrong, None where nothing was. ``ended``: the proof, by a limit."""
 
     verdict: Verdict
     numbers: Numbers
     edited: str | None
     kind: str
+    ended: bool = False
 
     @property
     def verified_wrongly(self) -> bool:
@@ -188,7 +190,9 @@ def groups_of(mesh: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 @functools.cache
 def whole_inputs() -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(3)
-    return tuple(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64) * scale for scale in (1.0, 0.5, 0.5, 1.0))
+    return tuple(
+        torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64) * scale for scale in (1.0, 0.5, 0.5, 1.0)
+    )
 
 
 def _trace(question: Question, rank: Rank, parts: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
@@ -255,17 +259,26 @@ def ask(question: Question, way: Way = Way.GRAPHS) -> Answer | None:
     return Answer(report.verdict, numbers, programs.edited, "through `verify`" if way is Way.MODEL else question.kind)
 
 
-def _report_on_graphs(question: Question, programs: Traced) -> Report:
+def _arguments(question: Question, programs: Traced) -> dict[str, Any]:
     names = [node.name for node in programs.spec.graph.nodes if node.op == "placeholder"]
     inputs, outputs = programs.relations
-    return verifycompile.verify_graphs(
-        programs.spec,
-        programs.ranks[0] if len(programs.ranks) == 1 else list(programs.ranks),
-        {name: tuple(map(place, layout)) for name, layout in zip(names, inputs, strict=True)},
-        {f"output.{k}": tuple(map(place, layout)) for k, layout in enumerate(outputs)},
-        mesh=question.mesh,
-        groups=groups_of(question.mesh),
-    )
+    return {
+        "spec_graph": programs.spec,
+        "rank_graphs": programs.ranks[0] if len(programs.ranks) == 1 else list(programs.ranks),
+        "in_relations": {name: tuple(map(place, layout)) for name, layout in zip(names, inputs, strict=True)},
+        "out_relations": {f"output.{k}": tuple(map(place, layout)) for k, layout in enumerate(outputs)},
+        "mesh": question.mesh,
+        "groups": groups_of(question.mesh),
+    }
+
+
+def graphs_of(question: Question, programs: Traced) -> CapturedGraphs:
+    """What ``verify_graphs`` captures of the programs before it asks anything."""
+    return capture_graphs(**_arguments(question, programs))
+
+
+def _report_on_graphs(question: Question, programs: Traced) -> Report:
+    return verifycompile.verify_graphs(**_arguments(question, programs))
 
 
 def numbers_of(programs: Traced, mesh: tuple[int, ...]) -> Numbers:
