@@ -128,8 +128,24 @@ def prod(b: Builder, self: View, dtype: torch.dtype | None) -> View:
 def flip(b: Builder, self: View, dims: Sequence[int]) -> View:
     result = self
     for dim in sorted({d % b.rank(self) for d in dims}) if b.rank(self) else ():
-        result = b.along(FLIP, (), result, dim)
+        result = _flipped_back(b, result, dim) or b.along(FLIP, (), result, dim)
     return result
+
+
+def _flipped_back(b: Builder, view: View, dim: int) -> View | None:
+    """What was flipped along ``dim``, where ``view`` is that: flipped twice, a value is itself."""
+    term, position = view.term, b.dim(view, dim)
+    if term.operation is not FLIP or len(term.fresh) != 1 or [len(core) for core in term.cores] != [1]:
+        return None
+    (fresh,), ((core,),) = term.fresh, term.cores
+    own = [digit for digit in view.axes[fresh] if digit[0] != CONSTANT]
+    elsewhere = [digit for number, axis in enumerate(view.axes) if number != fresh for digit in axis]
+    if own != [(position, 1, view.shape[position])] or term.shape[fresh] != view.shape[position]:
+        return None
+    if any(digit[0] == position for digit in elsewhere):
+        return None
+    places = {**dict(enumerate(view.axes)), core: view.axes[fresh]}
+    return relabel.substitute(term.operands[0], places, view.shape).scaled(view.coefficient)
 
 
 @operator(aten.rot90.default)

@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.attacks.families import ANY, RIGHT, Family, Site, ask_family, families, held, is_value, proved
 from tests.attacks.generated import Answer, Numbers, Question, Step, Way, ask, decisions, questions
 from tests.attacks.parallel import OPERATORS
 from verifycompile import Verdict
@@ -41,7 +42,61 @@ def test_what_is_wrong_does_not_verify(way: Way, examples: int) -> None:
     assert seen[Verdict.REFUTED, Numbers.WRONG]
 
 
-def single(operator: str, layouts: tuple[tuple[object, ...], ...], edit: tuple[int, int, int | None] | None) -> Question:
+def test_edited_graphs_do_not_verify_wrongly() -> None:
+    seen: collections.Counter[tuple[Verdict, Numbers]] = collections.Counter()
+
+    @settings(PROFILE, max_examples=8)
+    @given(families(8))
+    def run(family: Family) -> None:
+        for answer, _ in ask_family(family):
+            assert not answer.verified_wrongly, f"{family} {answer}"
+            assert answer.edited not in {None, *RIGHT} or answer.numbers is Numbers.EQUAL, (
+                f"wrong by construction: {family}"
+            )
+            seen[answer.verdict, answer.numbers] += 1
+
+    run()
+    assert seen[Verdict.VERIFIED, Numbers.EQUAL]
+    assert seen[Verdict.UNPROVED, Numbers.WRONG]
+
+
+EDITED = Question((2,), ((1,), (0,), ("R",)), (Step("product", (0, 2), 0),), 1, False, None)
+"""A product of which every rank computes a summand, and the sum over the ranks."""
+
+
+@pytest.mark.parametrize("rank", [None, 0, 1])
+@pytest.mark.parametrize("called", ANY)
+def test_every_edit_of_a_value_is_seen(called: str, rank: int | None) -> None:
+    """At the place where ranks hold parts of a sum, and nothing is verified that numbers call wrong."""
+    found = held(EDITED)
+    assert found is not None
+    assert proved(found.asked(alike=True))
+    names = [name for name, node in found.drafts[0].nodes.items() if is_value(node)]
+    for number, draft in enumerate(found.drafts):
+        if rank in (None, number):
+            ANY[called](Site(draft, draft.nodes[names[-1]], number, EDITED.mesh, 0))
+    assert found.numbers(alike=rank is None) is Numbers.WRONG
+    assert not proved(found.asked(alike=rank is None))
+    for draft in found.drafts:
+        draft.undo()
+    assert found.numbers(alike=True) is Numbers.EQUAL
+    assert proved(found.asked(alike=True))
+
+
+@pytest.mark.parametrize("called", RIGHT)
+def test_other_ways_of_writing_the_same_are_proved(called: str) -> None:
+    found = held(EDITED)
+    assert found is not None
+    names = [name for name, node in found.drafts[0].nodes.items() if is_value(node)]
+    draft = found.drafts[0]
+    RIGHT[called](Site(draft, draft.nodes[names[-1]], 0, EDITED.mesh, 0))
+    assert found.numbers(alike=False) is Numbers.EQUAL
+    assert proved(found.asked(alike=False))
+
+
+def single(
+    operator: str, layouts: tuple[tuple[object, ...], ...], edit: tuple[int, int, int | None] | None
+) -> Question:
     return Question((2,), layouts, (Step(operator, (0, 1), 1),), 1, True, edit)
 
 
