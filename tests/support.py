@@ -5,29 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from verifycompile.torch_interface.fake_groups import fake_process_group
 
 
 @contextlib.contextmanager
 def fake_world(world_size: int, rank: int = 0) -> Generator[None]:
     """A fake process group of ``world_size`` ranks seen from ``rank``; never use the values of its collectives."""
-    _forget_earlier_worlds()
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
-    try:
+    with fake_process_group(world_size, rank):
         yield
-    finally:
-        _forget_earlier_worlds()
-        dist.destroy_process_group()
-
-
-def _forget_earlier_worlds() -> None:
-    torch._dynamo.reset()
-    # DTensor remembers layouts by equal mesh and would hand out the mesh of a world that is gone.
-    _clear_sharding_prop_cache()
 
 
 def fake_mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:

@@ -1,0 +1,45 @@
+"""Process groups and meshes of any size in one process, for tests that prove and run nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from verifycompile.torch_interface.fake_groups import fake_process_group
+
+
+@contextlib.contextmanager
+def fake_group(world_size: int, rank: int = 0) -> Generator[None]:
+    """Inside, this process is ``rank`` of ``world_size`` ranks of torch's fake process group.
+
+    Raises ``RuntimeError`` where a process group is there already, ``ValueError`` for a rank that is none of them.
+    """
+    if dist.is_initialized():
+        raise RuntimeError("a process group is there already: end it with `torch.distributed.destroy_process_group()`.")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"`rank` must be one of 0 to {world_size - 1}, not {rank}.")
+    with fake_process_group(world_size, rank):
+        yield
+
+
+@contextlib.contextmanager
+def fake_mesh(axes: Mapping[str, int], rank: int = 0) -> Generator[DeviceMesh]:
+    """Inside, a CPU mesh with ``axes``, name -> number of ranks, outermost first, over a fake group of its size.
+
+    Raises as ``fake_group`` does.
+    """
+    with fake_group(math.prod(axes.values()), rank):
+        yield init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def over_meshes(*meshes: Mapping[str, int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A test that takes the fixture ``verify_mesh``, run once with each mesh: ``{"dp": 2, "tp": 4}``."""
+    import pytest
+
+    identifiers = ["-".join(f"{name}{size}" for name, size in axes.items()) for axes in meshes]
+    return pytest.mark.parametrize("verify_mesh", meshes, indirect=True, ids=identifiers)

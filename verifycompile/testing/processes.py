@@ -1,0 +1,93 @@
+"""A function on a few real processes, joined by gloo over the loopback interface."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import multiprocessing
+import os
+import pathlib
+import queue
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+SECONDS = 300.0
+"""How long the ranks may take together unless a test says otherwise."""
+
+
+class RankError(AssertionError):
+    """A rank raised, or none of them answered in time. ``rank``: the first that raised; its traceback is the text."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(f"rank {rank}: {text}")
+        self.rank = rank
+
+
+def run_on_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, seconds: float = SECONDS) -> list[Any]:
+    """``function(rank, *arguments)`` on each of ``world_size`` processes; what they return, by rank.
+
+    The function, its arguments and its results must be picklable: a function of a module, no lambda. Each process has
+    the default process group when it is called. Raises ``RankError`` where one raises or time runs out; no process
+    outlives the call.
+    """
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory(prefix="verifycompile-") as folder:
+        store, timeout = str(pathlib.Path(folder) / "store"), dt.timedelta(seconds=seconds)
+        places = [_Rank(rank, world_size, store, timeout) for rank in range(world_size)]
+        processes = [context.Process(target=_run, args=(function, place, arguments, results)) for place in places]
+        for process in processes:
+            process.start()
+        try:
+            return _collected(results, world_size, seconds)
+        finally:
+            for process in processes:
+                process.terminate()
+                process.join()
+
+
+def _collected(results: Any, world_size: int, seconds: float) -> list[Any]:
+    found: dict[int, Any] = {}
+    end = time.monotonic() + seconds
+    while len(found) < world_size:
+        try:
+            rank, error, value = results.get(timeout=max(end - time.monotonic(), 0.0))
+        except queue.Empty:
+            absent = min(set(range(world_size)) - set(found))
+            raise RankError(absent, f"no answer within {seconds:g} s.") from None
+        if error:
+            raise RankError(rank, error)
+        found[rank] = value
+    return [found[rank] for rank in range(world_size)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rank:
+    rank: int
+    world_size: int
+    store: str
+    timeout: dt.timedelta
+
+
+def _run(function: Callable[..., Any], place: _Rank, arguments: tuple[Any, ...], results: Any) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{place.store}",
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=place.timeout,
+        )
+        value = function(place.rank, *arguments)
+    except BaseException:  # noqa: BLE001 - the test that waits for this rank is told
+        results.put((place.rank, traceback.format_exc(), None))
+        return
+    results.put((place.rank, "", value))
+    dist.barrier()  # the others may still need this rank's store
+    dist.destroy_process_group()
