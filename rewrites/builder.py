@@ -715,6 +715,8 @@ class Builder:
         if self.pool.piecewise is not None:
             merged = self.pool.piecewise.joined(self.pool, views, position)
             in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
+            # Pieces of one value in another order: what is done to them is done to one piece after the other.
+            in_parts = in_parts or len({view.term for view in views}) == 1
             equal = all(size == sizes[0] for size in sizes)
             # Equal pieces that stay apart are told apart by a digit.
             if in_parts or not equal or merged.term.operation is not CONCATENATE:

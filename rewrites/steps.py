@@ -114,6 +114,11 @@ STEPS = (
         "ir/indicator.py: equal",
     ),
     Step(
+        "VL98", "bounded-positions",
+        "a bound of the positions of a dimension is one on the positions up to it and zero behind",
+        "ir/inequality.py: _in_parts",
+    ),
+    Step(
         "VL91", "windows-of-different-places",
         "what is done to each position of windows of different places is the window of what is done to the longest "
         "stretch on which all of their operands are known",
@@ -158,6 +163,6 @@ PROOFS = {
     "VL65": POINT, "VL66": POINT, "VL67": INDUCTION, "VL68": POINT, "VL69": POINT,
     "VL86": POINT, "VL87": INDUCTION, "VL88": POINT, "VL70": POINT, "VL89": INDUCTION, "VL90": POINT,
     "VL71": INDUCTION, "VL91": POINT, "VL92": POINT, "VL93": POINT, "VL94": INDUCTION,
-    "VL95": POINT, "VL96": POINT, "VL97": INDUCTION,
+    "VL95": POINT, "VL96": POINT, "VL97": INDUCTION, "VL98": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -289,6 +289,10 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
         Claim("a fraction", one_where(z3.ToReal(j) == x) == 0, {"no whole number": z3.Not(z3.IsInt(x))}),
     ],
+    "VL98": [
+        Claim("at most", one_where(j <= k) == z3.If(j < n, z3.RealVal(1), z3.RealVal(0)), {"number of ones": n == k + 1}),
+        Claim("at least", one_where(k <= j) == z3.If(j < n, z3.RealVal(0), z3.RealVal(1)), {"number of zeros": n == k}),
+    ],
     "VL93": [
         Claim("equal", one_where(x == 0) == 0, {"positive": x > 0}),
         Claim("equal to less", one_where(x == y) == 0, {"not negative": x >= 0, "below zero": y < 0}),

@@ -7,8 +7,9 @@ dimension, those of the spec among them, are written as copies, which are lowere
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +21,16 @@ from verifycompile.program import Program
 aten = torch.ops.aten
 
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+_BOUNDS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar)
+_MOST_PIECES = 16
 _MOVES = (aten.constant_pad_nd.default, aten.roll.default)
 
 
 def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]]:
     """Both programs with slices as windows: of the dimensions that are cut unevenly, then of all that are sharded too.
 
-    ``merged``: the programs of all ranks as one. Values stay the same.
+    At last as they are, where pieces are joined in an order of their own, as those of a zig-zag layout, or a bound
+    divides positions. ``merged``: the programs of all ranks as one. Values stay the same.
     """
     nodes = [node for program in (spec, merged) for node in program.graph.graph.nodes]
     cut = {size for node in nodes for size in _cut_by(node)}
@@ -34,13 +38,44 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
     for sizes in (cut, cut | sharded) if sharded - cut else (cut,):
         if sizes:
             yield _copied(spec, sizes), dataclasses.replace(_copied(merged, sizes), piecewise=True)
+    if any(_joins_pieces(node) or node.target in _BOUNDS for node in nodes):
+        yield _in_equal_pieces(spec, nodes), dataclasses.replace(_in_equal_pieces(merged, nodes), piecewise=True)
+
+
+def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Program:
+    """The program with slices that no multiple of their length begins put together of pieces that fit all slices."""
+    spans = [span for node in nodes if (span := _span(node)) is not None]
+    each = {size: math.gcd(size, *(n for other, *ends in spans if other == size for n in ends)) for size, _, _ in spans}
+    copied = _copied(program, ())
+    for node in list(copied.graph.graph.nodes):
+        span = _span(node)
+        if span is None or not divides_unevenly(span[1], span[2], span[0]) or span[2] > _MOST_PIECES * each[span[0]]:
+            continue
+        source, dim, length = node.args[0], node.args[1] if len(node.args) > 1 else 0, each[span[0]]
+        with copied.graph.graph.inserting_before(node):
+            pieces: list[torch.fx.Node] = []
+            for start in range(span[1], span[1] + span[2], length):
+                pieces.append(copied.graph.graph.call_function(node.target, (source, dim, start, start + length)))
+                pieces[-1].meta["val"] = node.meta["val"].narrow(dim, 0, length)
+            joined = copied.graph.graph.call_function(aten.cat.default, (pieces, dim))
+        joined.meta = dict(node.meta)
+        node.replace_all_uses_with(joined)
+    return copied
+
+
+def _joins_pieces(node: torch.fx.Node) -> bool:
+    """Whether a node concatenates pieces that are cut from something else."""
+    return node.target is aten.cat.default and any(
+        operand.target in (aten.slice.Tensor, aten.slice_copy.Tensor, operator.getitem)
+        for operand in node.all_input_nodes
+    )
 
 
 def _is_input(node: Any) -> bool:
     return isinstance(node, torch.fx.Node) and node.op == "placeholder"
 
 
-def _copied(program: Program, cut: set[int]) -> Program:
+def _copied(program: Program, cut: Container[int]) -> Program:
     graph = torch.fx.Graph()
     nodes: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in program.graph.graph.nodes:

@@ -236,6 +236,9 @@ class _Difference:
             decided = _decided(digits, others, constant)
             if decided is not None:
                 return self.pool.constant(Fraction(decided), self.shape)
+            in_parts = None if others else self._in_parts(digits, constant)
+            if in_parts is not None:
+                return in_parts
         elif constant.denominator == 1 and all(_is_whole_number(w) for w in (*digits.values(), *others.values())):
             constant -= strict
         else:
@@ -253,6 +256,22 @@ class _Difference:
             combine(self.pool, sides[sign]) if sides[sign] else self.pool.zero(self.shape) for sign in (-1, 1)
         )
         return elementwise(self.pool, AT_MOST, (int(constant),), (left, right))
+
+    def _in_parts(self, digits: dict[Digit, Scalar], constant: Fraction) -> View | None:
+        """The bound of one position as ones and zeros, where values are put together of parts."""
+        if self.pool.piecewise is None or len(digits) != 1:
+            return None
+        (((dim, divisor, size), weight),) = digits.items()
+        if divisor != 1 or size != self.shape[dim] or not isinstance(size, int) or abs(weight) != 1:  # pyright: ignore[reportArgumentType]
+            return None
+        first = -int(constant) if weight == 1 else int(constant) + 1
+        before, after = (Fraction(0), ONE) if weight == 1 else (ONE, Fraction(0))
+        self.pool.lemma_trace.append(("bounded-positions", ""))
+        parts = [
+            self.pool.constant(value, (*self.shape[:dim], length, *self.shape[dim + 1 :]))
+            for value, length in ((before, first), (after, size - first))
+        ]
+        return self.pool.piecewise.joined(self.pool, parts, dim)
 
 
 def _is_whole_number(value: Scalar) -> bool:

@@ -1,0 +1,97 @@
+"""Pieces in an order of their own, and positions up to a bound: verified, and refuted with another piece or bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+
+Model = Callable[..., Any]
+
+
+def squares(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (torch.tanh(x @ w) - y).pow(2).sum()
+
+
+def zigzag(mesh: DeviceMesh, last: int) -> Model:
+    """Each rank takes a piece from the front and one from the back; ``last``: which one, counted from the end."""
+
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rank, ranks = mesh.get_local_rank(), mesh.size()
+
+        def own(value: torch.Tensor, back: int) -> torch.Tensor:
+            pieces = value.chunk(2 * ranks)
+            return torch.cat([pieces[rank], pieces[2 * ranks - back - rank]])
+
+        return funcol.all_reduce((torch.tanh(own(x, 1) @ w) - own(y, last)).pow(2).sum(), "sum", mesh)
+
+    return program
+
+
+def _report(program: Callable[[DeviceMesh], Model], spec: Model, shapes: list[list[int]], **options: Any) -> Report:
+    with fake_mesh_world((2,), ("cp",)) as mesh:
+        inputs = tuple(torch.randn(shape) for shape in shapes)
+        whole = {"output.0": (Replicate(),)}
+        return verifycompile.verify(program(mesh), inputs, spec=spec, mesh=mesh, out_placements=whole, **options)
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(1, Verdict.VERIFIED), (2, Verdict.REFUTED)])
+def test_pieces_from_both_ends(last: int, verdict: Verdict) -> None:
+    report = _report(lambda mesh: zigzag(mesh, last), squares, [[8, 4], [8, 3], [4, 3]])
+    assert report.verdict is verdict, str(report)
+
+
+def permuted(mesh: DeviceMesh, both: bool) -> Model:
+    """The loader permutes the whole sequence before it is cut; ``both``: the labels too."""
+
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rank, ranks = mesh.get_local_rank(), mesh.size()
+        order = [piece for first in range(ranks) for piece in (first, 2 * ranks - 1 - first)]
+
+        def loaded(value: torch.Tensor, moved: bool) -> torch.Tensor:
+            pieces = value.chunk(2 * ranks)
+            whole = torch.cat([pieces[piece] for piece in order]) if moved else value
+            return whole.chunk(ranks)[rank]
+
+        return funcol.all_reduce((torch.tanh(loaded(x, True) @ w) - loaded(y, both)).pow(2).sum(), "sum", mesh)
+
+    return program
+
+
+@pytest.mark.parametrize(("both", "verdict"), [(True, Verdict.VERIFIED), (False, Verdict.REFUTED)])
+def test_a_sequence_permuted_by_the_loader(both: bool, verdict: Verdict) -> None:
+    report = _report(lambda mesh: permuted(mesh, both), squares, [[8, 4], [8, 3], [4, 3]])
+    assert report.verdict is verdict, str(report)
+
+
+def next_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x[:-1] - y[1:]).pow(2).sum()
+
+
+def shifted(mesh: DeviceMesh, left_out: int) -> Model:
+    """The rows behind the shard's are gathered; those past the ``left_out`` last ones have no target."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rank, rows = mesh.get_local_rank(), x.shape[0]
+        whole = funcol.all_gather_tensor(y, 0, mesh)
+        behind = torch.cat([whole[1:], torch.zeros_like(whole[:1])])[rank * rows : (rank + 1) * rows]
+        valid = torch.arange(rows) + rank * rows < mesh.size() * rows - left_out
+        return funcol.all_reduce(((x - behind).pow(2) * valid[:, None]).sum(), "sum", mesh)
+
+    return program
+
+
+@pytest.mark.parametrize(("left_out", "verdict"), [(1, Verdict.VERIFIED), (0, Verdict.REFUTED), (2, Verdict.REFUTED)])
+def test_the_last_row_has_no_target(left_out: int, verdict: Verdict) -> None:
+    rows = {"x": (Shard(0),), "y": (Shard(0),)}
+    report = _report(lambda mesh: shifted(mesh, left_out), next_rows, [[4, 4], [4, 4]], in_placements=rows)
+    assert report.verdict is verdict, str(report)
