@@ -32,7 +32,10 @@ def _left_out_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, _
 
 
 def other_operands(scene: Scene) -> Iterator[Move]:
-    """Each operand of a call exchanged for an earlier value of its shape and type, the nearest first."""
+    """Each operand of a call exchanged for an earlier value of its shape and type, the nearest first.
+
+    Where the call takes a view of something, what is exchanged is what the view looks at.
+    """
     order = scene.draft.program.graph.graph.nodes
     position = {node: place for place, node in enumerate(order)}
     values = [node for node in order if is_tensor(node)]
@@ -42,13 +45,22 @@ def other_operands(scene: Scene) -> Iterator[Move]:
         for operand in dict.fromkeys(node.all_input_nodes):
             if not is_tensor(operand):
                 continue
-            earlier = [other for other in values if position[other] < position[node] and _alike(operand, other)]
-            for other in sorted(earlier, key=lambda other: abs(position[other] - position[operand])):
-                if other is operand or _same_value(scene, operand, other):
+            *views, looked_at = _views(operand)
+            earlier = [other for other in values if position[other] < position[node] and _alike(looked_at, other)]
+            for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
+                if other is looked_at or other in views or _same_value(scene, looked_at, other):
                     continue
-                texts = functools.partial(_exchanged_texts, scene, node, operand, other)
+                texts = functools.partial(_exchanged_texts, scene, node, looked_at, other)
                 change = _exchanged(node.name, operand.name, other.name)
                 yield Move(("operand", other.name), node.name, "VC108", texts, change)
+
+
+def _views(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """A value, what it is a view of, and so on."""
+    found = [node]
+    while is_view(found[-1].target) and is_tensor(found[-1].all_input_nodes[0]):
+        found.append(found[-1].all_input_nodes[0])
+    return found
 
 
 def _exchanged_texts(
@@ -118,7 +130,12 @@ def _left_out(name: str, operand: str) -> Callable[[Draft], None]:
 
 def _exchanged(name: str, operand: str, other: str) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
-        draft.redirect(draft.node(operand), draft.node(other), [draft.node(name)])
+        own, taken = draft.node(name), draft.node(operand)
+        value = draft.node(other)
+        for view in reversed(_views(taken)[:-1]):
+            arguments = (value, *view.args[1:])
+            value = draft.insert(own, view.target, arguments, view.meta["val"], before=True)
+        draft.redirect(taken, value, [own])
 
     return apply
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch.fx
 
 from verifycompile.capture.merged_ranks import ON_RANK
+from verifycompile.cause.arrangements import cut_as_others, neighbouring_positions
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
     missing_gradient_reductions,
@@ -391,6 +392,8 @@ def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
 def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
+        cut_as_others(scene),
+        neighbouring_positions(scene),
         own_part_of_operand(scene),
         arguments_of_spec(scene),
         needless_calls(scene),
