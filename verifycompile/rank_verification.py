@@ -14,6 +14,8 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
+from verifycompile.capture.all_ranks import EACH_UP_TO
+from verifycompile.capture.at_rank import at_rank
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_collectives import UnmergeableError
@@ -44,7 +46,7 @@ from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.value_names import operator_of, value_name
-from verifycompile.verification import finding_of_limit, finding_of_mismatch, verify_programs
+from verifycompile.verification import Repairs, finding_of_limit, finding_of_mismatch, proves, verify_programs
 from verifycompile.within_limits import within_limits
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.evaluate import values_on_one_input
@@ -105,7 +107,7 @@ def _verified(spec: Program, implementation: Program, options: Options) -> Repor
     mesh = implementation.mesh
     if implementation.ranks and mesh is not None:
         return verify_each_rank(spec, _ranks(implementation.ranks, mesh), mesh, options)
-    report = verify_programs(spec, implementation, options)
+    report = verify_programs(spec, implementation, options, Repairs(proves=_proves_by_ranks))
     if report.verdict is not Verdict.UNPROVED or implementation.each_rank is None or mesh is None:
         return report
     if not all(finding.code in _CURED_BY_NUMBERS for finding in report.findings):
@@ -125,6 +127,25 @@ def _verified(spec: Program, implementation: Program, options: Options) -> Repor
     if isinstance(found, RanOut):
         return _noted(report, found.describe())
     return found if found.verdict is Verdict.VERIFIED else report
+
+
+def _proves_by_ranks(spec: Program, implementation: Program) -> bool:
+    """Whether a program is proved: as one for all ranks or, where it computes with the rank, as that of each rank."""
+    if proves(spec, implementation):
+        return True
+    mesh = implementation.mesh
+    if mesh is None or not implementation.coordinates or len(mesh.ranks) > EACH_UP_TO:
+        return False
+    try:
+        each = [at_rank(implementation, coordinates(position, mesh)) for position in range(len(mesh.ranks))]
+        return _proves_in_parts(*as_one_device(spec, mesh, _ranks(each, mesh)))
+    except (OrderError, UnmergeableError):
+        return False
+
+
+def _proves_in_parts(spec: Program, whole: Program) -> bool:
+    """Whether the ranks' programs, put together, are proved, as they are or with parts put together."""
+    return proves(spec, whole) or any(proves(*programs) for programs in in_parts(spec, whole))
 
 
 def _noted(report: Report, note: str) -> Report:
@@ -176,7 +197,7 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
         blocked = Program(ranks[0].program.graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
     changeable = functools.partial(RankGraphs, ranks, mesh, functools.partial(as_one_device, spec, mesh))
-    report = verify_programs(whole_spec, whole, options, changeable)
+    report = verify_programs(whole_spec, whole, options, Repairs(changeable, _proves_in_parts))
     if report.verdict is Verdict.UNPROVED:
         found = bounds.attempt("the proof with parts put together", lambda: _in_parts(whole_spec, whole, options))
         report = _noted(report, found.describe()) if isinstance(found, RanOut) else found or report

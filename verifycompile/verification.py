@@ -15,7 +15,7 @@ from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_caus
 from verifycompile.certificate import Certificate
 from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
-from verifycompile.diagnostics.finding import Finding, Label
+from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.diagnostics.report import Report, SecondLook, Stats
 from verifycompile.diagnostics.severity import Severity
@@ -30,8 +30,6 @@ from verifycompile.second_look import look_again
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.within_limits import within_limits
 
-CAUSE_UNCERTAIN = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
-
 _SHARE_OF_PROOF = 0.6
 """Of the time that is left; the rest is for the search for an input on which the programs differ."""
 
@@ -44,19 +42,30 @@ _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 one of several."""
 
 
-def verify_programs(
-    spec: Program, implementation: Program, options: Options, changeable: Callable[[], Subject] | None = None
-) -> Report:
-    """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are.
+def proves(spec: Program, implementation: Program) -> bool:
+    """Whether all outputs of the spec have a relation."""
+    return check_refinement(spec, implementation).mismatch is None
 
-    ``changeable``: what can be changed in search of the cause, where that is not the graph of ``implementation``.
+
+@dataclasses.dataclass(frozen=True)
+class Repairs:
+    """How the cause of a difference is sought.
+
+    ``changeable``: what can be changed, where that is not the graph of the implementation. ``proves``: whether a
+    changed program is proved.
     """
-    changed = changeable or functools.partial(OneGraph, spec, implementation)
+
+    changeable: Callable[[], Subject] | None = None
+    proves: Callable[[Program, Program], bool] = proves
+
+
+def verify_programs(spec: Program, implementation: Program, options: Options, repairs: Repairs | None = None) -> Report:
+    """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are."""
     seconds = spec.seconds + implementation.seconds
-    return within_limits(options, seconds, lambda: _verify(spec, implementation, options, changed))
+    return within_limits(options, seconds, lambda: _verify(spec, implementation, options, repairs or Repairs()))
 
 
-def _verify(spec: Program, implementation: Program, options: Options, changeable: Callable[[], Subject]) -> Report:
+def _verify(spec: Program, implementation: Program, options: Options, repairs: Repairs) -> Report:
     started = time.perf_counter()
     blockers = _distinct((*implementation.blockers, *spec.blockers))
     fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
@@ -80,7 +89,8 @@ def _verify(spec: Program, implementation: Program, options: Options, changeable
         verdict = findings[0].verdict
     causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
-        causes = _causes(changeable, proof_seconds)
+        changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
+        causes = _causes(changeable, repairs.proves, proof_seconds)
         findings[:1] = with_causes(findings[0], causes)
     if search is not None:
         findings[0] = _with_script(findings[0], search, causes)
@@ -224,18 +234,16 @@ def _certain(finding: Finding) -> Finding:
     )
 
 
-def _causes(changeable: Callable[[], Subject], proof_seconds: float) -> tuple[Cause, ...]:
+def _causes(
+    changeable: Callable[[], Subject], proves: Callable[[Program, Program], bool], proof_seconds: float
+) -> tuple[Cause, ...]:
     """The changes after which the program is proved; nothing where none are found, or the search fails."""
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
     limits = bounds.current()
     share = 1.0 if limits is None else min(1.0, seconds / max(limits.seconds_left, seconds))
     try:
-        search = functools.partial(find_causes, changeable(), _proves, seconds=seconds)
+        search = functools.partial(find_causes, changeable(), proves, seconds=seconds)
         found = bounds.attempt("the search for the cause", search, share)
     except Exception:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
         return ()
     return () if isinstance(found, RanOut) else found
-
-
-def _proves(spec: Program, implementation: Program) -> bool:
-    return check_refinement(spec, implementation).mismatch is None

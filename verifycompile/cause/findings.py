@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from verifycompile.cause.search import Cause
 from verifycompile.diagnostics.codes import OWN_PART_CODES
-from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding
 from verifycompile.diagnostics.locate import helper_labels, place_of
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.value_names import is_backward
@@ -57,6 +57,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Fi
         impl_location=place,
         spec_location=None if finding.code in _VAGUE else finding.spec_location,
         labels=helper_labels(cause.node),
+        notes=tuple(note for note in finding.notes if not note.startswith(CAUSE_UNCERTAIN)),
         relation_found="",
         relation_expected="",
     )

@@ -10,6 +10,9 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 
+CAUSE_UNCERTAIN = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
+"""How a note begins that takes the place of a finding's line back."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sparse:
