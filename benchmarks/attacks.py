@@ -62,6 +62,7 @@ class Chunk:
     wrong: list[str] = dataclasses.field(default_factory=list)
     unproved: list[str] = dataclasses.field(default_factory=list)
     other_in_full: list[str] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
     asked: int = 0
 
     def note(self, question: object, answer: Answer) -> None:
@@ -70,6 +71,8 @@ class Chunk:
         self.counts[answer.kind].update(found)
         if "verified wrongly" in found:
             self.wrong.append(f"{question} {answer}")
+        if answer.failure:
+            self.failed.append(f"{question} {answer}")
         if "right and unproved" in found:
             self.unproved.append(f"{question} {answer}")
 
@@ -95,6 +98,7 @@ def run_chunk(number: int) -> dict[str, Any]:
         "verified wrongly": chunk.wrong,
         "right and unproved": chunk.unproved,
         "other in full": chunk.other_in_full,
+        "failed": chunk.failed,
     }
 
 
@@ -227,7 +231,10 @@ def main(arguments: Sequence[str]) -> int:
         given_arguments.table.write_text(with_table(given_arguments.table.read_text(), chunks))
     print(table(chunks))
     found = [
-        (kind, text) for kind in ("verified wrongly", "other in full") for c in chunks.values() for text in c[kind]
+        (kind, text)
+        for kind in ("verified wrongly", "other in full", "failed")
+        for c in chunks.values()
+        for text in c[kind]
     ]
     for kind, text in found:
         print(f"{kind}: {text}")

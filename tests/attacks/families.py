@@ -464,7 +464,7 @@ def edit(held: Held, change: Change) -> str | None:
             continue
         try:
             ways[called](Site(draft, node, number, held.question.mesh, change.choice))
-        except (RuntimeError, ValueError, TypeError, IndexError, ZeroDivisionError, NotImplementedError):
+        except Exception:  # noqa: BLE001 - what torch rejects, with errors of all kinds, is no program
             return None
         done = True
     return called if done else None
@@ -492,8 +492,12 @@ def ask_family(family: Family) -> Iterator[tuple[Answer, Callable[[], CapturedGr
 
 def _answer(family: Family, asked: CapturedGraphs, numbers: Numbers, called: str | None) -> Answer:
     seconds = SECONDS_OF_WRONG if numbers is Numbers.WRONG else SECONDS_OF_RIGHT
+    found: bool | bounds.RanOut = False
+    failure = ""
     with bounds.limited(bounds.Limits(seconds, MEMORY)):
-        found = bounds.attempt("the proof", lambda: proved(asked))
-    ended = isinstance(found, bounds.RanOut)
+        try:
+            found = bounds.attempt("the proof", lambda: proved(asked))
+        except Exception as error:  # noqa: BLE001 - shown with the results: nothing a user writes may have this end
+            failure = f"{type(error).__name__}: {error}"
     verdict = Verdict.VERIFIED if found is True else Verdict.UNPROVED
-    return Answer(verdict, numbers, called, family.question.kind, ended)
+    return Answer(verdict, numbers, called, family.question.kind, isinstance(found, bounds.RanOut), failure)

@@ -79,13 +79,17 @@ class Way(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``edited``: the kind of decision that was got wrong, None where nothing was. ``ended``: the proof, by a limit."""
+    """``edited``: the kind of decision that was got wrong, None where nothing was. ``ended``: the proof, by a limit.
+
+    ``failure``: the error that the proof ended in.
+    """
 
     verdict: Verdict
     numbers: Numbers
     edited: str | None
     kind: str
     ended: bool = False
+    failure: str = ""
 
     @property
     def verified_wrongly(self) -> bool:
