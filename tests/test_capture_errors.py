@@ -369,3 +369,29 @@ def test_parameter_that_the_model_forgets_is_no_other_model():
     assert reports[0]
     assert reports[1].verdict is verifycompile.Verdict.REFUTED
     assert "no gradient `grad.scale`" in reports[1].findings[0].message
+
+
+def test_distribute_tensor_in_a_compiled_function_is_refused_by_name(mesh: DeviceMesh) -> None:
+    """Torch breaks the graph there, and hands the placement on as if it were a value."""
+
+    @torch.compile(backend="verify", options={"mesh": mesh})
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return distribute_tensor(x * 2, mesh, [R, Shard(0)]).full_tensor()
+
+    with pytest.raises(UsageError) as refused:
+        program(torch.randn(8, 8))
+    assert str(refused.value) == (
+        "error[VC305]: the compiled program hands `Shard(dim=0)` to a call that torch does not trace, as "
+        "`distribute_tensor` is: what it computes could not be compared. Distribute the tensor outside of the compiled "
+        "program, or write `DTensor.from_local(x, mesh, [Replicate()]).redistribute(...)`."
+    )
+
+
+def test_what_the_refusal_of_distribute_tensor_advises_is_proved(mesh: DeviceMesh) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return DTensor.from_local(x * 2, mesh, [R, R]).redistribute(placements=[R, Shard(0)]).full_tensor()
+
+    report = verifycompile.verify(program, (torch.randn(8, 8),), mesh=mesh, spec=lambda x: x * 2)
+    assert report.verdict is verifycompile.Verdict.VERIFIED, str(report)
+    report = verifycompile.verify(program, (torch.randn(8, 8),), mesh=mesh, spec=lambda x: x * 3)
+    assert report.verdict is verifycompile.Verdict.REFUTED, str(report)

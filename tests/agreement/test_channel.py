@@ -6,11 +6,37 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 import torch.distributed as dist
 
 from verifycompile.agreement.channel import Answer, Channel
+from verifycompile.agreement.written import digest_of
 
 FRAME = "model.py:10 Model.forward Model"
+
+
+class CountedStore:
+    """A store that counts what one rank sends: keys written with their bytes, counters added to, keys read."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = store
+        self.written: list[int] = []
+        self.counted = self.read = 0
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.written.append(len(key) + len(value))
+        self._store.set(key, value)  # pyright: ignore[reportArgumentType]
+
+    def add(self, key: str, amount: int) -> int:
+        self.counted += amount
+        return self._store.add(key, amount)
+
+    def get(self, key: str) -> bytes:
+        self.read += 1
+        return self._store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
 
 
 def in_threads(ranks: int, run: Callable[[Channel], Answer | None]) -> tuple[dict[int, Answer | None], float]:
@@ -37,6 +63,40 @@ def test_64_ranks_agree_in_less_than_a_second() -> None:
     answers, seconds = in_threads(64, run)
     assert all(answer is not None and answer.agrees for answer in answers.values())
     assert seconds < 1
+
+
+@pytest.mark.parametrize("ranks", [2, 64])
+def test_ranks_that_agree_write_one_small_message_each_and_read_none(ranks: int) -> None:
+    """Whatever the program is, and however many ranks there are."""
+    store = dist.HashStore()
+    counted = [CountedStore(store) for _ in range(ranks)]
+    digest = digest_of(["a program", "x" * 1_000_000])
+
+    def run(channel: Channel) -> Answer:
+        own = Channel(counted[channel.rank], channel.rank)  # pyright: ignore[reportArgumentType]
+        return own.answers(own.publish(FRAME, range(ranks), digest), digest, 30)
+
+    answers, _ = in_threads(ranks, run)
+    assert all(answer is not None and answer.agrees for answer in answers.values())
+    for one in counted:
+        assert len(one.written) == 1
+        assert one.written[0] <= 128
+        assert one.counted == 2  # one that answered, and one with this digest
+        assert one.read == 0
+
+
+def test_ranks_that_differ_read_one_digest_a_rank() -> None:
+    store = dist.HashStore()
+    counted = [CountedStore(store) for _ in range(8)]
+
+    def run(channel: Channel) -> Answer:
+        own = Channel(counted[channel.rank], channel.rank)  # pyright: ignore[reportArgumentType]
+        digest = digest_of([channel.rank == 5])
+        return own.answers(own.publish(FRAME, range(8), digest), digest, 30)
+
+    answers, _ = in_threads(8, run)
+    assert not any(answer is None or answer.agrees for answer in answers.values())
+    assert [(len(one.written), one.read) for one in counted] == [(1, 8)] * 8
 
 
 def test_every_rank_learns_which_rank_differs() -> None:

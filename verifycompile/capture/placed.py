@@ -39,6 +39,12 @@ from verifycompile.torch_interface.shapes import shape_of, size_of
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
 
 
+_NOT_TRACED = (
+    "that torch does not trace, as `distribute_tensor` is: what it computes could not be compared. Distribute the "
+    "tensor outside of the compiled program, or write `DTensor.from_local(x, mesh, [Replicate()]).redistribute(...)`."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Placed:
     placements: Placements | None
@@ -99,6 +105,8 @@ class PlacedBoundary:
         outputs: list[ProgramOutput] = []
         dtensors: dict[str, Layout] = {}
         for position, flat in enumerate(self._exported.joint.outputs):
+            if flat.node is None and flat.text:
+                raise UsageError("VC305", f"the compiled program hands `{flat.text}` to a call {_NOT_TRACED}")
             for kind, name in output_names(self._exported, flat):
                 placements, declared = self._requirement(flat, kind, name, by_name)
                 if placements is not None and _is_of_booleans(flat):

@@ -63,7 +63,8 @@ class Flat:
     """One placeholder or one returned value of the joint graph.
 
     ``index``: position of the argument or result in the Dynamo graph that ``origin`` speaks of; -1 for OTHER.
-    ``node`` is None for a returned None. ``layout``: for the local part of a DTensor. ``text``: torch's description.
+    ``node`` is None for a returned None, and for an object that a graph break hands on, which ``text`` shows then.
+    ``layout``: for the local part of a DTensor. ``text``: torch's description.
     ``requires_grad``: of a result, whether a gradient flows back from it.
     """
 
@@ -216,9 +217,11 @@ def _input(node: torch.fx.Node, descriptor: Any, layout: Layout | None) -> Flat:
     return Flat(node, Origin.OTHER, part, -1, layout, descriptor.expr())
 
 
-def _output(node: torch.fx.Node | None, descriptor: Any, layout: Layout | None, requires_grad: Sequence[bool]) -> Flat:
+def _output(node: Any, descriptor: Any, layout: Layout | None, requires_grad: Sequence[bool]) -> Flat:
     if node is None or descriptor is None:
         return Flat(None, Origin.OTHER, Part.OTHER, -1)
+    if not isinstance(node, torch.fx.Node):
+        return Flat(None, Origin.OTHER, Part.OTHER, -1, text=repr(node))
     base, part = _part(descriptor)
     origin, index = _result(base)
     has_gradient = origin is Origin.RESULT and requires_grad[index]
