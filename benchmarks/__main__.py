@@ -1,6 +1,6 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage``, ``operators`` and ``attacks`` are commands of their own, see the modules of these names.
+``coverage``, ``operators``, ``agreement`` and ``attacks`` are commands of their own, see the modules of these names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from benchmarks import coverage, operators
+from benchmarks import agreement, coverage, operators
 from benchmarks.measure import Measurement, Point, measure
 
 LAYERS = (1, 2, 4, 8, 32)
@@ -142,6 +142,8 @@ def main() -> int:
         return coverage.main(sys.argv[2:])
     if sys.argv[1:2] == ["operators"]:
         return operators.main(sys.argv[2:])
+    if sys.argv[1:2] == ["agreement"]:
+        return agreement.main(sys.argv[2:])
     if sys.argv[1:2] == ["attacks"]:
         from benchmarks import attacks  # hypothesis comes with the tests' dependencies
 

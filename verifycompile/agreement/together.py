@@ -85,16 +85,7 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
     if channel is None or own is None or len(ranks) == 1:
         return verify_captured(spec, implementation, options)
     seconds = waiting_time() + spec.seconds + implementation.seconds
-    written = write_captured(implementation)
-    parts: dict[str, Any] = {
-        "program": digest_of([item.digest for item in written]),
-        "general": len(written) == 1,
-        "spec": write(dataclasses.replace(spec, blockers=())).digest,
-        "blockers": [blocker.message for blocker in spec.blockers],
-        "returned": own.returned,
-        "held": held_digests(implementation, own),
-        "options": _options(options),
-    }
+    written, parts = said_of(spec, implementation, own, options)
     digest = digest_of(parts)
     parts["assumptions"] = {"spec": spec.assumptions, "implementation": as_compared(implementation, own).assumptions}
     question = channel.publish(own.frame, ranks, digest)
@@ -117,6 +108,22 @@ def ranks_together(implementation: Program, channel: Channel | None) -> tuple[in
     if own is None or mesh is None or channel.rank not in mesh.ranks:
         return (channel.rank,)
     return line_through(channel.rank, own.axes, mesh)
+
+
+def said_of(
+    spec: Program, implementation: Program, own: OwnCapture, options: Options
+) -> tuple[tuple[Written, ...], dict[str, Any]]:
+    """What this rank captured, as text, and all of which its digest is taken."""
+    written = write_captured(implementation)
+    return written, {
+        "program": digest_of([item.digest for item in written]),
+        "general": len(written) == 1,
+        "spec": write(dataclasses.replace(spec, blockers=())).digest,
+        "blockers": [blocker.message for blocker in spec.blockers],
+        "returned": own.returned,
+        "held": held_digests(implementation, own),
+        "options": _options(options),
+    }
 
 
 def write_captured(implementation: Program) -> tuple[Written, ...]:
