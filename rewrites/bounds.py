@@ -17,7 +17,7 @@ from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
 from verifycompile.rewrites.formula import both, implies
-from verifycompile.rewrites.one_hot import Translator, UntranslatableError
+from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
 

@@ -31,6 +31,7 @@ from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
+from verifycompile.rewrites.operations import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
 from verifycompile.rewrites.similar import join_similar
@@ -39,9 +40,6 @@ from verifycompile.rewrites.squares import is_sum_of_squares
 
 Number = int | float | bool | sympy.Expr
 
-RESHAPE = Operation("reshape", linear=frozenset({0}), copies=True)
-SLICE = Operation("slice", linear=frozenset({0}), copies=True)
-PAD = Operation("pad", linear=frozenset({0}), copies=True)
 POWER = exponential.POWER
 _SHORT_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64})
 DOUBLE_DTYPES = frozenset({torch.float64, torch.complex128})

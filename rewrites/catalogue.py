@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from verifycompile.ir.term import ContractionRule
 from verifycompile.rewrites import (
     activation,
     advanced_indexing,
@@ -13,13 +14,11 @@ from verifycompile.rewrites import (
     complex_numbers,
     contraction,
     convolution,
-    counters,
     creation,
     diagonals,
     distances,
     elementwise,
     embedding_bags,
-    exponents,
     factorizations,
     foreach,
     fourier,
@@ -29,15 +28,10 @@ from verifycompile.rewrites import (
     integers,
     layout,
     log_weights,
-    lookup,
     loss,
     margin_losses,
-    masks,
     matrices,
-    moments,
     normalization,
-    one_hot,
-    one_hot_gradient,
     ordering,
     padded_pieces,
     pooling,
@@ -61,8 +55,9 @@ from verifycompile.rewrites import (
     strided,
     writing,
 )
+from verifycompile.rewrites.finders import counters, distribution, exponents, lookups, masks, one_hot, one_hot_gradient
 from verifycompile.rewrites.laws import LAWS
-from verifycompile.rewrites.lemma import LINEAR_ALGEBRA
+from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.steps import STEPS
 
 FAMILIES = (
@@ -111,28 +106,29 @@ FAMILIES = (
     writing,
 )
 
-CONTRACTION_LEMMAS = (
-    counters.join_equal_counters,
-    counters.sum_of_counted_digits,
-    counters.lookups_at_one_place,
-    lookup.merge_equal_masks,
-    exponents.merge_exponentials,
-    exponents.merge_powers,
-    exponents.distribute_exponential,
-    exponents.distribute_weights,
-    exponents.sum_inside_of_weights,
-    one_hot.open_masked_sum,
-    one_hot.merge_shifted_one_hot,
-    one_hot.drop_implied_mask,
-    one_hot.drop_known_mask,
-    one_hot_gradient.sum_one_hot_row,
-    one_hot_gradient.distribute_mask,
-    lookup.lookup_under_its_indicator,
-    lookup.masks_join_lookup,
-    lookup.distribute_lookup,
-    masks.apply_mask_once,
-    moments.split_constant_part,
+CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
+    counters.equal_counters,
+    counters.counted_digits,
+    counters.look_ups_again,
+    masks.equal_masks,
+    exponents.equal_exponents,
+    exponents.equal_bases,
+    distribution.exponentials_that_meet,
+    distribution.weights_of_sums,
+    exponents.sums_inside_of_weights,
+    one_hot.masked_sums,
+    one_hot.shifted_one_hots,
+    one_hot.implied_masks,
+    one_hot.known_masks,
+    one_hot_gradient.one_hot_rows,
+    distribution.masks_of_their_subject,
+    lookups.look_ups_inside,
+    lookups.masks_of_look_ups,
+    lookups.look_ups_of_sums,
+    masks.masks_of_masked,
+    distribution.sums_about_a_constant,
 )
+"""What is tried on the factors of a product, in this order: what makes terms plainer before what makes more of them."""
 
 COMBINATION_LEMMAS = (
     log_weights.rest_of_weight,
@@ -151,5 +147,5 @@ def code_of(name: str) -> str:
 @functools.cache
 def _codes() -> dict[str, str]:
     return {
-        lemma.name: lemma.code for lemma in (*CONTRACTION_LEMMAS, *COMBINATION_LEMMAS, *STEPS, *LAWS, *LINEAR_ALGEBRA)
+        lemma.name: lemma.code for lemma in (*TABLE, *COMBINATION_LEMMAS, *STEPS, *LAWS)
     }

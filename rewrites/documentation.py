@@ -8,19 +8,15 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from verifycompile.generated_page import write_or_check
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS
 from verifycompile.rewrites.laws import LAWS
-from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Guard, Lemma
+from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma, spelled
+from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
+from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.registry import declarations
 from verifycompile.rewrites.steps import PROOFS, STEPS
 
 _DEFAULT_PATH = pathlib.Path("docs/lemmas.md")
-
-_GUARDS = {
-    "independent": "`{0}` does not depend on the index `{1}`",
-    "positive": "every element of `{0}` is greater than zero",
-    "indicator": "every element of `{0}` is 0 or 1",
-}
 
 _PREAMBLE = """\
 # Lemmas
@@ -34,18 +30,26 @@ Everything that a proof rewrites with. `verifycompile lemmas` prints this page, 
 _LINEAR_ALGEBRA = """\
 ## Equations of the e-graph stage
 
-`rewrites/lemma.py`. The rules of the e-graph are generated from them. Each is run on numbers for all index sizes from 1
-to 3, proved by z3 for the sizes (1, 1), (2, 1), (1, 2) and (2, 2), and proved by z3 **for all sizes**: an equation
+`rewrites/lemmas/ring.py`. The rules of the e-graph are generated from them. Each is run on numbers for all index sizes
+from 1 to 3, proved by z3 for the sizes (1, 1), (2, 1), (1, 2) and (2, 2), and proved by z3 **for all sizes**: one
 without a sum holds element by element, one with a sum by induction over the size of its index (the test does the step
 from n to n + 1). Every guard is shown to be needed by a counterexample without it.
+"""
+
+_TABLE = """\
+## The table
+
+`rewrites/lemmas/`. Finders (`rewrites/finders/`) propose a lemma, what stands for its variables, and a place.
+`rewrites/lemmas/dispose.py` checks that the left side is what stands there and that every guard holds, and builds the
+right side: a finder that errs makes no step. Each lemma is tried on numbers, infinite ones among them where no guard
+excludes them (a factor of zero is a mask and wins). Every guard left out, and every place of the equation changed,
+fails a test of the lemma itself (`tests/lemmas/test_table.py` counts them).
 """
 
 _MATCHING = """\
 ## Lemmas that are functions
 
-`rewrites/matching.py`. Functions on the factors of a contraction or on summands. Those that depend on sizes and offsets
-(masks, shifted lookups) ask z3 at **every single match**, for its own sizes and for all values of the indices; what z3
-does not prove within its limit is not rewritten. What the others say is proved by z3 **for all sizes and ranks**: an
+`rewrites/matching.py`. Functions on summands. What they say is proved by z3 **for all sizes and ranks**: an
 index is a whole number, a value at it a function of it, and further dimensions are fixed, because no statement relates
 two positions of theirs. A statement on a sum is proved by induction over its index. Every guard is shown to be needed.
 `tests/lemmas/test_functions.py` holds the statements, by code; a lemma without one fails the tests. That the code of a
@@ -85,8 +89,12 @@ def _lines() -> Iterator[str]:
     yield _LINEAR_ALGEBRA
     for lemma in LINEAR_ALGEBRA:
         yield from _equation(lemma)
+    yield _TABLE
+    for lemma in TABLE:
+        if lemma not in LINEAR_ALGEBRA:
+            yield from _equation(lemma)
     yield _MATCHING
-    for lemma in (*CONTRACTION_LEMMAS, *COMBINATION_LEMMAS):
+    for lemma in COMBINATION_LEMMAS:
         yield f"### {lemma.code}: {lemma.name}\n"
         yield f"{lemma.statement}.\n"
         yield f"`{lemma.location}`. Proved {PROOFS.get(lemma.code, 'by nothing yet')}.\n"
@@ -115,8 +123,8 @@ def _equation(lemma: Lemma) -> Iterator[str]:
 
 
 def _guard(guard: Guard) -> str:
-    kind, value, index = guard
-    return _GUARDS[kind].format(value, index)
+    kind, *arguments = guard
+    return GUARDS[str(kind)].format(*map(spelled, arguments))
 
 
 def entry(code: str) -> str:

@@ -17,6 +17,7 @@ from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
 from verifycompile.rewrites.counted import equal_numbers, smallest_and_largest
+from verifycompile.rewrites.operations import FLOOR, MINIMUM, TRUNCATED
 from verifycompile.rewrites.quotients import truncated_share
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
@@ -173,10 +174,10 @@ _BOUNDED = frozenset({"acos", "asin", "atan", "cos", "erf", "erfc", "sigmoid", "
 FUNCTIONS = {
     name: Operation(name, nonnegative=name == "abs", finite=name in _BOUNDED)
     for name in (
-        "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "floor", "lgamma",
-        "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh", "trunc",
+        "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "lgamma",
+        "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh",
     )
-}  # fmt: skip
+} | {"floor": FLOOR, "trunc": TRUNCATED}  # fmt: skip
 """Functions of one number without parameters, taken as they are."""
 
 
@@ -232,9 +233,6 @@ def _refuse_complex(b: Builder, name: str) -> None:
     """Exponentials are known to be positive, which holds for real ones only."""
     if b.call.dtype is not None and b.call.dtype.is_complex:
         raise UnsupportedError(UNSUPPORTED, f"`{name}` of complex numbers")
-
-
-MINIMUM = Operation("minimum", commutative=True, extreme=True)
 
 
 @operator(aten.maximum.default)

@@ -10,7 +10,7 @@ Guards: ``("positive", a, "")``, ``("indicator", a, "")`` for a value whose elem
 
 from __future__ import annotations
 
-from verifycompile.rewrites.lemma import Lemma
+from verifycompile.rewrites.lemmas.lemma import Lemma
 
 LAWS = (
     Lemma(

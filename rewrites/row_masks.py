@@ -10,7 +10,7 @@ import dataclasses
 from verifycompile.ir.algebra import CONTRACT, open_view
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.one_hot import implied
+from verifycompile.rewrites.index_arithmetic import implied
 from verifycompile.rewrites.rows import Counts, Ragged, before_and_after_cut
 
 
@@ -29,7 +29,7 @@ def without_masks_of_rows(b: Builder, counts: Counts, value: Ragged) -> Ragged:
         present = b.unsqueeze(present, -1)
     (present, view), kept = b.aligned(present, first.view), list[View]()
     for factor in _factors(view):
-        if not (factor.term.operation.indicator and implied(factor, [present], view.shape)):
+        if not (factor.term.operation.indicator and implied([present], [factor], view.shape)):
             kept.append(factor)
     if len(kept) == len(_factors(view)):
         return value

@@ -104,18 +104,18 @@ def variance(b: Builder) -> View:
 
 
 EXPRESSIONS: dict[str, tuple[str, Expression]] = {
-    "a mask twice": ("merge-equal-masks", lambda b: b.mul(kept(b), kept(b), largest(b))),
+    "a mask twice": ("mask-once", lambda b: b.mul(kept(b), kept(b), largest(b))),
     "opposite exponents": ("merge-exponentials", exponents(1, -1)),
     "multiples of an exponent": ("merge-exponentials", exponents(1, 2)),
-    "lookup of a sum": ("distribute-lookup", lambda b: picked(b, b.sub(logits(b), column(b, largest(b))))),
-    "lookup under its indicator": ("lookup-under-its-indicator", under_its_indicator),
-    "table at a counter": ("join-equal-counters", at_a_counter),
-    "index under its mask": ("masks-join-lookup", masked_index),
+    "lookup of a sum": ("distribute", lambda b: picked(b, b.sub(logits(b), column(b, largest(b))))),
+    "lookup under its indicator": ("look-up-inside", under_its_indicator),
+    "table at a counter": ("look-up", at_a_counter),
+    "index under its mask": ("masks-join-sum", masked_index),
     "powers of a positive sum": ("merge-powers", powers_of_a_sum),
-    "exponential and a combination": ("exponential-meets-its-like", exponential_of_a_combination),
-    "squares about the mean": ("sum-about-a-constant", variance),
+    "exponential and a combination": ("distribute", exponential_of_a_combination),
+    "squares about the mean": ("distribute", variance),
     "masked difference": (
-        "distribute-mask", lambda b: b.mul(kept(b), b.sub(largest(b), picked(b, logits(b)))),
+        "distribute", lambda b: b.mul(kept(b), b.sub(largest(b), picked(b, logits(b)))),
     ),
 }  # fmt: skip
 

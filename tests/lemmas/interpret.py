@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from verifycompile.rewrites.lemma import Lemma, Pattern
+from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
 
 AXES = {"i": 0, "j": 1}
 INDICES = frozenset(AXES)

@@ -14,7 +14,8 @@ import pytest
 import z3
 
 from tests.lemmas.interpret import AXES, independent_axes, value_names
-from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma, Pattern
+from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
+from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 
 INDUCTION_INDEX = "i"
 TOTAL = z3.Function("total", z3.RealSort(), z3.RealSort())

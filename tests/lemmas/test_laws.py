@@ -11,7 +11,7 @@ import torch
 
 from tests.lemmas.interpret import variables
 from verifycompile.rewrites.laws import LAWS
-from verifycompile.rewrites.lemma import Lemma, Pattern
+from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
 
 SHAPE = (3, 4)
 AXES = {"i": 0, "j": 1}

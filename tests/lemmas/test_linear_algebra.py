@@ -9,7 +9,8 @@ import z3
 
 from tests.lemmas.interpret import evaluate, independent_axes, value_names
 from verifycompile.refinement.egraph import rule_text
-from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma
+from verifycompile.rewrites.lemmas.lemma import Lemma
+from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 
 SIZES = list(itertools.product((1, 2, 3), repeat=2))
 every_lemma = pytest.mark.parametrize("lemma", LINEAR_ALGEBRA, ids=lambda lemma: lemma.code)

@@ -19,7 +19,8 @@ from verifycompile import bounds
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.term import CONSTANT, UNIT, Term, View
 from verifycompile.refinement.result import Means
-from verifycompile.rewrites.lemma import LINEAR_ALGEBRA, Lemma, Pattern
+from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
+from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 
 _MAX_ROUNDS = 8
 _MAX_SECONDS = 0.25

@@ -1,48 +1,8 @@
-"""Lemmas of the e-graph stage as data: equations over a few operators, with guards.
-
-A pattern is a variable (a string) or a tuple ``(operator, arguments...)``:
-
-    ("add", a, b)  ("mul", a, b)  ("scale", p, a)  ("sum", i, a)  ("one",)
-    and on numbers  ("plus", p, q)  ("times", p, q)
-
-``a b c`` stand for values over named indices, ``p q`` for rational numbers, ``i j`` for names of bound indices.
-A guard ``("independent", a, i)`` says that the value ``a`` does not depend on the index ``i``.
-The same data is the rule of the e-graph, the property test on torch tensors and the statement that z3 proves.
-"""
+"""Laws of sums, products and scalings. The normal form decides them; they are the rules of the e-graph."""
 
 from __future__ import annotations
 
-import dataclasses
-
-Pattern = str | tuple["Pattern", ...]
-Guard = tuple[str, str, str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Lemma:
-    """``left`` equals ``right`` for all values that meet the guards. ``both_ways``: rewritten in either direction."""
-
-    code: str
-    name: str
-    statement: str
-    left: Pattern
-    right: Pattern
-    guards: tuple[Guard, ...] = ()
-    both_ways: bool = False
-
-    @property
-    def equation(self) -> str:
-        """Both sides as text."""
-        return f"{spelled(self.left)} = {spelled(self.right)}"
-
-
-def spelled(pattern: Pattern) -> str:
-    """A pattern as a call: ``sum(i, mul(a, b))``."""
-    if isinstance(pattern, str):
-        return pattern
-    operator, *arguments = pattern
-    return f"{operator}({', '.join(spelled(argument) for argument in arguments)})"
-
+from verifycompile.rewrites.lemmas.lemma import Lemma
 
 LINEAR_ALGEBRA = (
     Lemma("VL01", "add-commutes", "a + b = b + a", ("add", "a", "b"), ("add", "b", "a")),

@@ -1,0 +1,122 @@
+"""Comparisons of counters: summed against ``n == j`` for all j, a value at j is the value at n.
+
+The gradient of "this rank's slice" is zero but at this rank's place: the slice times ``place == coordinate``. Summed
+over the ranks it is the whole gradient.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.indicator import EQUAL
+from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
+from verifycompile.ir.scalar import as_scalar
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import Axis, TermPool, View
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
+from verifycompile.rewrites.lemmas.indicators import COUNTED_DIGITS, EQUAL_TO_ITSELF, LOOK_UP, LOOK_UP_AGAIN
+from verifycompile.rewrites.lemmas.read import counts
+from verifycompile.rewrites.lemmas.substitution import Substitution
+
+
+def _equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """``n == n``, and sums over j under ``n == j``, where several summed dimensions may spell j.
+
+    As the rank and the row do in a table that is sharded.
+    """
+    for mask in factors:
+        if mask.term.operation is not EQUAL or mask.coefficient != 1:
+            continue
+        operands = open_view(mask).operands
+        if operands[0] == operands[1]:
+            yield Proposal(EQUAL_TO_ITSELF, Substitution({"a": (operands[0],)}), (mask,))
+        rest = tuple(factor for factor in factors if factor is not mask)
+        for number, counter in (operands, operands[::-1]):
+            dims = _counted(number, counter, factors[0].shape, free)
+            if dims is not None:
+                yield Proposal(LOOK_UP, Substitution({"n": (number,), "a": rest}, indices={"j": dims}), factors)
+
+
+def _counted(number: View, counter: View, shape: tuple[Size, ...], free: int) -> tuple[int, ...] | None:
+    """The summed dimensions that spell ``counter``, where ``number`` counts as far and reads none of them."""
+    if number.term is not counter.term or number.term.operation is not IOTA or number.coefficient != 1:
+        return None
+    dims = _summed_dims(counter, shape, free)
+    return None if dims is None or any(number.uses(dim) for dim in dims) else dims
+
+
+def _summed_dims(counter: View, shape: tuple[Size, ...], free: int) -> tuple[int, ...] | None:
+    """The summed dimensions that spell a counter; None where something else does."""
+    digits = counter.axes[0]
+    if counter.term.operation is not IOTA or counter.coefficient != 1:
+        return None
+    whole = all(dim >= free and divisor == 1 and shape[dim] == size for dim, divisor, size in digits)
+    return tuple(digit[0] for digit in digits) if whole else None
+
+
+def _look_ups_again(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Two look-ups of one index, of which the position of one counts what is summed."""
+    lookups = [factor for factor in factors if factor.term.operation is EQUAL and factor.coefficient == 1]
+    for first, second in itertools.permutations(lookups, 2) if len(lookups) > 1 else ():
+        rest = tuple(factor for factor in factors if factor is not first and factor is not second)
+        for index, number in _counted_comparisons(first):
+            for other, counter in _counted_comparisons(second):
+                dims = _counted(number, counter, factors[0].shape, free)
+                if index == other and dims is not None and not any(index.uses(dim) for dim in dims):
+                    values = {"x": (index,), "n": (number,), "a": rest}
+                    yield Proposal(LOOK_UP_AGAIN, Substitution(values, indices={"j": dims}), factors)
+
+
+def _counted_comparisons(lookup: View) -> Iterator[tuple[View, View]]:
+    """``(x, v)`` where the view is ``x == v`` and v counts."""
+    operands = open_view(lookup).operands
+    for index, counter in (operands, operands[::-1]):
+        if counter.term.operation is IOTA and counter.coefficient == 1:
+            yield index, counter
+
+
+def _counted_digits(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """The sum over neighbouring digits of a counter that is compared with a number."""
+    for factor in factors:
+        term = factor.term
+        if term.operation is not CONTRACT or not term.summed or [v.term.operation for v in term.operands] != [EQUAL]:
+            continue
+        opened = open_view(factor)
+        operands = open_view(opened.operands[0]).operands
+        for number, counter in (operands, operands[::-1]):
+            if not counts(number) or counter.term is not number.term or counter.coefficient != 1:
+                continue
+            given = _three_parts(pool, number.axes[0], counter.axes[0], set(opened.summed), factor.shape)
+            if given is not None:
+                yield Proposal(COUNTED_DIGITS, given, (factor,))
+
+
+def _three_parts(
+    pool: TermPool, number: Axis, digits: Axis, summed: set[int], shape: tuple[Size, ...]
+) -> Substitution | None:
+    """The digits above the summed ones, these, and those below them, each with the number's digits at their place."""
+    places = [k for k, digit in enumerate(digits) if digit[0] in summed]
+    first, last = places[0], places[-1]
+    sizes = [product(d[2] for d in part) for part in (digits[:first], digits[first : last + 1], digits[last + 1 :])]
+    try:
+        upper = extract(number, product(sizes[1:]), sizes[0])
+        middle, lower = extract(number, sizes[2], sizes[1]), extract(number, 1, sizes[2])
+    except UnalignedError:
+        return None
+    spelled = {"a": upper, "b": middle, "c": lower, "d": digits[:first], "e": digits[last + 1 :]}
+    values = {name: (_counter(pool, shape, merge_digits(part)),) for name, part in spelled.items()}
+    numbers = {"p": as_scalar(sizes[1]), "q": as_scalar(sizes[2])}
+    return Substitution(values, numbers, {"k": tuple(digit[0] for digit in digits[first : last + 1])})
+
+
+def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
+    """The number that digits spell."""
+    counter = iota(pool, product(d[2] for d in digits))
+    return View(counter.coefficient, counter.term, shape, (digits,) if digits else ())
+
+
+equal_counters = ProductFinder(_equal_counters)
+look_ups_again = ProductFinder(_look_ups_again)
+counted_digits = ProductFinder(_counted_digits)

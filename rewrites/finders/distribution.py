@@ -1,0 +1,135 @@
+"""Products of sums that are worth writing as sums of products. All other products of sums stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, open_view
+from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
+from verifycompile.ir.term import Operation, Term, TermPool, View
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
+from verifycompile.rewrites.index_arithmetic import integer_leaves
+from verifycompile.rewrites.lemmas.products import DISTRIBUTE
+from verifycompile.rewrites.lemmas.substitution import Substitution
+
+_MAX_SUMS = 2
+"""A product of more sums that could be split is left as it is: a mean square has no more, and of ``y = y * y + w``,
+repeated, all monomials would be written out.
+"""
+
+
+def distributed(
+    factors: Sequence[View], total: View, groups: Sequence[Sequence[View]] | None = None, pool: TermPool | None = None
+) -> Iterator[Proposal]:
+    """The other factors, times each summand of ``total`` or each of these groups of its summands."""
+    parts = open_view(total).operands
+    if any(has_infinity(part) for part in parts):
+        return
+    others = tuple(factor for factor in factors if factor is not total)
+    summands = parts if groups is None or pool is None else [combine(pool, group) for group in groups]
+    given = Substitution({"f": others}, each={"a": tuple((part,) for part in summands)})
+    yield Proposal(DISTRIBUTE, given, factors)
+
+
+def _sums_about_a_constant(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """A sum of which some summands depend on an index that is summed, and others do not.
+
+    So a variance is one term, written as mean of squares less squared mean, about the mean, or from parts with means of
+    their own; so is the gradient of a norm.
+    """
+    sums = [factor for factor in factors if factor.term.operation is COMBINE]
+    splits = [(total, split) for total in sums if (split := _split(total, range(free, total.rank))) is not None]
+    if splits and len(splits) <= _MAX_SUMS:
+        yield from distributed(factors, *splits[0], pool)
+
+
+def _split(total: View, bound: Iterable[int]) -> tuple[list[View], list[View]] | None:
+    """The summands that depend on one of the indices ``bound``, and those that do not; None where either has none."""
+    parts = open_view(total).operands
+    for index in bound:
+        varying = [part for part in parts if part.uses(index)]
+        if varying and len(varying) < len(parts):
+            return varying, [part for part in parts if not part.uses(index)]
+    return None
+
+
+def _exponentials_that_meet(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """``exp(p x) (a exp(q x) + b)``: the exponentials become one."""
+    exponents = [(f, open_view(f).operands[0]) for f in factors if f.term.operation is EXPONENTIAL]
+    for total in factors if exponents else ():
+        if total.term.operation is not COMBINE:
+            continue
+        parts = open_view(total).operands
+        for power, exponent in exponents:
+            if any(_holds_exponential(part, exponent) for part in parts):
+                yield from distributed((power, total), total)
+
+
+def _weights_of_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Exponentials on both sides, or in a summand: the gradient of a softmax is one sum."""
+    weighted = any(_is_weight(factor) for factor in factors if factor.term.operation is not COMBINE)
+    for total in factors:
+        if total.term.operation is not COMBINE or len(factors) == 1:
+            continue
+        parts = open_view(total).operands
+        if any(_is_multiple(part, EXPONENTIAL) or (weighted and _is_multiple(part, POWER)) for part in parts):
+            yield from distributed(factors, total)
+
+
+def _masks_of_their_subject(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """A mask of a sum that holds an indicator of what the mask is about.
+
+    The look-up in a shard is a look-up in the whole table only together with its mask.
+    """
+    if free != factors[0].rank:
+        return
+    masks = [f for f in factors if f.term.operation.indicator]
+    for total in factors if masks else ():
+        if total.term.operation is not COMBINE:
+            continue
+        subjects = {leaf.term for mask in masks for leaf in integer_leaves(mask)}
+        if any(_reads(f, subjects) for part in open_view(total).operands for f in _indicators(part)):
+            yield from distributed(factors, total)
+
+
+def _indicators(view: View) -> Iterator[View]:
+    """Indicators among the factors of a product, those inside of its sums included."""
+    if view.term.operation is CONTRACT:
+        for operand in open_view(view).operands:
+            yield from _indicators(operand)
+    elif view.term.operation.indicator:
+        yield view
+
+
+def _reads(indicator: View, subjects: set[Term]) -> bool:
+    return any(leaf.term in subjects for leaf in integer_leaves(indicator))
+
+
+def _is_weight(view: View) -> bool:
+    return view.term.operation is EXPONENTIAL or (view.term.operation is POWER and is_positive(view.unscaled()))
+
+
+def _is_multiple(view: View, operation: Operation) -> bool:
+    """Whether the operation is a factor of the view: an exponential, or a power of a sum of exponentials."""
+    plain = view.term.operation is CONTRACT and not view.term.summed
+    for factor in view.term.operands if plain else (view,):
+        if factor.term.operation is operation and (operation is EXPONENTIAL or is_positive(factor.unscaled())):
+            return True
+    return False
+
+
+def _holds_exponential(view: View, exponent: View) -> bool:
+    """Whether a factor of a product is an exponential of a multiple of ``exponent``."""
+    plain = view.term.operation is CONTRACT and not view.term.summed
+    for factor in open_view(view).operands if plain else (view,):
+        if factor.term.operation is EXPONENTIAL:
+            (found,) = open_view(factor).operands
+            if found.term is exponent.term and found.axes == exponent.axes:
+                return True
+    return False
+
+
+sums_about_a_constant = ProductFinder(_sums_about_a_constant)
+exponentials_that_meet = ProductFinder(_exponentials_that_meet)
+weights_of_sums = ProductFinder(_weights_of_sums)
+masks_of_their_subject = ProductFinder(_masks_of_their_subject)

@@ -1,0 +1,89 @@
+"""Products of powers of one base, and sums that stand in a softmax's gradient.
+
+The shift by a maximum, and a division by a sum of exponentials that something multiplies by again, cancel with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from verifycompile.ir.algebra import CONTRACT, open_view
+from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
+from verifycompile.ir.scalar import ONE, Scalar
+from verifycompile.ir.sign import is_positive_sum
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
+from verifycompile.rewrites.lemmas.exponentials import MERGE_EXPONENTIALS, MERGE_POWERS
+from verifycompile.rewrites.lemmas.products import EXCHANGE_SUMS
+from verifycompile.rewrites.lemmas.substitution import Substitution
+
+
+def _equal_exponents(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Exponentials of multiples of one value."""
+    powers = [f for f in factors if f.term.operation is EXPONENTIAL]
+    exponents = [open_view(f).operands[0] for f in powers]
+    for k, first in enumerate(exponents):
+        for j, other in enumerate(exponents[:k]):
+            if first.term is other.term and first.axes == other.axes:
+                numbers = {"p": first.coefficient, "q": other.coefficient}
+                yield Proposal(
+                    MERGE_EXPONENTIALS, Substitution({"a": (first.unscaled(),)}, numbers), (powers[k], powers[j])
+                )
+
+
+def _equal_bases(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Powers of one positive value."""
+    bases = [_base(f) for f in factors]
+    for k, first in enumerate(bases):
+        for j, other in enumerate(bases[:k]):
+            if first is not None and other is not None and first[0] == other[0]:
+                numbers = {"p": first[1], "q": other[1]}
+                yield Proposal(MERGE_POWERS, Substitution({"a": (first[0],)}, numbers), (factors[k], factors[j]))
+
+
+def _base(view: View) -> tuple[View, Scalar] | None:
+    """``(a, p)`` where the view is ``a ** p`` and a is a positive sum."""
+    exponent: Scalar = ONE
+    if view.term.operation is POWER:
+        (exponent,) = view.term.attributes  # pyright: ignore[reportAssignmentType] - a scalar by construction
+        (view,) = open_view(view).operands
+    summed = view.term.operation is CONTRACT and view.term.summed
+    return (view, exponent) if (summed and is_positive(view)) or is_positive_sum(view) else None
+
+
+def _sums_inside_of_weights(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """``sum_j (sum_l exp(s[k, l]) v[l, j]) g[k, j]``, where j may be summed before l is.
+
+    Of the two orders the one in which the exponential stands outside: that of a softmax's gradient.
+    """
+    rank = factors[0].rank
+    for total in factors if free < rank else ():
+        if total.term.operation is not CONTRACT or not total.term.summed:
+            continue
+        opened = open_view(total)
+        weights = [f for f in opened.operands if f.term.operation is EXPONENTIAL]
+        bound = tuple(d for d in range(free, rank) if total.uses(d) and not _any_uses(weights, d))
+        outer = [f for f in factors if f is not total]
+        if not weights or not bound or any(_reads(v, bound) for v in outer if v.term.operation is EXPONENTIAL):
+            continue
+        inner = tuple(f for f in opened.operands if _reads(f, bound))
+        joined = tuple(f for f in outer if _reads(f, bound))
+        shared = [d for d in range(rank) if d not in bound and _any_uses(weights, d)]
+        if not any(f.uses(d) for f in joined for d in shared if not _any_uses(inner, d)):
+            continue
+        values = {"e": tuple(f for f in opened.operands if not _reads(f, bound)), "a": inner, "g": joined}
+        indices = {"j": bound, "l": opened.summed}
+        yield Proposal(EXCHANGE_SUMS, Substitution(values, indices=indices), (total, *joined))
+
+
+def _any_uses(views: Sequence[View], dim: int) -> bool:
+    return any(view.uses(dim) for view in views)
+
+
+def _reads(view: View, dims: Sequence[int]) -> bool:
+    return any(view.uses(dim) for dim in dims)
+
+
+equal_exponents = ProductFinder(_equal_exponents)
+equal_bases = ProductFinder(_equal_bases)
+sums_inside_of_weights = ProductFinder(_sums_inside_of_weights)

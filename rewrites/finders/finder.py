@@ -1,0 +1,67 @@
+"""Finders propose, the table disposes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.lemmas.dispose import dispose
+from verifycompile.rewrites.lemmas.lemma import Lemma
+from verifycompile.rewrites.lemmas.read import factors_of
+from verifycompile.rewrites.lemmas.substitution import Factors, InProduct, InSum, Substitution
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """An instance of a lemma that may be there: ``matched`` are the factors or summands of its left side."""
+
+    lemma: Lemma
+    substitution: Substitution
+    matched: Sequence[View]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductFinder:
+    """Proposes what to rewrite among the factors of a product, which is summed over dimensions from ``free`` on."""
+
+    find: Callable[[TermPool, Sequence[View], int], Iterator[Proposal]]
+
+    def __call__(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+        for proposal in self.find(pool, factors, free):
+            position = InProduct(factors, free, proposal.matched)
+            found = dispose(pool, proposal.lemma, proposal.substitution, position)
+            if found is not None:
+                return found
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class SumFinder:
+    """Proposes what to rewrite among the summands of a sum."""
+
+    find: Callable[[TermPool, Sequence[View], tuple[Size, ...]], Iterator[Proposal]]
+
+    def __call__(self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
+        for proposal in self.find(pool, summands, shape):
+            position = InSum(summands, shape, proposal.matched)
+            found = dispose(pool, proposal.lemma, proposal.substitution, position)
+            if found is not None:
+                return found
+        return None
+
+
+def factors_without(pool: TermPool, view: View, factor: View) -> Factors | None:
+    """The other factors of a product, its number among them; None where it does not have the factor."""
+    coefficient, plain = factors_of([view])
+    place = next((k for k, v in enumerate(plain) if (v.term, v.axes) == (factor.term, factor.axes)), None)
+    if place is None:
+        return None
+    del plain[place]
+    return tuple(plain) if coefficient == 1 else (*plain, pool.constant(coefficient, view.shape))
+
+
+def whole_view(view: View, shape: tuple[Size, ...]) -> View:
+    """The view over a wider space, whose further dimensions it does not read."""
+    return View(view.coefficient, view.term, shape, view.axes)

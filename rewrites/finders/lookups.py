@@ -1,0 +1,102 @@
+"""Look-ups in computed tables: a look-up distributes over a sum, and finds itself under its own indicator.
+
+With them the logit of the target, picked before or after the shift by the maximum or by the log-sum-exp, is one
+term. They hold for every value of the index: no fact about it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
+from verifycompile.ir.indicator import EQUAL
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.finders.distribution import distributed
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
+from verifycompile.rewrites.finders.one_hot import merged_indicators, whole_dim
+from verifycompile.rewrites.index_arithmetic import integer_leaves
+from verifycompile.rewrites.lemmas.indicators import LOOK_UP_INSIDE, MASKS_JOIN_SUM
+from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
+
+
+def lookup_parts(view: View, shape: tuple[Size, ...]) -> tuple[View, int] | None:
+    """``(x, dim)`` where the view is the indicator ``x == position in dim`` and x does not depend on ``dim``."""
+    if view.term.operation is not EQUAL or view.coefficient != 1:
+        return None
+    operands = open_view(view).operands
+    for index, counter in (operands, operands[::-1]):
+        dim = whole_dim(counter, shape)
+        if dim is not None and not index.uses(dim):
+            return index, dim
+    return None
+
+
+def _look_ups_of_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Sums under a look-up in a summed dimension: the logit of the target, before or after a shift."""
+    shape = factors[0].shape
+    looked_up = {found[1] for f in factors if (found := lookup_parts(f, shape)) is not None and found[1] >= free}
+    for total in factors:
+        if total.term.operation is COMBINE and any(total.uses(dim) for dim in looked_up):
+            yield from distributed(factors, total)
+
+
+def _look_ups_inside(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """A look-up in a sum, where the index is compared with a position outside of it."""
+    for indicator in factors:
+        for index, position in _positions(indicator):
+            for factor in factors:
+                found = None if factor is indicator else _looked_up(factor, index)
+                if found is not None:
+                    values, bound = found
+                    given = {"x": (index,), "n": (position,), "a": values}
+                    proposal = Substitution(given, indices={"j": (bound,)})
+                    yield Proposal(LOOK_UP_INSIDE, proposal, (indicator, factor))
+
+
+def _positions(view: View) -> Iterator[tuple[View, View]]:
+    """``(x, v)`` where the view is ``x == v`` and v a position, which digits of several dimensions may spell."""
+    if view.term.operation is not EQUAL or view.coefficient != 1:
+        return
+    operands = open_view(view).operands
+    for index, counter in (operands, operands[::-1]):
+        if counter.term.operation is IOTA and counter.coefficient == 1:
+            yield index, counter
+
+
+def _looked_up(view: View, index: View) -> tuple[Factors, int] | None:
+    """What a sum over w of ``(index == w) a[w]`` looks up, and w."""
+    if view.term.operation is not CONTRACT or view.term.summed != 1:
+        return None
+    opened = open_view(view)
+    (bound,) = opened.summed
+    wide = View(index.coefficient, index.term, opened.shape, index.axes)
+    for lookup in opened.operands:
+        if lookup_parts(lookup, opened.shape) == (wide, bound):
+            return tuple(v for v in opened.operands if v is not lookup), bound
+    return None
+
+
+def _masks_of_look_ups(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Masks of a sum of a look-up of what they are about: the one look-up that both are, or the sum alone."""
+    masks = tuple(f for f in factors if f.term.operation.indicator)
+    subjects = {leaf.term for mask in masks for leaf in integer_leaves(mask)}
+    for total in factors if masks else ():
+        if total.term.operation is not CONTRACT or not total.term.summed:
+            continue
+        opened = open_view(total)
+        inner = tuple(v for v in opened.operands if v.term.operation.indicator)
+        if not any(leaf.term in subjects for v in inner for leaf in integer_leaves(v)):
+            continue
+        rest = tuple(v for v in opened.operands if v not in inner)
+        wide = [whole_view(f, opened.shape) for f in masks]
+        given = {"m": masks, "n": inner, "a": rest}
+        without = ((*(m for m in wide if m is not mask), *inner) for mask in wide)
+        for joined in (*merged_indicators(pool, [*wide, *inner]), *without):
+            proposal = Substitution({**given, "c": tuple(joined)}, indices={"l": opened.summed})
+            yield Proposal(MASKS_JOIN_SUM, proposal, (*masks, total))
+
+
+look_ups_of_sums = ProductFinder(_look_ups_of_sums)
+look_ups_inside = ProductFinder(_look_ups_inside)
+masks_of_look_ups = ProductFinder(_masks_of_look_ups)

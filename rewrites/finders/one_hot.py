@@ -1,0 +1,135 @@
+"""One-hot look-ups: masked look-up in a shard of a table, summed over the shards, is the whole look-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.exponential import WHERE
+from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, equal
+from verifycompile.ir.inequality import AT_MOST
+from verifycompile.ir.relabel import merge_digits
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import Axis, TermPool, View
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
+from verifycompile.rewrites.index_arithmetic import integer_leaves, is_arithmetic
+from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH
+from verifycompile.rewrites.lemmas.products import OPEN_SUM
+from verifycompile.rewrites.lemmas.substitution import Substitution
+
+
+def _masked_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """A mask that shares a summed index with a look-up: ``sum_m mask[m] (sum_l f[m, l])``."""
+    rank = factors[0].rank
+    for index in range(free, rank):
+        if not any(f.term.operation.indicator and f.uses(index) for f in factors):
+            continue
+        for factor in factors:
+            if _is_lookup(factor) and factor.uses(index):
+                opened = open_view(factor)
+                values = {"f": tuple(f for f in factors if f is not factor), "a": opened.operands}
+                yield Proposal(OPEN_SUM, Substitution(values, indices={"j": (index,), "l": opened.summed}), factors)
+
+
+def _is_lookup(view: View) -> bool:
+    """A contraction of a one-hot factor with others. Opening any other would be undone by pushing its sums back."""
+    term = view.term
+    if term.operation is not CONTRACT or not term.summed or len(term.operands) < 2:
+        return False
+    return any(v.term.operation.indicator for v in term.operands)
+
+
+def _shifted_one_hots(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """``mask[m] * (f(x, m) == l)``, which may be ``x == m * n + l``, where n is the size of a shard."""
+    indicators = tuple(f for f in factors if f.term.operation.indicator)
+    for merged in merged_indicators(pool, indicators):
+        yield Proposal(SAME_TRUTH, Substitution({"m": indicators, "n": tuple(merged)}), indicators)
+
+
+def merged_indicators(pool: TermPool, indicators: Sequence[View]) -> Iterator[Sequence[View]]:
+    """What masks and the look-up of a computed index may be: one look-up of a plainer index."""
+    for lookup in indicators:
+        if lookup.term.operation is not EQUAL:
+            continue
+        operands = open_view(lookup).operands
+        for value, counter in (operands, operands[::-1]):
+            if len(indicators) == 1 and value.term.operation is not WHERE:
+                continue  # no mask says where the index is in the shard
+            if counter.coefficient != 1 or counter.term.operation is not IOTA:
+                if not (counter.is_zero and value.term.operation is WHERE):
+                    continue  # zero is the only place in a shard of one
+            for wanted in _wholes(pool, value, counter, indicators):
+                for leaf in _candidates(value, indicators):
+                    # Terms are numbered as they are made: what is plainer was made before, so that rewriting ends.
+                    if leaf.term.id >= value.term.id or any(leaf.uses(d[0]) for d in wanted.axes[0]):
+                        continue
+                    merged = equal(pool, leaf, wanted)
+                    yield (merged,)
+                    kept = [f for f in indicators if not any(f.uses(d[0]) for d in wanted.axes[0])]
+                    if kept:
+                        yield (merged, *kept)
+
+
+def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[View]) -> Iterator[View]:
+    """Positions in the whole table, of which ``counter`` counts a shard: a dimension may number the shards."""
+    shape = counter.shape
+    if counter.is_zero:
+        yield from (_position(pool, shape, ((dim, 1, count),)) for dim, count in enumerate(shape) if value.uses(dim))
+        return
+    position = whole_dim(counter, shape)
+    computed = is_arithmetic(value)
+    for dim, count in enumerate(shape):
+        if position is None:
+            break
+        if dim == position or not (value.uses(dim) or (computed and any(f.uses(dim) for f in indicators))):
+            continue
+        yield _position(pool, shape, ((dim, 1, count), (position, 1, shape[position])))
+    if computed:
+        yield counter
+
+
+def _position(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
+    """The number that these digits spell."""
+    whole = iota(pool, product([size for _, _, size in digits]))
+    return View(whole.coefficient, whole.term, shape, (merge_digits(digits),))
+
+
+def _candidates(value: View, indicators: Sequence[View]) -> Iterator[View]:
+    """What the lookup may be a lookup of: leaves of the computed index, and what the masks compare."""
+    leaves = integer_leaves(value)
+    yield from leaves
+    for mask in indicators:
+        if mask.term.operation in (LESS, LESS_EQUAL, AT_MOST):
+            yield from (v for v in open_view(mask).operands if v.coefficient == 1 and v not in leaves)
+
+
+def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
+    """The dimension that an ``iota`` view counts from first to last, else None."""
+    if view.term.operation is not IOTA or view.coefficient != 1 or len(view.axes[0]) != 1:
+        return None
+    dim, divisor, size = view.axes[0][0]
+    return dim if divisor == 1 and dim >= 0 and shape[dim] == size else None
+
+
+def _implied_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """A mask beside a look-up, which may hold for every position of the table."""
+    indicators = [f for f in factors if f.term.operation.indicator]
+    for lookup in indicators if len(indicators) > 1 else ():
+        if lookup.term.operation is not EQUAL or not any(v.term.operation is IOTA for v in open_view(lookup).operands):
+            continue
+        for mask in indicators:
+            if mask is not lookup:
+                yield Proposal(IMPLIED_MASK, Substitution({"m": (lookup,), "n": (mask,)}), (lookup, mask))
+
+
+def _known_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Masks on indices of which something is known."""
+    for mask in factors if pool.facts else ():
+        if mask.term.operation.indicator and any(v.term in pool.facts for v in integer_leaves(mask)):
+            yield Proposal(KNOWN_MASK, Substitution({"m": (mask,)}), (mask,))
+
+
+masked_sums = ProductFinder(_masked_sums)
+shifted_one_hots = ProductFinder(_shifted_one_hots)
+implied_masks = ProductFinder(_implied_masks)
+known_masks = ProductFinder(_known_masks)

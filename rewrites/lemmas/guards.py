@@ -1,0 +1,133 @@
+"""Whether a guard of a lemma holds under a substitution. Nothing here searches, and what is not shown does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from verifycompile.ir.algebra import COMBINE, IOTA, has_infinity
+from verifycompile.ir.exponential import is_positive, may_be_lowest
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.sign import is_nonnegative, is_positive_sum
+from verifycompile.ir.size import product
+from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites import formula
+from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError, equivalent, implied
+from verifycompile.rewrites.lemmas.build import build_product
+from verifycompile.rewrites.lemmas.lemma import Guard, Pattern
+from verifycompile.rewrites.lemmas.read import Shape, counts
+from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
+from verifycompile.rewrites.solver import holds
+
+
+def is_met(pool: TermPool, guard: Guard, shape: Shape, substitution: Substitution) -> bool:
+    """Whether a guard holds. What an operator of the spec demands of an index becomes an assumption by it."""
+    return _GUARDS[str(guard[0])](pool, shape, substitution, *guard[1:])
+
+
+def _views(substitution: Substitution, name: str) -> list[View]:
+    """The factors of a value, in all summands."""
+    products: Sequence[Factors] = substitution.each.get(name) or (substitution.values[name],)
+    return [view for factors in products for view in factors]
+
+
+def _of_elements(holds_of: Callable[[View], bool]) -> Callable[..., bool]:
+    """A guard that holds of a product where it holds of all factors."""
+
+    def is_met(pool: TermPool, shape: Shape, substitution: Substitution, name: str) -> bool:
+        return all(holds_of(view) for view in _views(substitution, name))
+
+    return is_met
+
+
+def _is_independent(pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str) -> bool:
+    dims = substitution.indices.get(index)
+    if dims is None:  # of the summands of a written sum
+        return name not in substitution.each
+    return not any(view.uses(dim) for view in _views(substitution, name) for dim in dims)
+
+
+def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str) -> bool:
+    (view,) = substitution.values[name]
+    size = product(shape[dim] for dim in substitution.indices[index])
+    if view.term.operation is IOTA:
+        return view.coefficient == 1 and view.term.index_sizes[0] == size
+    for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
+        if fact.size <= size and (fact.exception is None or 0 <= fact.exception < size):
+            pool.assumptions[fact.source] = None
+            return True
+    return False
+
+
+def _is_within_or(
+    pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str, exception: str
+) -> bool:
+    (view,) = substitution.values[name]
+    size = product(shape[dim] for dim in substitution.indices[index])
+    number = substitution.numbers[exception]
+    for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
+        if fact.exception is None or fact.exception != number:
+            continue
+        if fact.size <= size and not 0 <= fact.exception < size:
+            pool.assumptions[fact.source] = None
+            return True
+    return False
+
+
+def _is_ordered(pool: TermPool, shape: Shape, substitution: Substitution, low: str, high: str) -> bool:
+    return bool(substitution.numbers[low] <= substitution.numbers[high])  # type: ignore[operator]  # whole numbers
+
+
+def _implies(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
+    left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
+    return implied(left, right, shape)
+
+
+def _is_equivalent(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
+    left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
+    return equivalent(left, right, shape)
+
+
+def _is_known(pool: TermPool, shape: Shape, substitution: Substitution, name: str) -> bool:
+    translator = Translator(pool.facts)
+    try:
+        truth = formula.both(*(translator.truth(view) for view in substitution.values[name]))
+    except UntranslatableError:
+        return False
+    claim = formula.implies(formula.both(*translator.given.values()), truth)
+    if not translator.given or not holds(claim, translator.indices, shape):
+        return False
+    pool.assumptions.update(dict.fromkeys(translator.sources))
+    return True
+
+
+def _is_digit(pool: TermPool, shape: Shape, substitution: Substitution, name: str, radix: str) -> bool:
+    (view,) = substitution.values[name]
+    return (view.term.index_sizes[0] if counts(view) else 1 if view.is_zero else None) == substitution.numbers[radix]
+
+
+def _is_size(pool: TermPool, shape: Shape, substitution: Substitution, number: str, index: str) -> bool:
+    return substitution.numbers[number] == product(shape[dim] for dim in substitution.indices[index])
+
+
+def is_separable(view: View) -> bool:
+    """Whether a value may be taken from itself: no sum with a mask that makes it minus infinity."""
+    return view.term.operation is not COMBINE or not may_be_lowest(view)
+
+
+_GUARDS: dict[str, Callable[..., bool]] = {
+    "independent": _is_independent,
+    "within": _is_within,
+    "within_or": _is_within_or,
+    "ordered": _is_ordered,
+    "whole": _of_elements(lambda view: counts(view) or view.is_zero),
+    "digit": _is_digit,
+    "size": _is_size,
+    "implies": _implies,
+    "equivalent": _is_equivalent,
+    "known": _is_known,
+    "indicator": _of_elements(is_indicator),
+    "positive": _of_elements(lambda view: is_positive(view) or is_positive_sum(view)),
+    "nonnegative": _of_elements(is_nonnegative),
+    "finite": _of_elements(lambda view: not has_infinity(view)),
+    "number": _of_elements(is_separable),
+}

@@ -1,0 +1,92 @@
+"""Values that are 0 or 1: masks, comparisons, and look-ups, which are sums under a comparison with a position."""
+
+from __future__ import annotations
+
+from verifycompile.rewrites.lemmas.lemma import Lemma
+
+MASK_ONCE = Lemma(
+    "VL41", "mask-once", "a value that is 0 or 1 is its own square",
+    ("mul", "m", "m"), "m", (("indicator", "m"),),
+)  # fmt: skip
+
+MASK_OF_MASKED = Lemma(
+    "VL70", "mask-of-masked", "a mask of a sum all of whose summands have it changes nothing",
+    ("mul", "m", ("each", "k", ("mul", "m", "a"))), ("each", "k", ("mul", "m", "a")),
+    (("indicator", "m"), ("independent", "m", "k")),
+)  # fmt: skip
+
+SAME_TRUTH = Lemma(
+    "VL21", "same-truth", "masks that hold at the same places are equal",
+    "m", "n", (("indicator", "m"), ("indicator", "n"), ("equivalent", "m", "n")),
+)  # fmt: skip
+
+IMPLIED_MASK = Lemma(
+    "VL22", "implied-mask", "a mask that another one implies changes nothing beside it",
+    ("mul", "m", "n"), "m", (("indicator", "m"), ("implies", "m", "n")),
+)  # fmt: skip
+
+KNOWN_MASK = Lemma(
+    "VL45", "known-mask", "a mask that holds for all indices that the spec takes without error is one",
+    "m", ("one",), (("known", "m"),),
+)  # fmt: skip
+
+MASKS_JOIN_SUM = Lemma(
+    "VL40", "masks-join-sum", "masks of a sum of masked values are masks in it",
+    ("mul", "m", ("sum", "l", ("mul", "n", "a"))), ("sum", "l", ("mul", "c", "a")),
+    (
+        ("independent", "m", "l"), ("indicator", "m"), ("indicator", "n"), ("indicator", "c"),
+        ("equivalent", ("mul", "m", "n"), "c"),
+    ),
+)  # fmt: skip
+
+EQUAL_TO_ITSELF = Lemma(
+    "VL99", "equal-to-itself", "a value is equal to itself: there is no NaN", ("equal", "a", "a"), ("one",),
+)  # fmt: skip
+
+LOOK_UP = Lemma(
+    "VL25", "look-up", "a sum under a comparison of its index with a position is the summand at the position",
+    ("sum", "j", ("mul", ("equal", "n", ("place", "j")), "a")), ("at", "a", "j", "n"),
+    (("independent", "n", "j"), ("within", "n", "j")),
+)  # fmt: skip
+
+COUNT_OR = Lemma(
+    "VL23", "count-or", "an index that is a position, or an exception, is one position, or none",
+    ("sum", "j", ("equal", "n", ("place", "j"))), ("not", ("equal", "n", ("number", "p"))),
+    (("independent", "n", "j"), ("within_or", "n", "j", "p")),
+)  # fmt: skip
+
+LOOK_UP_AGAIN = Lemma(
+    "VL94", "look-up-again", "what is looked up where the index is a known position is the summand at the position",
+    ("sum", "j", ("mul", ("equal", "x", "n"), ("equal", "x", ("place", "j")), "a")),
+    ("mul", ("equal", "x", "n"), ("at", "a", "j", "n")),
+    (("independent", "x", "j"), ("independent", "n", "j"), ("within", "n", "j")),
+)  # fmt: skip
+
+LOOK_UP_INSIDE = Lemma(
+    "VL29", "look-up-inside", "a look-up where the index is a known position is the value at the position",
+    ("mul", ("equal", "x", "n"), ("sum", "j", ("mul", ("equal", "x", ("place", "j")), "a"))),
+    ("mul", ("equal", "x", "n"), ("at", "a", "j", "n")),
+    (("independent", "x", "j"), ("within", "n", "j")),
+)  # fmt: skip
+
+COUNTED_DIGITS = Lemma(
+    "VL47", "counted-digits", "the sum over some digits of a number that is compared compares its other digits",
+    (
+        "sum", "k",
+        (
+            "equal", ("spell", "q", ("spell", "p", "a", "b"), "c"),
+            ("spell", "q", ("spell", "p", "d", ("place", "k")), "e"),
+        ),
+    ),
+    ("mul", ("equal", "a", "d"), ("equal", "c", "e")),
+    (
+        ("whole", "a"), ("whole", "d"), ("digit", "c", "q"), ("digit", "e", "q"),
+        ("within", "b", "k"), ("size", "p", "k"),
+        *(("independent", name, "k") for name in "abcde"),
+    ),
+)  # fmt: skip
+
+INDICATORS = (
+    MASK_ONCE, MASK_OF_MASKED, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF, LOOK_UP, COUNT_OR,
+    LOOK_UP_AGAIN, LOOK_UP_INSIDE, COUNTED_DIGITS,
+)  # fmt: skip

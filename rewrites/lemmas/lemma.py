@@ -1,0 +1,115 @@
+"""A lemma as one object: an equation in the IR's own operators over named indices, with its guards.
+
+A pattern is a variable (a string) or a tuple ``(operator, arguments...)``; ``OPERATORS`` says what the arguments are.
+Values may depend on every index in whose scope they stand, unless a guard says that they do not; other dimensions are
+fixed, because no equation relates two positions of theirs. ``("sum", i, a)`` and ``("each", k, a)`` are the same sum,
+the first over a dimension, the second over the summands of a written sum.
+
+A guard is ``(kind, arguments...)``; ``GUARDS`` says in words what each kind demands.
+
+From this object come the test on numbers, the proof by z3, the rule of the e-graph, the page ``docs/lemmas.md``, and
+the check of each instance (``dispose.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+Pattern = str | tuple["Pattern", ...]
+Guard = tuple[Pattern, ...]
+
+VALUE, NUMBER, INDEX = "value", "number", "index"
+
+OPERATORS: dict[str, tuple[str, ...]] = {
+    "one": (),
+    "add": (VALUE, VALUE),
+    "mul": (VALUE, VALUE),
+    "scale": (NUMBER, VALUE),
+    "sum": (INDEX, VALUE),
+    "each": (INDEX, VALUE),
+    "max": (INDEX, VALUE),
+    "exp": (VALUE,),
+    "log": (VALUE,),
+    "power": (NUMBER, VALUE),
+    "absolute": (VALUE,),
+    "not": (VALUE,),
+    "equal": (VALUE, VALUE),
+    "less": (VALUE, VALUE),
+    "less_equal": (VALUE, VALUE),
+    "place": (INDEX,),
+    "range": (INDEX, NUMBER, NUMBER),
+    "at": (VALUE, INDEX, VALUE),
+    "number": (NUMBER,),
+    "spell": (NUMBER, VALUE, VALUE),
+    "plus": (NUMBER, NUMBER),
+    "times": (NUMBER, NUMBER),
+    "minus_one": (),
+}
+"""Per operator, what its arguments are; there may be more of the last one. ``place``: the position in an index.
+``range``: one from a position up to another one, else zero. ``at``: a value where an index has another position.
+``spell``: a number times the first value, and the second one. ``plus``, ``times``: of numbers.
+"""
+
+GUARDS = {
+    "independent": "`{0}` does not depend on the index `{1}`",
+    "positive": "every element of `{0}` is greater than zero",
+    "nonnegative": "no element of `{0}` is less than zero",
+    "indicator": "every element of `{0}` is 0 or 1",
+    "finite": "no element of `{0}` is infinite",
+    "number": "no element of `{0}` is minus infinity by a mask of its own",
+    "within": "every element of `{0}` is a position of the index `{1}`",
+    "within_or": "every element of `{0}` is a position of the index `{1}`, or the number `{2}`, which is none",
+    "whole": "every element of `{0}` is a whole number",
+    "digit": "every element of `{0}` is a whole number from 0 up to the whole number `{1}`",
+    "implies": "`{1}` is 1 wherever `{0}` is 1, as z3 proves at every match",
+    "equivalent": "`{0}` is 1 exactly where `{1}` is 1, as z3 proves at every match",
+    "known": "`{0}` is 1 for all indices that the spec takes without error, as z3 proves at every match",
+    "size": "`{0}` is the size of the index `{1}`",
+    "ordered": "`{0}` is at most `{1}`",
+}
+"""Per kind of guard, what it demands of its arguments."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lemma:
+    """``left`` equals ``right`` for all values that meet the guards. ``both_ways``: rewritten in either direction."""
+
+    code: str
+    name: str
+    statement: str
+    left: Pattern
+    right: Pattern
+    guards: tuple[Guard, ...] = ()
+    both_ways: bool = False
+
+    @property
+    def equation(self) -> str:
+        """Both sides as text."""
+        return f"{spelled(self.left)} = {spelled(self.right)}"
+
+
+def spelled(pattern: Pattern) -> str:
+    """A pattern as a call: ``sum(i, mul(a, b))``."""
+    if isinstance(pattern, str):
+        return pattern
+    operator, *arguments = pattern
+    return f"{operator}({', '.join(spelled(argument) for argument in arguments)})"
+
+
+def names(lemma: Lemma, kind: str) -> tuple[str, ...]:
+    """The variables of a kind, in order of appearance."""
+    found: dict[str, None] = {}
+    for side in (lemma.left, lemma.right):
+        _collect(side, VALUE, kind, found)
+    return tuple(found)
+
+
+def _collect(pattern: Pattern, role: str, kind: str, found: dict[str, None]) -> None:
+    if isinstance(pattern, str):
+        if role == kind:
+            found[pattern] = None
+        return
+    operator, *arguments = pattern
+    roles = OPERATORS[str(operator)]
+    for place, argument in enumerate(arguments):
+        _collect(argument, roles[min(place, len(roles) - 1)], kind, found)

@@ -1,0 +1,12 @@
+"""Operations of the IR that declarations make and lemmas know, below both."""
+
+from __future__ import annotations
+
+from verifycompile.ir.term import Operation
+
+RESHAPE = Operation("reshape", linear=frozenset({0}), copies=True)
+SLICE = Operation("slice", linear=frozenset({0}), copies=True)
+PAD = Operation("pad", linear=frozenset({0}), copies=True)
+MINIMUM = Operation("minimum", commutative=True, extreme=True)
+FLOOR = Operation("floor")
+TRUNCATED = Operation("trunc")

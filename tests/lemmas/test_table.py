@@ -1,0 +1,104 @@
+"""The lemmas of the table: right on numbers, proved for all sizes, and disposed of as their guards say.
+
+Every guard dropped and every place of every equation changed is a mutant, which one of these must notice.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+import pytest
+import torch
+
+from tests.lemmas.instances import instance, violation
+from tests.lemmas.mutants import with_another_equation, without_a_guard
+from tests.lemmas.numbers import holds
+from verifycompile.rewrites.lemmas.lemma import GUARDS, VALUE, Guard, Lemma, names
+from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
+from verifycompile.rewrites.lemmas.table import TABLE
+
+TRIALS = 300
+DISPOSED = tuple(lemma for lemma in TABLE if lemma not in LINEAR_ALGEBRA)
+every_lemma = pytest.mark.parametrize("lemma", DISPOSED, ids=lambda lemma: lemma.code)
+every_guard = pytest.mark.parametrize(
+    ("lemma", "guard"),
+    [(lemma, guard) for lemma in DISPOSED for guard in lemma.guards],
+    ids=lambda value: value.code if isinstance(value, Lemma) else " ".join(map(str, value)),
+)
+
+NOT_SPELLED = {
+    # What stands outside of a sum cannot depend on its index, nor a value outside of a written sum on the summand.
+    ("VL24", "f"), ("VL20", "f"), ("VL87", "g"), ("VL70", "m"), ("VL40", "m"), ("VL29", "x"), ("VL23", "n"),
+    # Only digits are read as parts of a number.
+    ("VL47", "a"), ("VL47", "b"), ("VL47", "c"), ("VL47", "d"), ("VL47", "e"), ("VL47", "p"),
+}  # fmt: skip
+"""Lemmas with values of which a guard demands what no instance can break."""
+
+
+def is_well_formed(lemma: Lemma) -> bool:
+    """Guards speak of the equation's own names."""
+    known = {name for kind in (VALUE, "number", "index") for name in names(lemma, kind)}
+    return all(name in known for guard in lemma.guards for part in guard[1:] for name in _names(part))
+
+
+def _names(pattern: object) -> set[str]:
+    if isinstance(pattern, str):
+        return {pattern}
+    return set[str]().union(*map(_names, pattern[1:])) if isinstance(pattern, tuple) else set()
+
+
+def is_right_on_numbers(lemma: Lemma) -> bool:
+    return is_well_formed(lemma) and all(holds(lemma, seed) for seed in range(TRIALS))
+
+
+def is_disposed_as(lemma: Lemma, other: Lemma) -> bool:
+    """Whether ``other`` makes of an instance of ``lemma`` what the lemma does."""
+    made = instance(lemma)
+    wanted, found = made.disposed(), made.disposed(other)
+    return wanted is not None and found is not None and made.value(found).equal(made.value(wanted)) and found == wanted
+
+
+@every_lemma
+def test_is_right_on_numbers(lemma: Lemma) -> None:
+    assert is_right_on_numbers(lemma)
+    assert all(guard[0] in GUARDS for guard in lemma.guards)
+
+
+@every_lemma
+def test_an_instance_is_disposed_of(lemma: Lemma) -> None:
+    made = instance(lemma)
+    found = made.disposed()
+    assert found is not None
+    assert lemma.name in {name for name, _ in made.pool.lemma_trace}
+    torch.testing.assert_close(made.value(found), made.value())
+
+
+@every_guard
+def test_an_instance_that_does_not_meet_a_guard_is_refused(lemma: Lemma, guard: Guard) -> None:
+    made = violation(lemma, guard)
+    if made is None:
+        assert (lemma.code, guard[1]) in NOT_SPELLED
+        return
+    assert made.disposed() is None
+
+
+@functools.cache
+def mutants() -> tuple[tuple[str, str, Lemma, Lemma], ...]:
+    """``(code, change, lemma, changed lemma)``."""
+    return tuple(
+        (lemma.code, change, lemma, changed)
+        for lemma in DISPOSED
+        for change, changed in (*without_a_guard(lemma), *with_another_equation(lemma))
+    )
+
+
+def survives(lemma: Lemma, mutant: Lemma) -> bool:
+    return is_right_on_numbers(mutant) and (lemma.guards != mutant.guards or is_disposed_as(lemma, mutant))
+
+
+def test_no_mutant_survives(capsys: pytest.CaptureFixture[str]) -> None:
+    survivors = [f"{code} {change}" for code, change, lemma, mutant in mutants() if survives(lemma, mutant)]
+    with capsys.disabled():
+        sys.stdout.write(f"\nlemmas: {len(mutants())} mutants, {len(survivors)} survivors\n")
+    assert survivors == []
