@@ -23,6 +23,7 @@ from verifycompile.capture.graphs import (
 from verifycompile.capture.legacy_collectives import GroupTable, ranks_of
 from verifycompile.capture.merged_ranks import RankProgram
 from verifycompile.diagnostics.report import Report
+from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.question import Provenance, Question
@@ -104,6 +105,9 @@ def capture_graphs(
     """Programs of the graphs that ``verify_graphs`` is given. Raises ``UsageError``."""
     started = time.perf_counter()
     single = isinstance(rank_graphs, torch.fx.GraphModule)
+    if not single and (not isinstance(rank_graphs, (tuple, list)) or not rank_graphs):
+        text = "`rank_graphs` must be a list of torch.fx.GraphModules, one a rank, or one graph that all ranks run."
+        raise UsageError("VC306", text)
     graphs: list[Any] = [rank_graphs] if single else list(rank_graphs)
     layout = mesh_of(mesh, None if single else len(graphs))
     table = GroupTable({name: tuple(ranks) for name, ranks in (groups or {}).items()}, len(layout.ranks))

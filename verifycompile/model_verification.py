@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifycompile.agreement.together import captured_in_job, verify_together
-from verifycompile.capture import capture_model, frame_of_model, model_or_built
+from verifycompile.capture import arguments_of_call, capture_model, frame_of_model, model_or_built
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
 
@@ -25,8 +25,9 @@ def verify(
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     checked = Options.from_mapping(options)
+    positional, named = arguments_of_call(args, kwargs)
     with model_or_built(model, checked) as own:
-        frame = frame_of_model(own, tuple(args), dict(kwargs or {}))
+        frame = frame_of_model(own, positional, named)
         with captured_in_job(frame) as channel:
-            spec, implementation = capture_model(own, tuple(args), dict(kwargs or {}), checked)
+            spec, implementation = capture_model(own, positional, named, checked)
         return verify_together(spec, implementation, checked, channel)

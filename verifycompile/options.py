@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Placement, Shard
 
 from verifycompile.errors import UsageError
+
+_MAPPINGS = ("in_placements", "param_placements", "param_names", "out_placements", "grad_placements")
 
 Placements = tuple[Placement, ...]
 """One placement per mesh axis, outermost first."""
@@ -51,14 +53,17 @@ class Options:
     def from_mapping(mapping: Mapping[str, Any] | None) -> Options:
         """Options from ``torch.compile(options={...})``. Raises ``UsageError`` VC306 for what is not an option."""
         values = dict(mapping or {})
+        for name in _MAPPINGS:
+            if values.get(name, ...) is None:
+                del values[name]
         known = tuple(field.name for field in dataclasses.fields(Options))
         unknown = sorted(set(values) - set(known))
         if unknown:
             raise UsageError("VC306", f"unknown option {_quoted(unknown)}; the options are {_quoted(known)}.")
-        for name in ("in_placements", "param_placements", "out_placements", "grad_placements"):
-            if name in values:
+        for name in _MAPPINGS:
+            if name in values and name != "param_names":
                 values[name] = _placements_by_name(name, values[name])
-        if "param_names" in values and not isinstance(values["param_names"], Mapping):
+        if "param_names" in values and not _maps_text(values["param_names"]):
             raise UsageError("VC306", "option `param_names` must map implementation names to spec names.")
         if values.get("spec") is not None and not callable(values["spec"]):
             raise UsageError("VC306", "option `spec` must be an nn.Module or a callable.")
@@ -70,6 +75,8 @@ class Options:
             values["per_rank_numbers"] = _patterns("per_rank_numbers", values["per_rank_numbers"])
             if values["per_rank_numbers"] and values.get("spec") is not None:
                 raise UsageError("VC310", "option `per_rank_numbers` does not apply: it is about a recovered spec.")
+        if not isinstance(values.get("inner", ""), str) and not callable(values["inner"]):
+            raise UsageError("VC306", "option `inner` must be the name of a backend of torch.compile, or a callable.")
         if values.get("on_unproved", "error") not in ("error", "warn"):
             raise UsageError("VC306", 'option `on_unproved` must be "error" or "warn".')
         _check_limits(values.get("time_limit"), values.get("memory_limit"))
@@ -80,15 +87,29 @@ def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
     if not isinstance(value, Mapping):
         raise UsageError("VC306", f"option `{option}` must map names to tuples of placements.")
     result: dict[str, Placements] = {}
-    for name, placements in cast(Mapping[str, object], value).items():
+    for name, placements in cast(Mapping[object, object], value).items():
+        if not isinstance(name, str):
+            raise UsageError(
+                "VC306", f"option `{option}` must map names to tuples of placements; `{name!r}` is no name."
+            )
         items = (placements,) if isinstance(placements, Placement) else placements
         if not isinstance(items, tuple | list):
             raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
         checked = tuple(cast("tuple[object, ...] | list[object]", items))
         if not all(isinstance(item, Placement) for item in checked):
             raise UsageError("VC306", f"option `{option}`: the value for `{name}` must be a tuple of placements.")
+        backwards = next((item for item in checked if isinstance(item, Shard) and item.dim < 0), None)
+        if backwards is not None:
+            text = f"option `{option}`: `{name}` counts a dimension from the end, {backwards}; count it from the front."
+            raise UsageError("VC306", text)
         result[name] = cast(Placements, checked)
     return result
+
+
+def _maps_text(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(isinstance(item, str) for pair in cast(Mapping[object, object], value).items() for item in pair)
 
 
 def _check_limits(seconds: object, memory: object) -> None:

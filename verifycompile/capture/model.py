@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,6 +23,7 @@ from verifycompile.torch_interface.dynamo import (
     checkpoints_may_have_side_effects,
     frame_of_call,
     trace_frame,
+    without_logged_failures,
 )
 from verifycompile.torch_interface.optimizers import step_of
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
@@ -32,15 +33,39 @@ from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 def model_or_built(model: Callable[..., Any] | None, options: Options) -> Generator[Callable[..., Any]]:
     """``model``, or without one what option ``build`` makes, whose process groups are forgotten in the end.
 
-    Raises ``UsageError`` VC306 where there is neither.
+    Raises ``UsageError`` VC306 where there is neither, and for a model that is no Python program.
     """
     if model is not None:
+        _check_model(model)
         yield model
         return
     if options.build is None:
         raise UsageError("VC306", "there is nothing to verify: pass a model, or the option `build` that makes it.")
     with groups_of_its_own() if is_pretended() else contextlib.nullcontext():
         yield called(options.build, "for this rank")
+
+
+def _check_model(model: object) -> None:
+    if isinstance(model, type):
+        what = f"it is the class `{model.__name__}`: make a model of it first"
+    elif isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
+        what = "it is scripted: pass the Python program that was scripted"
+    elif not callable(model):
+        what = f"it is a value of type `{type(model).__name__}`, which cannot be called"
+    else:
+        return
+    raise UsageError("VC306", f"`model` must be an nn.Module or a Python function; {what}.")
+
+
+def arguments_of_call(args: object, kwargs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What one rank passes, checked. Raises ``UsageError`` VC306 for another container than a tuple or list."""
+    if not isinstance(args, (tuple, list)):
+        kind = type(args).__name__
+        raise UsageError("VC306", f"`args` must be a tuple of arguments, not a value of type `{kind}`: write `(x,)`.")
+    named = {} if kwargs is None else kwargs
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in cast("Mapping[object, Any]", named)):
+        raise UsageError("VC306", "`kwargs` must map names of arguments to values.")
+    return tuple(cast("list[Any]", args)), dict(cast("Mapping[str, Any]", named))
 
 
 def capture_model(
@@ -61,8 +86,8 @@ def capture_model(
 
     function, outer = without_outer_wrappers(uncompiled(model))
     step = step_of(function)
-    frame = frame_of_call(step or function, args, kwargs)
-    with torch.no_grad() if step is not None else contextlib.nullcontext():
+    frame = _entered(step or function, args, kwargs)
+    with torch.no_grad() if step is not None else contextlib.nullcontext(), without_logged_failures():
         try:
             return trace_frame(frame, capture)
         except GraphBreakError as broken:
@@ -79,7 +104,15 @@ def capture_model(
 def frame_of_model(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
     """The frame of the call ``model(*args, **kwargs)``, by which the ranks of a job know it."""
     function, _ = without_outer_wrappers(uncompiled(model))
-    return frame_of_call(step_of(function) or function, args, kwargs)
+    return _entered(step_of(function) or function, args, kwargs)
+
+
+def _entered(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
+    try:
+        return frame_of_call(function, args, kwargs)
+    except TypeError as mismatch:
+        text = f"the model cannot be called with these `args` and `kwargs`: {mismatch}."
+        raise UsageError("VC303", text) from mismatch
 
 
 _UNREPEATED = (

@@ -25,11 +25,8 @@ def check_axes(option: str, name: str, placements: Placements, mesh: RefinedMesh
     """Raises ``UsageError`` VC303 for a number of placements that is not that of the mesh's axes."""
     named = mesh.named.axes
     if len(placements) not in (len(named), len(mesh.mesh.axes)):
-        axes = ", ".join(axis.name for axis in named)
-        raise UsageError(
-            "VC303",
-            f"{option}`{name}` has {len(placements)} placements, but the mesh has {len(named)} axes ({axes}).",
-        )
+        axes = f"{len(named)} {'axis' if len(named) == 1 else 'axes'} ({', '.join(axis.name for axis in named)})"
+        raise UsageError("VC303", f"{option}`{name}` has {len(placements)} placements, but the mesh has {axes}.")
 
 
 class OptionNames:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import time
 import types
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from verifycompile.capture.boundary import (
     Export,
@@ -122,6 +124,7 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
     assert options.spec is not None
     if exported.traced.is_broken:
         raise UsageError("VC305", BROKEN)
+    _check_single_device(options.spec)
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     frame = _frame_of_given(exported, options.spec, globalizer)
@@ -144,6 +147,16 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
         if broken.is_graph_break:
             raise UsageError("VC305", f"the spec does not trace to one graph.\n{broken}") from broken
         raise UsageError("VC303", f"the spec does not run on the model's whole inputs.\n{broken}") from broken
+
+
+def _check_single_device(spec: Callable[..., Any]) -> None:
+    """A parallelized model would be traced with its own numbers, which are what is to be checked."""
+    if not isinstance(spec, nn.Module):
+        return
+    for name, tensor in itertools.chain(spec.named_parameters(), spec.named_buffers()):
+        if isinstance(tensor, DTensor):
+            text = f"the option `spec` is no single-device program: its tensor `{name}` is a DTensor."
+            raise UsageError("VC307", text)
 
 
 def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Globalizer) -> Frame:

@@ -13,7 +13,7 @@ import torch
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
-from verifycompile.capture import capture_model, model_or_built
+from verifycompile.capture import arguments_of_call, capture_model, model_or_built
 from verifycompile.counterexamples import counterexample_of
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.severity import Severity
@@ -55,8 +55,9 @@ def cross_check(
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     checked = Options.from_mapping(options)
+    positional, named = arguments_of_call(args, kwargs)
     with model_or_built(model, checked) as own:
-        spec, implementation = capture_model(own, tuple(args), dict(kwargs or {}), checked)
+        spec, implementation = capture_model(own, positional, named, checked)
     return cross_check_programs(spec, implementation, checked)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import dataclasses
 import inspect
 import logging
+import re
 import traceback
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -295,17 +297,29 @@ def checkpoints_may_have_side_effects() -> AbstractContextManager[None]:
 
 def _explanation(failure: Exception) -> str:
     """Dynamo's message without what is for its developers, then the user's lines, innermost last."""
+    if (rejected := _REJECTION.search(str(failure))) is not None:
+        kept = [f"{rejected[1]}: {ast.literal_eval(rejected[2])}"]
+    else:
+        kept = _without_context(failure)
+    frames = [frame for frame in getattr(failure, "real_stack", None) or () if is_user_file(frame.filename)]
+    if frames:
+        kept.append("  From:")
+        kept.extend(line.rstrip() for frame in traceback.format_list(frames) for line in frame.splitlines())
+    return "\n".join(kept)
+
+
+_REJECTION = re.compile(r"""failed to run FX node with fake tensors: .*: got (\w+)\(('.*'|".*")\)$""", re.MULTILINE)
+"""What an operator says of its arguments, behind the call as Dynamo writes it."""
+
+
+def _without_context(failure: Exception) -> list[str]:
     kept: list[str] = []
     for line in str(failure).strip().splitlines():
         if line.startswith(("  Developer debug context", " For more details", "from user code", "Set TORCHDYNAMO")):
             break
         if line.strip():
             kept.append(line.rstrip())
-    frames = [frame for frame in getattr(failure, "real_stack", None) or () if is_user_file(frame.filename)]
-    if frames:
-        kept.append("  From:")
-        kept.extend(line.rstrip() for frame in traceback.format_list(frames) for line in frame.splitlines())
-    return "\n".join(kept)
+    return kept
 
 
 def source_name(placeholder: torch.fx.Node) -> str:
