@@ -16,6 +16,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.question import Provenance
+from verifycompile.torch_interface.observation import Read
 
 Size = int | sympy.Expr
 """A tensor dimension: a Python int, or a sympy expression of the program's free size symbols."""
@@ -208,7 +209,7 @@ class Program:
     assumptions: tuple[str, ...] = ()
     seconds: float = 0.0
     ranks: tuple[Program, ...] = ()
-    asked: tuple[str, ...] = ()
+    asked: tuple[Read, ...] = ()
     piecewise: bool = False
     doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED

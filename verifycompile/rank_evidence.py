@@ -10,10 +10,10 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import Program
+from verifycompile.program import Program, SourceLocation
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
-from verifycompile.torch_interface.observation import ReadKind, reads
+from verifycompile.torch_interface.observation import Read, ReadKind, reads
 
 _SHOWN = 3
 """So many places are named in a message."""
@@ -31,9 +31,9 @@ def with_rank_evidence(report: Report, implementation: Program, options: Options
         return report
     if not is_pretended():
         return report
-    own = dict.fromkeys(str(read) for read in reads(ReadKind.RANK) if not read.traced and not read.installed)
-    asked = own if report.verdict is Verdict.VERIFIED else {**own, **dict.fromkeys(implementation.asked)}
-    return _unproved(report, tuple(asked), options) if asked else report
+    own = tuple(read for read in reads(ReadKind.RANK) if not read.traced and not read.installed)
+    asked = own if report.verdict is Verdict.VERIFIED else (*own, *implementation.asked)
+    return _unproved(report, asked, options) if asked else report
 
 
 def _listed(places: Sequence[str]) -> str:
@@ -41,16 +41,19 @@ def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _unproved(report: Report, asked: Sequence[str], options: Options) -> Report:
+def _unproved(report: Report, asked: Sequence[Read], options: Options) -> Report:
     severity = Severity.WARNING if options.on_unproved == "warn" else Severity.ERROR
+    places = tuple(dict.fromkeys(map(str, asked)))
     finding = Finding(
         code="VC207",
         severity=severity,
         message=(
-            f"the program asked for its rank: {_listed(asked)}. This process alone stands for all ranks, whose models "
+            f"the program asked for its rank: {_listed(places)}. This process alone stands for all ranks, whose models "
             "may hold other numbers. Pass the option `build`, a callable without arguments that makes the model: it is "
             "called once for each rank."
         ),
+        impl_location=SourceLocation(asked[0].file, asked[0].line, function=asked[0].function),
+        label="the rank is read here",
     )
     others = tuple(
         dataclasses.replace(

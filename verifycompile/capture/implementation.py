@@ -170,7 +170,7 @@ def capture_traced(
         ranks=ranks,
         each_rank=each_rank if program.coordinates and not differ else None,
         provenance=Provenance.OBSERVED if isinstance(others, Built) else Provenance.ASSUMED,
-        asked=tuple(str(read) for read in traced_reads if not is_of_torch(read.file) and _leaves_open(read)),
+        asked=tuple(read for read in traced_reads if not is_of_torch(read.file) and _leaves_open(read)),
     )
 
 

@@ -61,8 +61,11 @@ class Arrangement:
 
 
 def cut_as_others(scene: Scene) -> Iterator[Move]:
-    """Each value that is an arrangement of another one, arranged as some other value is."""
-    found = _arrangements(scene)
+    """Each value that is an arrangement of another one, arranged as some other value is.
+
+    Of two that do not fit together the one with fewer steps first: who made the other meant its order.
+    """
+    found = sorted(_arrangements(scene), key=lambda item: len(item.steps))
     kinds = {item.key: item for item in reversed(found)}
     pairs = 0
     for item in found:

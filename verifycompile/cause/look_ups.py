@@ -1,4 +1,4 @@
-"""Moves that count the indices of a look-up from the beginning of the rank's part of what is looked up."""
+"""Moves of what masks and look-ups compare and count: where a rank's part begins, and whether its end belongs to it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,38 @@ def indices_of_part(scene: Scene) -> Iterator[Move]:
                 if (value, axis, length) not in seen:
                     seen.add((value, axis, length))
                     yield _counted_from_part(scene, value, axis, length)
+
+
+_TURNED = {
+    aten.lt.Scalar: aten.le.Scalar, aten.le.Scalar: aten.lt.Scalar,
+    aten.gt.Scalar: aten.ge.Scalar, aten.ge.Scalar: aten.gt.Scalar,
+    aten.lt.Tensor: aten.le.Tensor, aten.le.Tensor: aten.lt.Tensor,
+    aten.gt.Tensor: aten.ge.Tensor, aten.ge.Tensor: aten.gt.Tensor,
+}  # fmt: skip
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def other_bounds(scene: Scene) -> Iterator[Move]:
+    """Each order of whole numbers with its bound left out, or taken in."""
+    for node in scene.calls:
+        if node.target in _TURNED and all(map(_is_integer, node.all_input_nodes[:1])):
+            yield _with_other_bound(scene, node)
+
+
+def _with_other_bound(scene: Scene, node: torch.fx.Node) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        target = _TURNED[own.target]  # pyright: ignore[reportArgumentType]
+        draft.redirect(own, draft.insert(own, target, own.args))
+
+    def texts(_: Draft) -> tuple[str, str]:
+        found, wanted = (_SIGNS[str(target).split(".")[1]] for target in (node.target, _TURNED[node.target]))  # pyright: ignore[reportArgumentType]
+        value = scene.value(node)
+        taken = "takes the bound in" if found in ("<=", ">=") else "leaves the bound out"
+        message = f"{value} {taken}, which belongs to {'another' if found in ('<=', '>=') else 'this'} part"
+        return message, f"compare with `{wanted}` in the place of `{found}` in {value}"
+
+    return Move(("bound",), node.name, "VC117", texts, apply)
 
 
 def _look_up(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,10 @@ from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
 from verifycompile.torch_interface.evaluation import is_view, operator_name
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
+
+aten = torch.ops.aten
+
+_CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 
 
 def needless_calls(scene: Scene) -> Iterator[Move]:
@@ -55,10 +60,53 @@ def other_operands(scene: Scene) -> Iterator[Move]:
                 yield Move(("operand", other.name), node.name, "VC108", texts, change)
 
 
+def other_pieces(scene: Scene) -> Iterator[Move]:
+    """Each operand of a call that is one piece of a tensor, exchanged for another one: that of another micro-batch."""
+    for node in scene.calls:
+        if is_view(node.target):
+            continue
+        for operand in dict.fromkeys(node.all_input_nodes):
+            piece = _views(operand)[-1] if is_tensor(operand) else operand
+            count, number = _pieces(piece)
+            for other in range(count):
+                if other != number:
+                    yield _of_another_piece(scene, node, operand, piece, other)
+
+
+def _pieces(node: torch.fx.Node) -> tuple[int, int]:
+    """How many pieces a tensor is cut into of which a node is one, and which one it is."""
+    pieces = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(pieces, torch.fx.Node) or pieces.target not in _CUTS:
+        return 0, 0
+    shapes = [tuple(piece.shape) for piece in pieces.meta["val"]]
+    number = node.args[1]
+    alike = isinstance(number, int) and all(shape == shapes[0] for shape in shapes)
+    return (len(shapes), number) if alike and isinstance(number, int) else (0, 0)
+
+
+def _of_another_piece(
+    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, piece: torch.fx.Node, other: int
+) -> Move:
+    def apply(draft: Draft) -> None:
+        own, taken, held = (draft.node(item.name) for item in (node, operand, piece))
+        value = draft.insert(own, operator.getitem, (held.args[0], other), held.meta["val"], before=True)
+        for view in reversed(_views(taken)[:-1]):
+            value = draft.insert(own, view.target, (value, *view.args[1:]), view.meta["val"], before=True)
+        draft.redirect(taken, value, [own])
+
+    def texts(_: Draft) -> tuple[str, str]:
+        value, number = scene.value(node), piece.args[1]
+        whole = scene.value(piece.args[0].args[0])  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType, reportOptionalMemberAccess, reportUnknownArgumentType]
+        message = f"{value} takes piece {number} of {whole}, where piece {other} is expected"
+        return message, f"use piece {other} of {whole} in the place of piece {number} at {scene.line(node)}"
+
+    return Move(("piece", other), node.name, "VC108", texts, apply)
+
+
 def _views(node: torch.fx.Node) -> list[torch.fx.Node]:
     """A value, what it is a view of, and so on."""
     found = [node]
-    while is_view(found[-1].target) and is_tensor(found[-1].all_input_nodes[0]):
+    while is_view(found[-1].target) and found[-1].all_input_nodes and is_tensor(found[-1].all_input_nodes[0]):
         found.append(found[-1].all_input_nodes[0])
     return found
 

@@ -28,11 +28,11 @@ from verifycompile.cause.collectives import (
 from verifycompile.cause.draft import Draft, DraftError, descendants
 from verifycompile.cause.frontier import Frontier, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
-from verifycompile.cause.look_ups import indices_of_part
+from verifycompile.cause.look_ups import indices_of_part, other_bounds
 from verifycompile.cause.means import means_of_all
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
-from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands
+from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands, other_pieces
 from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
@@ -126,8 +126,11 @@ class _Stage(enum.Enum):
 
     @property
     def is_last_of_likely(self) -> bool:
-        """Whether changes that mend some outputs each may be put together now: what else mends them is known."""
-        return self.value >= _Stage.MISSING.value
+        """Whether changes that mend some outputs each may be put together now: what else mends them is known.
+
+        A scale that mends all is no four missing means.
+        """
+        return self.value >= _Stage.SCALED.value
 
 
 class _Search:
@@ -378,6 +381,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         component_placements(scene),
         scaled_means(scene, found),
         indices_of_part(scene),
+        other_bounds(scene),
     )
 
 
@@ -399,6 +403,7 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         needless_calls(scene),
         other_output_placements(scene),
         other_operands(scene),
+        other_pieces(scene),
     )
 
 

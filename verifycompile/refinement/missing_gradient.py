@@ -22,7 +22,11 @@ def missing_output(spec: Program, implementation: Program) -> Mismatch | None:
     message = f"the implementation has no {kind} `{missing.name}`"
     lost = _where_lost(spec, implementation, missing) if missing.kind is OutputKind.GRADIENT else None
     if lost is None:
-        return Mismatch("VC111", message, missing.name, missing.node)
+        parameter = missing.name.partition(".")[2]
+        dependent = _dependent(implementation, parameter)
+        used = next((node for node in _forward(implementation) if node in dependent), None)
+        label = "" if used is None else f"`{parameter}` is used here, and no gradient reaches it"
+        return Mismatch("VC111", message, missing.name, missing.node, used, impl_label=label)
     node, place = lost
     label = f"`{value_name(node)}` does not depend on `{missing.name.partition('.')[2]}`, as it does in the spec"
     return Mismatch("VC111", message, missing.name, place, node, impl_label=label)

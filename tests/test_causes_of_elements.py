@@ -1,0 +1,157 @@
+"""Causes that take other elements: another cut, bound, piece or operand than the spec's, at their line and mended."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as funcol
+import torch.nn.functional as F
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict
+
+Program = Callable[..., Any]
+ROWS = (Shard(0),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """``program`` makes the wrong program of the mesh; ``line``: what the line that is named says, at its end."""
+
+    spec: Program
+    program: Callable[[DeviceMesh], Program]
+    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    code: str
+    line: str
+    hint: str
+    placements: dict[str, tuple[Placement, ...]] = dataclasses.field(default_factory=dict[str, tuple[Placement, ...]])
+
+
+def squares(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w - y).square().sum()
+
+
+def cut_contiguously(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rank, ranks = mesh.get_local_rank(), mesh.size()
+        own = torch.cat([x.chunk(2 * ranks)[rank], x.chunk(2 * ranks)[2 * ranks - 1 - rank]])
+        labels = y.chunk(ranks)[rank]
+        return funcol.all_reduce((own @ w - labels).square().sum(), "sum", mesh)
+
+    return program
+
+
+def stale_micro_batch(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2)
+        wanted = y.chunk(2)
+        total = (first @ w - wanted[0]).square().sum()
+        total = total + (second @ w - wanted[0]).square().sum()
+        return funcol.all_reduce(total, "sum", mesh)
+
+    return program
+
+
+def rows_of(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return F.embedding(ids, table)
+
+
+def bound_taken_in(mesh: DeviceMesh) -> Program:
+    def program(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        rows = table.shape[0]
+        local = ids - mesh.get_local_rank() * rows
+        ours = (local >= 0) & (local <= rows)
+        return funcol.all_reduce(table[local.clamp(0, rows - 1)] * ours[:, None], "sum", mesh)
+
+    return program
+
+
+def gradient_of_weight(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x @ w).t() @ (x @ w - y)
+
+
+def reused_buffer(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        buffer = torch.tanh(x @ w)
+        kept = buffer.clone()
+        buffer.copy_(x @ w - y)
+        own = buffer.t() @ (x @ w - y)
+        return funcol.all_reduce(own, "sum", mesh) + 0 * kept.sum()
+
+    return program
+
+
+def first_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x[:5] @ w
+
+
+def rows_from_the_end(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        whole = funcol.all_gather_tensor(x, 0, mesh)
+        kept = whole[1:]
+        return kept @ w
+
+    return program
+
+
+def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
+    return lambda: tuple(torch.randn(shape) for shape in shapes)
+
+
+BATCH = {"x": ROWS, "y": ROWS}
+MISTAKES = {
+    "cut contiguously": Mistake(
+        squares, cut_contiguously, numbers([8, 4], [8, 3], [4, 3]), "VC104", "labels = y.chunk(ranks)[rank]", "cut `y` at"
+    ),
+    "stale micro-batch": Mistake(
+        squares, stale_micro_batch, numbers([4, 4], [4, 3], [4, 3]), "VC108",
+        "total = total + (second @ w - wanted[0]).square().sum()", "use piece 1 of `y` in the place of piece 0", BATCH,
+    ),
+    "bound taken in": Mistake(
+        rows_of, bound_taken_in, lambda: (torch.tensor([0, 3, 4, 7]), torch.randn(4, 3)), "VC117",
+        "ours = (local >= 0) & (local <= rows)", "compare with `<` in the place of `<=` in `local <= rows`", {"table": ROWS},
+    ),
+    "reused buffer": Mistake(
+        gradient_of_weight, reused_buffer, numbers([4, 4], [4, 3], [4, 3]), "VC108",
+        "buffer.copy_(x @ w - y)", "in the place of", BATCH,
+    ),
+    "rows from the end": Mistake(
+        first_rows, rows_from_the_end, numbers([3, 4], [4, 3]), "VC104", "kept = whole[1:]",
+        "take positions 0 to 4 of dimension 0 of `whole`", {"x": ROWS},
+    ),
+}  # fmt: skip
+
+
+def report_of(mistake: Mistake) -> Report:
+    with fake_mesh_world((2,), ("x",)) as mesh:
+        return verifycompile.verify(
+            mistake.program(mesh),
+            mistake.inputs(),
+            spec=mistake.spec,
+            mesh=mesh,
+            in_placements=mistake.placements,
+            out_placements={"output.0": (Replicate(),)},
+        )
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_line_the_code_and_the_hint(name: str) -> None:
+    mistake = MISTAKES[name]
+    report = report_of(mistake)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    assert finding.impl_location is not None
+    line = linecache.getline(finding.impl_location.file, finding.impl_location.line)
+    assert (finding.code, line.strip()) == (mistake.code, mistake.line), str(report)
+    assert finding.hint is not None
+    assert mistake.hint in finding.hint
+    assert finding.hint.endswith("(checked)")
+    assert not any("the proof stopped here" in note for note in finding.notes)
