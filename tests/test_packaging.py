@@ -92,6 +92,21 @@ def test_import_of_the_package_imports_what_observes_and_records_alone() -> None
     assert ours(modules_after("import verifycompile; import torch")) == OBSERVED
 
 
+def test_another_release_of_torch_is_named_when_the_package_is_imported() -> None:
+    statement = "import torch; torch.__version__ = '2.14.1+cpu'; import verifycompile"
+    done = subprocess.run([sys.executable, "-c", statement], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: verifycompile works with torch 2.13, and torch 2.14.1+cpu is installed: pip install torch==2.13.*"
+    )
+
+
+def test_the_license_is_named_and_shipped() -> None:
+    project = PROJECT["project"]
+    assert (project["license"], project["license-files"]) == ("BSD-3-Clause", ["LICENSE"])
+    assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause License\n")
+
+
 def test_wheel_of_top_level_names() -> None:
     assert {package.partition(".")[0] for package in SETUPTOOLS["packages"]} == {"verifycompile", "verifycompile_pytest"}
 

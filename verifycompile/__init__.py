@@ -48,10 +48,20 @@ _MODULES = {
 IMPORTED_BEFORE_TORCH = "torch" not in sys.modules
 
 
+TORCH_RELEASE = "2.13"
+"""The release whose private interfaces ``verifycompile/torch_interface`` uses."""
+
+
 def observe() -> None:
     """Record from now on what code asks about its rank and the number of ranks, with what modules are made, and where
     the operators of a traced graph come from.
+
+    Raises ``ImportError`` for another release of torch.
     """
+    installed = str(sys.modules["torch"].__version__)
+    if not installed.startswith(f"{TORCH_RELEASE}."):
+        text = f"verifycompile works with torch {TORCH_RELEASE}, and torch {installed} is installed"
+        raise ImportError(f"{text}: pip install torch=={TORCH_RELEASE}.*")
     importlib.import_module("verifycompile.torch_interface.observation").activate()
     importlib.import_module("verifycompile.torch_interface.constructed").record_constructions()
     importlib.import_module("verifycompile.torch_interface.traced_lines").keep_lines()
