@@ -22,11 +22,11 @@ def all_reduce(x: torch.Tensor, group: Any, operation: str = "sum") -> torch.Ten
 
 
 def all_gather(x: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    return functional.wait_tensor(functional.all_gather_tensor(x.contiguous(), dim, group))
+    return functional.wait_tensor(functional.all_gather_single(x.contiguous(), gather_dim=dim, group=group))
 
 
 def reduce_scatter(x: torch.Tensor, dim: int, group: Any) -> torch.Tensor:
-    return functional.wait_tensor(functional.reduce_scatter_tensor(x.contiguous(), "sum", dim, group))
+    return functional.wait_tensor(functional.reduce_scatter_single(x.contiguous(), "sum", scatter_dim=dim, group=group))
 
 
 class CopyTo(torch.autograd.Function):

@@ -13,7 +13,7 @@ from torch.distributed.tensor.placement_types import Partial, Replicate
 from verifycompile.comparison.judge import Judged, Subject, judge
 from verifycompile.comparison.layout import Known, Placements
 from verifycompile.comparison.ranks import Ranks
-from verifycompile.comparison.reference import Reference, step_name
+from verifycompile.comparison.reference import Reference, step_name, step_of
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Ran
 from verifycompile.options import Options
@@ -36,7 +36,7 @@ class Differences:
 class Comparing:
     """Compares what the ranks hold after each phase of a run with the reference.
 
-    ``layouts``: of parameters and inputs. ``scale``: by how much gradients of activations are multiplied, as
+    ``layouts``: of parameters and inputs. ``scales``: by how much gradients of activations may be multiplied, as
     data-parallel ranks begin backward with their own mean.
     """
 
@@ -47,79 +47,69 @@ class Comparing:
     mesh: Mesh
     options: Options
     found: Differences = dataclasses.field(default_factory=Differences)
-    scale: float = 1.0
-    _seen: set[tuple[str, str]] = dataclasses.field(default_factory=set[tuple[str, str]])
+    scales: tuple[float, ...] = ()
+    _seen: set[tuple[object, ...]] = dataclasses.field(default_factory=set[tuple[object, ...]])
 
     def take(self, ran: Mapping[int, Ran], kinds: frozenset[Kind], step: int) -> None:
         """Compare what a phase left; ``kinds``: of the spec's tensors that it must have left."""
-        entries: dict[str, dict[int, Entry]] = {}
-        aliases: dict[str, str] = {}
+        held: dict[str, dict[int, Entry]] = {}
         for rank, one in ran.items():
-            for entry in one.entries:
-                entries.setdefault(entry.name, {})[rank] = entry
-            aliases.update(one.aliases)
-        for name, target, source in self._pairs(entries, aliases, kinds, step):
-            if (target, source) in self._seen:
+            own = {entry.name: entry for entry in one.entries}
+            for name in (*own, *one.aliases):
+                entry = own.get(name) or own.get(one.aliases.get(name, ""))
+                if entry is not None:
+                    held.setdefault(name, {})[rank] = entry
+        for name, target, source in self._pairs(held, kinds, step):
+            key = (target, tuple((rank, entry.name) for rank, entry in held[source].items()), step)
+            if key in self._seen:
                 continue
-            self._seen.add((target, source))
-            held = entries[source]
+            self._seen.add(key)
             found: dict[int, torch.Tensor | None] = self.ranks.call("value", source)
-            parts = {rank: part for rank in held if (part := found.get(rank)) is not None}
-            self.found.judged.append(self._judged(name, target, held, parts))
+            parts = {rank: part for rank in held[source] if (part := found.get(rank)) is not None}
+            self.found.judged.append(self._judged(name, target, held[source], parts))
 
-    def _pairs(
-        self, entries: Mapping[str, object], aliases: Mapping[str, str], kinds: frozenset[Kind], step: int
-    ) -> Iterator[tuple[str, str, str]]:
-        """Name, the spec's tensor of that name, and the parallel program's."""
-        prefix = step_name(step, "")
+    def _pairs(self, held: Mapping[str, object], kinds: frozenset[Kind], step: int) -> Iterator[tuple[str, str, str]]:
+        """Name, the spec's tensor, and the name of the parallel program's, in the order of the spec's run."""
+        known = self.reference.entries
+        targets = {**{name: name for name in known}, **self.reference.aliases}
         own = {
-            name: name
-            for name, entry in self.reference.entries.items()
-            if entry.kind in kinds and (name.startswith(prefix) if step else not name.startswith("step"))
+            name: target
+            for name, target in targets.items()
+            if target in known and known[target].kind in kinds and step_of(name) == step
         }
-        if step == 0:
-            known_entries = self.reference.entries
-            own |= {
-                name: target
-                for name, target in self.reference.aliases.items()
-                if target in known_entries and known_entries[target].kind in kinds
-            }
-        for name, target in own.items():
+        last = len(self.reference.names)
+        prefix = step_name(step, "")
+        for name in sorted(own, key=lambda name: self.reference.names.get(name, last)):
             plain = name.removeprefix(prefix)
-            source = plain if plain in entries else aliases.get(plain)
-            if source in entries:
-                assert source is not None
-                yield name, target, source
-            elif name == target:
-                kind = self.reference.entries[target].kind
-                self.found.missing.append((name, kind, "the parallel program has no such tensor"))
-        known = {name.removeprefix(prefix) for name in own}
-        for name in entries:
-            if name in known or name in aliases or name in self.reference.aliases:
-                continue
+            if plain in held:
+                yield name, own[name], plain
+            elif name == own[name]:
+                self.found.missing.append((name, known[name].kind, "the parallel program has no such tensor"))
+        for name in held:
             recomputed = name.removeprefix("recomputed.")
-            if recomputed != name:
-                target = self.reference.aliases.get(recomputed, recomputed)
-                if target in self.reference.values:
-                    yield name, target, name
-                continue
-            self.found.missing.append((name, Kind.ACTIVATION, "the spec has no such tensor"))
+            target = targets.get(step_name(step, recomputed))
+            if recomputed != name and target in known:
+                assert target is not None
+                yield step_name(step, name), target, name
+            elif recomputed == name and step_name(step, name) not in targets:
+                self.found.missing.append((step_name(step, name), Kind.ACTIVATION, "the spec has no such tensor"))
 
     def _judged(self, name: str, target: str, held: Mapping[int, Entry], parts: Mapping[int, torch.Tensor]) -> Judged:
         spec = self.reference.entries[target]
         first = next(iter(held.values()))
         kind = first.kind if first.kind is Kind.RECOMPUTED else spec.kind
         known = self._known(name, kind, first)
-        scale = self.scale if kind is Kind.ACTIVATION_GRADIENT or name.startswith("grad.input.") else 1.0
+        is_scaled = kind is Kind.ACTIVATION_GRADIENT or name.startswith("grad.input.")
         value = self.reference.values[target]
-        module = first.module or spec.module
+        module = first.module if kind in FINAL else module_of(name)
         subject = Subject(name, kind, module, value, self.thresholds.get(target, 0.0))
         sums = kind in _SUMS and not self._is_declared(name)
-        judged = judge(subject, parts, known, self.mesh, sums=sums, scale=scale)
-        if judged.exceeds and scale != 1.0:
-            # What is the same on every rank, as the loss itself, is not multiplied.
-            plain = judge(subject, parts, known, self.mesh, sums=sums)
-            judged = plain if plain.ratio < judged.ratio else judged
+        judged = judge(subject, parts, known, self.mesh, sums=sums)
+        # What is the same on every rank, as the loss itself, is not multiplied.
+        for scale in self.scales if is_scaled else ():
+            if judged.exceeds:
+                other = judge(subject, parts, known, self.mesh, sums=sums, scale=scale)
+                judged = other if other.ratio < judged.ratio else judged
         if judged.exceeds and judged.kind not in _SUMS:
             free = judge(subject, parts, None, self.mesh, sums=True)
             if not free.exceeds and free.layout is not None:
@@ -131,14 +121,14 @@ class Comparing:
 
     def _known(self, name: str, kind: Kind, entry: Entry) -> Known | None:
         """What is known of a layout: the tensor's own, its declaration's, or its parameter's."""
-        plain = name.partition(".")[2] if name.startswith("step") else name
+        plain = name.partition(".")[2] if step_of(name) else name
         if kind is Kind.OUTPUT and plain in self.options.out_placements:
             return self.options.out_placements[plain]
         if kind not in (Kind.GRADIENT, Kind.PARAMETER, Kind.BUFFER, Kind.STATE, Kind.INPUT):
             return entry.layout
         if entry.layout is not None:
             return tuple(placement or Replicate() for placement in entry.layout)
-        owner = plain.partition(".")[2]
+        owner = plain if kind is Kind.INPUT else plain.partition(".")[2]
         if kind is Kind.STATE:
             owner = owner.rpartition(".")[0]
             if not entry.shape:
@@ -149,11 +139,25 @@ class Comparing:
         return self.layouts.get(owner, tuple(Replicate() for _ in self.mesh.axes))
 
 
-def scale_of(outputs: list[Judged], mesh: Mesh) -> float:
-    """By how much the ranks' gradients exceed the spec's where each begins with the mean of its own samples."""
-    averaged: set[int] = set()
+def module_of(name: str) -> str:
+    """The module of the activation of this name."""
+    plain = name.partition(".")[2] if step_of(name) else name
+    for word in ("grad.", "recomputed."):
+        plain = plain.removeprefix(word)
+    path = plain.rpartition(".output.")[0] or plain.rpartition(".input.")[0] or plain.rpartition(".input")[0]
+    head, found, number = path.rpartition(".call")
+    return head if found and number.isdigit() else path
+
+
+def scales_of(outputs: list[Judged], mesh: Mesh) -> tuple[float, ...]:
+    """By how much the ranks' gradients may exceed the spec's where each begins with the mean of its own samples."""
+    found: set[float] = set()
     for output in outputs:
-        for axis, placement in enumerate(output.layout or ()):
-            if isinstance(placement, Partial) and placement.reduce_op == "avg":
-                averaged.add(axis)
-    return float(math.prod(mesh.axes[axis].size for axis in averaged))
+        for layout in output.possible:
+            averaged = [
+                axis.size
+                for axis, placement in zip(mesh.axes, layout, strict=True)
+                if isinstance(placement, Partial) and placement.reduce_op == "avg"
+            ]
+            found.add(float(math.prod(averaged)))
+    return tuple(sorted(found - {1.0}))

@@ -23,6 +23,7 @@ class Judged:
     ``error`` and ``threshold`` are norms, ``norm`` the spec's own. ``by_rank``: the ratio of each rank's part.
     ``dissent``: ranks whose replica is off where another one's is not. ``scale``: where the ranks' value is nearly a
     multiple of the spec's, by how much. ``fits``: a layout that is not allowed and under which it would be right.
+    ``possible``: of an output all layouts under which it is right.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Judged:
     fits: str = ""
     dtypes: tuple[str, str] = ("", "")
     detail: str = ""
+    possible: tuple[Placements, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -75,6 +77,7 @@ def judge(
     spec = subject.value
     dtypes = (_short(spec.dtype), _short(next(iter(parts.values())).dtype))
     best: Judged | None = None
+    possible: list[Placements] = []
     reason = "no layout over the mesh gives the spec's shape"
     for layout in candidates(known, {r: p.shape for r, p in parts.items()}, spec.shape, mesh, sums=sums):
         if known is None and _sums_equals(layout, parts, mesh):
@@ -87,14 +90,16 @@ def judge(
         found = _measured(subject, replicas, layout, mesh, scale)
         if best is None or found.error < best.error:
             best = found
-        if not best.exceeds:
+        if not found.exceeds:
+            possible.append(layout)
+        if not best.exceeds and subject.kind is not Kind.OUTPUT:
             break
     if best is None:
         detail = f"{reason}: {list(next(iter(parts.values())).shape)} on a rank, {list(spec.shape)} in the spec"
         return Judged(
             subject.name, subject.kind, subject.module, None, dtypes=dtypes, norm=norm_of(spec), detail=detail
         )
-    best = dataclasses.replace(best, dtypes=dtypes)
+    best = dataclasses.replace(best, dtypes=dtypes, possible=tuple(possible))
     if not best.exceeds or best.layout is None:
         return dataclasses.replace(best, by_rank=dict.fromkeys(parts, best.ratio))
     by_rank = dict(_rank_ratios(spec, parts, best, mesh, scale))

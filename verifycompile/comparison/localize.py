@@ -137,7 +137,11 @@ def _culprit(judged: Sequence[Judged], beyond: Sequence[Judged]) -> tuple[Judged
         return forward[0], "it is the first in the order of the run"
     recomputed = [item for item in beyond if item.kind is Kind.RECOMPUTED]
     if recomputed:
-        return recomputed[0], "forward agrees; what backward computed again differs from what forward had computed"
+        first = recomputed[0]
+        entering = [item for item in recomputed if ".input." in item.name and _holds(item.module, first.module)]
+        return (entering or recomputed)[
+            0
+        ], "forward agrees; what backward computed again differs from what forward had computed"
     backward = [item for item in beyond if item.kind is Kind.ACTIVATION_GRADIENT]
     if backward:
         return backward[0], "forward agrees; it is the first gradient in the order of backward"
@@ -154,6 +158,10 @@ def _partial_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
     before = judged[: next(index for index, item in enumerate(judged) if item is culprit)]
     partial = [item for item in before if ".output." in item.name and "partial" in item.layout_text]
     return partial[-1:]
+
+
+def _holds(module: str, inner: str) -> bool:
+    return inner == module or inner.startswith(f"{module}.")
 
 
 def _enters(name: str, output: str) -> bool:

@@ -191,7 +191,8 @@ def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mappin
 def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> torch.Tensor:
     """A whole tensor of which one rank's part is known: the values of the part in another order, by the name's hash.
 
-    So it has the part's distribution, and integers stay within their range. Every program draws the same.
+    So it has the part's distribution, and integers, masks and flags stay what they are. Where most values occur once
+    they are data, of which other ranks have other values: those are scaled at random. Every program draws the same.
     """
     generator = torch.Generator().manual_seed(seed_of(name, seed))
     count = 1
@@ -202,7 +203,10 @@ def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> t
         return torch.zeros(shape, dtype=part.dtype)
     rounds = -(-count // flat.numel())
     order = torch.cat([torch.randperm(flat.numel(), generator=generator) for _ in range(rounds)])[:count]
-    return flat[order].reshape(shape)
+    whole = flat[order]
+    if whole.is_floating_point() and 2 * flat.unique().numel() > flat.numel():
+        whole = (whole * (0.5 + torch.rand(count, generator=generator))).to(part.dtype)
+    return whole.reshape(shape)
 
 
 def seed_of(name: str, seed: int) -> int:

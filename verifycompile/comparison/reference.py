@@ -26,6 +26,13 @@ def step_name(step: int, name: str) -> str:
     return f"step{step}.{name}" if step else name
 
 
+def step_of(name: str) -> int:
+    """The step of training that a name speaks of."""
+    head, found, _ = name.partition(".")
+    number = head.removeprefix("step")
+    return int(number) if found and number != head and number.isdigit() else 0
+
+
 class Reference:
     """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds."""
 
@@ -33,6 +40,7 @@ class Reference:
         self.values: dict[str, torch.Tensor] = {}
         self.entries: dict[str, Entry] = {}
         self.aliases: dict[str, str] = {}
+        self.names: dict[str, int] = {}
         self.drew = False
         self.cotangents: list[Cotangents] = []
         self._seed = seed
@@ -87,13 +95,15 @@ class Reference:
         first = not self.cotangents
         for step in range(max(1, steps)):
             self._step = step
-            ran = self.worker.forward(step == 0)
+            ran = self.worker.forward()
             if first:
                 self.cotangents.append(self._cotangents())
                 self.drew = self.drew or ran.drew
             back = self.worker.backward(self.cotangents[step])
-            if first and step == 0:
-                self.aliases = {**ran.aliases, **back.aliases}
+            if first:
+                self.aliases |= {step_name(step, n): step_name(step, to) for n, to in back.aliases.items()}
+                for name in back.names:
+                    self.names.setdefault(step_name(step, name), len(self.names))
                 self.drew = self.drew or back.drew
             if steps:
                 self.worker.step()

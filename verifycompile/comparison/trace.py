@@ -85,7 +85,8 @@ class Recorder:
     """Hooks on every module of a program while a run of it is traced; none is left afterwards, also after an error.
 
     ``modules``: canonical path -> module. A tensor that several modules see is kept once, under its first name; the
-    others are its ``aliases``. Modules that run again in backward are recomputed, and kept under names of their own.
+    others are its ``aliases``; ``names`` has both in order. Modules that run again in backward are recomputed, and kept
+    under names of their own.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Recorder:
         self._seen: dict[tuple[int, int], tuple[torch.Tensor, str]] = {}
         self._order = 0
         self.aliases: dict[str, str] = {}
+        self.names: list[str] = []
         self.places: dict[str, SourceLocation] = {}
         self.in_backward = False
 
@@ -175,6 +177,7 @@ class Recorder:
     ) -> None:
         if self.in_backward and kind is Kind.ACTIVATION:
             kind, name = Kind.RECOMPUTED, f"recomputed.{name}"
+        self.names.append(name)
         key = (id(tensor), 0 if tensor.is_inference() else tensor._version)  # noqa: SLF001 - no public name
         # What the program takes and returns has a name of its own, also where a module sees it.
         if key in self._seen and kind is not Kind.OUTPUT:
@@ -198,6 +201,7 @@ class Recorder:
         kind = Kind.GRADIENT if of.kind is Kind.INPUT else Kind.ACTIVATION_GRADIENT
         entry = entry_of(f"grad.{of.name}", kind, gradient, self._layout)
         entry = dataclasses.replace(entry, module=of.module, is_input=of.is_input, order=self._order, place=of.place)
+        self.names.append(entry.name)
         self._keep(entry, local_part(gradient))
 
 

@@ -20,10 +20,11 @@ Optimizer = Callable[[Any], torch.optim.Optimizer]
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """What a run left: entries in order, further names of them, and whether random numbers were drawn."""
+    """What a run left: entries, further names of them, all names in order, and whether random numbers were drawn."""
 
     entries: tuple[Entry, ...]
     aliases: Mapping[str, str]
+    names: tuple[str, ...] = ()
     drew: bool = False
 
 
@@ -154,7 +155,7 @@ class Worker:
             self._outputs = flattened(self.model(*call.args, **call.kwargs))
             recorder.results(self._outputs)
         drew = not torch.equal(before, torch.get_rng_state())
-        return Ran(tuple(self._entries), dict(recorder.aliases), drew)
+        return Ran(tuple(self._entries), dict(recorder.aliases), tuple(recorder.names), drew)
 
     def _keep_of_run(self, entry: Entry, part: torch.Tensor) -> None:
         self._take(entry, part)
@@ -184,7 +185,7 @@ class Worker:
             if not isinstance(tensor, nn.Parameter):
                 entry = self._state_entry(name, tensor)
                 self._take(dataclasses.replace(entry, name=f"mutation.{name}"), local_part(tensor))
-        return Ran(tuple(self._entries[first:]), dict(recorder.aliases), drew)
+        return Ran(tuple(self._entries[first:]), dict(recorder.aliases), tuple(recorder.names), drew)
 
     def step(self) -> Ran:
         """One step of the optimizer; afterwards parameters and the optimizer's state are traced."""
@@ -210,8 +211,9 @@ class Worker:
         return Ran(tuple(self._entries[first:]), {})
 
     def value(self, name: str) -> torch.Tensor | None:
-        """This rank's part of a traced tensor."""
-        return self._values.get(name)
+        """This rank's part of a traced tensor, by any of its names."""
+        aliases = {} if self._recorder is None else self._recorder.aliases
+        return self._values.get(name, self._values.get(aliases.get(name, "")))
 
     def forget(self) -> None:
         """Drop what was traced."""

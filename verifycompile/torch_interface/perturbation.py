@@ -1,4 +1,4 @@
-"""A run in which every operator's result is off by one machine epsilon, up or down at random."""
+"""A run in which every operator's result is rounded up or down at random, as in stochastic arithmetic (CESTAC)."""
 
 from __future__ import annotations
 
@@ -56,13 +56,14 @@ class _Perturbed(TorchDispatchMode):
             value.mul_(self.factors(value))
 
     def factors(self, value: torch.Tensor) -> torch.Tensor:
-        """One epsilon more or less than 1 for each element."""
+        """1, or one epsilon more or less, for each element."""
         count = value.numel()
         key = (value.dtype, value.device)
         held = self._signs.get(key)
         if held is None or held.numel() < 2 * count:
-            signs = torch.randint(0, 2, (max(2 * count, 4096),), generator=self._generator, dtype=torch.int8)
-            held = (1 + (signs * 2 - 1).to(value.dtype) * self._epsilon).to(value.device)
+            # Twice half an epsilon: a result rounded up or down at random, against the one that was rounded.
+            halves = torch.randint(0, 2, (2, max(2 * count, 4096)), generator=self._generator, dtype=torch.int8)
+            held = (1 + (halves.sum(0) - 1).to(value.dtype) * self._epsilon).to(value.device)
             self._signs[key] = held
         first = int(torch.randint(0, held.numel() - count + 1, (), generator=self._generator))
         return held[first : first + count].view(value.shape)

@@ -1,0 +1,51 @@
+"""TTrace's fourteen bugs are found, each with its module; their right twins are no false alarm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.comparison.fourteen import BUGS, Bug
+from tests.comparison.programs import on_ranks
+from verifycompile import CompareReport, Verdict
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+EVERY = pytest.mark.parametrize("bug", BUGS.values(), ids=[name.replace(" ", "_") for name in BUGS])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def found(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int = 0) -> CompareReport:
+    def build(mesh: Any) -> Any:
+        torch.manual_seed(seed)
+        return bug.build(mesh, wrong).to(dtype)
+
+    torch.manual_seed(seed)
+    spec = bug.spec().to(dtype)
+    return on_ranks(build, bug.inputs(dtype), bug.shape, bug.names, spec=spec, seed=seed, **bug.options)
+
+
+@EVERY
+@DTYPES
+def test_the_bug_is_found_and_its_module_named(bug: Bug, dtype: torch.dtype) -> None:
+    report = found(bug, True, dtype)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    named = [report.findings[0].impl_location, *(label.location for label in report.findings[0].labels)]
+    assert bug.module in [place.module for place in named if place is not None], str(report)
+
+
+@EVERY
+@DTYPES
+def test_the_right_twin_is_no_false_alarm(bug: Bug, dtype: torch.dtype) -> None:
+    report = found(bug, False, dtype)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+@pytest.mark.sweep
+@EVERY
+@DTYPES
+@pytest.mark.parametrize("seed", range(1, 20))
+def test_no_false_alarm_over_many_seeds(bug: Bug, dtype: torch.dtype, seed: int) -> None:
+    report = found(bug, False, dtype, seed)
+    assert report.verdict is Verdict.VERIFIED, str(report)
