@@ -77,7 +77,6 @@ def compare(
     Nothing of the model is changed: hooks are removed, and its values, gradients and buffers are put back.
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
-    started = time.perf_counter()
     checked = Options.from_mapping(options)
     if model is None and checked.build is None:
         raise UsageError("VC306", "there is nothing to compare: pass a model, or the option `build` that makes it.")
@@ -87,10 +86,8 @@ def compare(
                          steps if optimizer is not None else 0, seeds, seed, proof)  # fmt: skip
     with torch.enable_grad():
         if has_world() and not is_pretended():
-            report = question.in_the_job()
-        else:
-            report = question.in_this_process()
-    return report.after(time.perf_counter() - started)
+            return question.in_the_job()
+        return question.in_this_process()
 
 
 @dataclasses.dataclass
@@ -109,6 +106,7 @@ class _Question:
     proof: Report | None
     assumptions: list[str] = dataclasses.field(default_factory=list[str])
     notes: list[str] = dataclasses.field(default_factory=list[str])
+    started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def _worker(self, model: Any, root: RootMesh | None) -> Worker:
         call = call_of(model, self.args, self.kwargs)
@@ -183,7 +181,8 @@ class _Question:
             parameters = spread(ranks, mesh, entries, held, options, own_rank=own, seed=self.seed)
             ranks.call("save")
         # What other ranks pass is known in a running job alone.
-        passed = ranks.ranks[0] if is_pretended() and len(ranks.ranks) > 1 else own
+        first, *others = ranks.ranks
+        passed = first if is_pretended() and others else own
         inputs = make_inputs(ranks, mesh, options, wrapped=wrapped_axes(model, root), own=passed, seed=self.seed)
         spec = spec or recovered_spec(model, named_tensors(model, options.param_names), parameters.whole)
         _assign(spec, parameters)
@@ -202,7 +201,7 @@ class _Question:
         comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options)
         with errors_of_ranks():
             departed, drew = self._run(ranks, reference, comparing, mesh)
-        calls = ranks.call("places")[ranks.ranks[0]]
+        calls = ranks.call("places")[first]
         inner = inner_model(model)
         places = Places(named_modules(model), inner, calls)
         findings = [*early, *findings_of(comparing.found, places, departed)]
@@ -292,6 +291,7 @@ class _Question:
             epsilons=epsilons,
             seeds=self.seeds,
             steps=self.steps,
+            seconds=time.perf_counter() - self.started,
             proof=states,
             contradiction=contradiction,
         )

@@ -63,10 +63,6 @@ class CompareReport:
     def __bool__(self) -> bool:
         return self.verdict is Verdict.VERIFIED
 
-    def after(self, seconds: float) -> CompareReport:
-        """The report, with how long it took."""
-        return dataclasses.replace(self, seconds=seconds)
-
     @property
     def table(self) -> str:
         """A line for each tensor, the largest ratios first."""

@@ -18,7 +18,7 @@ from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import mapped, tensors_of
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.source import is_user_file
-from verifycompile.torch_interface.tensors import without_pending_collective
+from verifycompile.torch_interface.tensors import arrived
 
 Layout = Callable[[DTensor], Known]
 """The placements of a DTensor over the axes of the program's mesh."""
@@ -65,11 +65,10 @@ Keep = Callable[[Entry, torch.Tensor], None]
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that this rank holds, without its history."""
     with torch.no_grad():
-        part = tensor.detach()
+        part = arrived(tensor).detach()
         if isinstance(part, DTensor):
             part = part.to_local()
-        part = without_pending_collective(part)
-        return part.detach()
+        return arrived(part).detach()
 
 
 def entry_of(name: str, kind: Kind, tensor: torch.Tensor, layout: Layout | None, **more: Any) -> Entry:

@@ -22,6 +22,11 @@ def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.elem if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
+def arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor behind the pending result of a collective, once it is there; other tensors as they are."""
+    return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
 def fake_tensors() -> AbstractContextManager[object]:
     """While entered, tensors that are made have a shape, a dtype and a device, and no memory. Dynamo traces them."""
     return FakeTensorMode()

@@ -1,0 +1,62 @@
+"""In a running job every rank calls ``compare``: the model runs on its real ranks, and all get one report."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Any]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.comparison.scripts.two_ranks", str(port)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, cwd=SCRIPT.parents[3]
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        ("right", "verified"),
+        ("wrong", "refuted"),
+        ("data parallel", "verified"),
+        ("sharded", "verified"),
+        ("other values", "refuted"),
+        ("compiled", "verified"),
+    ],
+)
+def test_all_ranks_get_one_report(answers: dict[str, Any], program: str, verdict: str) -> None:
+    first, second = answers[program]
+    assert first["verdict"] == verdict, first["text"]
+    assert first == second
+    assert first["how"] == "on the ranks of the running job"
+
+
+def test_the_users_model_is_as_before(answers: dict[str, Any]) -> None:
+    assert all(rank["kept"] for ranks in answers.values() for rank in ranks)
+
+
+def test_the_first_wrong_tensor_is_named(answers: dict[str, Any]) -> None:
+    assert answers["wrong"][0]["output"] == "blocks.0.output.0"
+
+
+def test_replicas_that_begin_with_other_values_are_told(answers: dict[str, Any]) -> None:
+    text = answers["other values"][0]["text"]
+    assert "error[VC121]: replicas that differ" in text
+    assert (
+        "parameter `embedding.weight` should be the same on all ranks that hold it, and rank 1 holds other values"
+        in text
+    )

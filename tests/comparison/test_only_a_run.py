@@ -1,0 +1,197 @@
+"""Bugs that only a run can show: what lies outside of compiled graphs, kernels, and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+from torch.nn.parallel import DistributedDataParallel
+
+import verifycompile
+from tests.comparison.programs import Block, Model, all_reduce, on_ranks, tensor_parallel, tokens
+from tests.support import fake_mesh_world
+from verifycompile import Verdict
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+ROWS = {"in_placements": {"tokens": (Shard(0),), "labels": (Shard(0),)}}
+
+
+def sharded(mesh: DeviceMesh, wrong: bool) -> nn.Module:
+    torch.manual_seed(0)
+    model = Model()
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if wrong:
+        model.set_requires_gradient_sync(False)
+    return model
+
+
+def test_synchronisation_of_fsdp_that_is_switched_off() -> None:
+    for wrong in (False, True):
+        found = on_ranks(lambda mesh, wrong=wrong: sharded(mesh, wrong), tokens(), names=("dp",))
+        assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
+    assert found.findings[0].message == (
+        "`grad.embedding.weight`: the parallel program has no such tensor after backward, so that the parameter is not trained"
+    )
+
+
+def drops_a_bucket(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Leaves the last bucket as it is on each rank."""
+    value = bucket.buffer()
+    if not bucket.is_last():
+        value = all_reduce(value, group) / dist.get_world_size(group)
+    done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    done.set_result(value)
+    return done
+
+
+drops_a_bucket.__annotations__.clear()  # DDP wants classes there, not their names
+
+
+def data_parallel(mesh: DeviceMesh, wrong: bool) -> nn.Module:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Model(), device_mesh=mesh, bucket_cap_mb=0.001)
+    if wrong:
+        model.register_comm_hook(mesh.get_group(), drops_a_bucket)
+    return model
+
+
+def test_a_hook_of_ddp_that_drops_a_bucket() -> None:
+    for wrong in (False, True):
+        found = on_ranks(lambda mesh, wrong=wrong: data_parallel(mesh, wrong), tokens(), names=("dp",))
+        assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
+    assert {item.name for item in found.tensors if item.exceeds} < {
+        f"grad.{name}" for name, _ in Model().named_parameters()
+    }
+
+
+class Between(nn.Module):
+    """Something happens to a value between two blocks, which may be compiled each by itself."""
+
+    def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+        self.change = change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        self.change(hidden)
+        return self.second(hidden)
+
+
+def test_a_change_in_place_between_two_graphs() -> None:
+    x = torch.randn(4, 16)
+    spec = Between(lambda hidden: None)
+    for change, verdict in ((None, Verdict.VERIFIED), (0.5, Verdict.REFUTED)):
+        with fake_mesh_world((2,), ("tp",)) as mesh:
+            model = Between(lambda hidden, by=change: None if by is None else hidden.mul_(by))
+            model = tensor_parallel_blocks(model, mesh)
+            found = verifycompile.compare(model, (x,), spec=spec)
+        assert found.verdict is verdict, str(found)
+    place = found.findings[0].impl_location
+    assert place is not None
+    assert place.module == "second"
+    assert place.function == "forward"
+
+
+def tensor_parallel_blocks(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    for block in (model.first, model.second):
+        holder = nn.Module()
+        holder.blocks = nn.ModuleList([block])
+        tensor_parallel(holder, mesh)
+    return model
+
+
+class Wrong(nn.Module):
+    """A kernel that is said to be ``gelu``."""
+
+    def __init__(self, kernel: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel(x)
+
+
+class Activated(nn.Module):
+    def __init__(self, kernel: Callable[[torch.Tensor], torch.Tensor] = torch.nn.functional.gelu) -> None:
+        super().__init__()
+        self.up, self.activation, self.down = nn.Linear(16, 32), Wrong(kernel), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.activation(self.up(x)))
+
+
+def test_an_operator_that_was_replaced() -> None:
+    x = torch.randn(4, 16)
+
+    def replaced(value: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(value, approximate="tanh")
+
+    for kernel, verdict in ((torch.nn.functional.gelu, Verdict.VERIFIED), (replaced, Verdict.REFUTED)):
+        found = verifycompile.compare(Activated(kernel), (x,), spec=Activated())
+        assert found.verdict is verdict, str(found)
+    place = found.findings[0].impl_location
+    assert place is not None
+    assert place.module == "activation"
+
+
+class Narrow(Activated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.activation(self.up(x).bfloat16().float()))
+
+
+def test_a_dtype_that_is_coarser_than_the_programs() -> None:
+    spec, x = Activated(), torch.randn(4, 16)
+    assert verifycompile.compare(Activated(), (x,), spec=spec).verdict is Verdict.VERIFIED
+    found = verifycompile.compare(Narrow(), (x,), spec=spec)
+    assert found.verdict is Verdict.REFUTED
+    assert found.findings[0].output == "activation.input.0"
+    # The proof takes casts for identities, and says so.
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        proof = verifycompile.verify(Narrow(), (x,), spec=spec, mesh=mesh)
+        with_proof = verifycompile.compare(Narrow(), (x,), spec=spec, mesh=mesh, proof=proof)
+    assert proof.verdict is Verdict.VERIFIED, str(proof)
+    assert with_proof.verdict is Verdict.REFUTED
+    assert with_proof.contradiction.startswith("the proof holds over the real numbers")
+    assert all(state.state == "open" for state in with_proof.proof)
+
+
+class Read(nn.Module):
+    """Divides by a Python number that it reads from a tensor."""
+
+    def __init__(self, group: Any = None, *, wrong: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.group, self.wrong = group, wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(x)
+        total = hidden.detach().square().sum()
+        if self.group is not None and not self.wrong:
+            total = all_reduce(total, self.group)
+        return hidden / float(total)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_number_that_is_read_from_a_partial_value(wrong: bool) -> None:
+    def build(mesh: DeviceMesh) -> nn.Module:
+        torch.manual_seed(0)
+        model = Read(mesh.get_group(), wrong=wrong)
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: all_reduce(gradient, mesh.get_group()))
+        return model
+
+    rows = {"x": (Shard(0),)}
+    found = on_ranks(build, (torch.randn(4, 16),), names=("dp",), spec=Read(), in_placements=rows)
+    assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
+    if wrong:
+        assert found.findings[0].output == "output.0"
