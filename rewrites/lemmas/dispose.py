@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.guards import is_met
@@ -34,8 +33,8 @@ def dispose(pool: TermPool, lemma: Lemma, given: Substitution, position: Positio
             found = _in_sum(pool, lemma, given, position)
         else:
             found = _whole(pool, lemma, given, position.view)
-    except UnalignedError:
-        return None
+    except (LookupError, ValueError):
+        return None  # no layout, or a proposal that lacks a variable or has several values for one
     if found is not None:
         pool.lemma_trace.append((lemma.name, ""))
     return found

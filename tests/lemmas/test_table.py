@@ -5,6 +5,7 @@ Every guard dropped and every place of every equation changed is a mutant, which
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 
@@ -14,6 +15,7 @@ import torch
 from tests.lemmas.instances import instance, violation
 from tests.lemmas.mutants import with_another_equation, without_a_guard
 from tests.lemmas.numbers import holds
+from tests.lemmas.proofs import one_hot_sums_are_look_ups, proved_for_all_sizes
 from verifycompile.rewrites.lemmas.lemma import GUARDS, VALUE, Guard, Lemma, names
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 from verifycompile.rewrites.lemmas.table import TABLE
@@ -81,6 +83,25 @@ def test_an_instance_that_does_not_meet_a_guard_is_refused(lemma: Lemma, guard: 
         assert (lemma.code, guard[1]) in NOT_SPELLED
         return
     assert made.disposed() is None
+
+
+def test_sums_under_a_comparison_are_look_ups() -> None:
+    assert one_hot_sums_are_look_ups()
+
+
+@every_lemma
+def test_is_proved_for_all_sizes(lemma: Lemma) -> None:
+    assert proved_for_all_sizes(lemma)
+
+
+INFINITE = ("finite", "number")
+"""Guards about values that are no real numbers, of which the proofs do not speak."""
+
+
+@every_guard
+def test_the_proof_needs_each_guard(lemma: Lemma, guard: Guard) -> None:
+    bare = dataclasses.replace(lemma, guards=tuple(other for other in lemma.guards if other != guard))
+    assert proved_for_all_sizes(bare) == (guard[0] in INFINITE)
 
 
 @functools.cache
