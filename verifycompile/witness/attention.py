@@ -72,21 +72,20 @@ def _scores(query: torch.Tensor, key: torch.Tensor, arguments: Mapping[str, obje
         scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
     if arguments.get("is_causal", False):
         future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill_(future, -math.inf)
+        scores = scores.masked_fill(future, -math.inf)
     return scores
 
 
 def _softmax(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The softmax, and the logarithm of its denominator; torch's kernel has 0 for both in rows without a key.
-
-    Written over ``scores``: nothing else of an evaluation is as large.
-    """
+    """The softmax, and the logarithm of its denominator; torch's kernel has 0 for both in rows without a key."""
     largest = scores.amax(-1, keepdim=True)
     empty = largest == -math.inf
     largest = largest.masked_fill(empty, 0.0)
-    weights = scores.sub_(largest).exp_()
+    # Nothing else of an evaluation is as large, so its memory is used again; expressions have none.
+    has_memory = type(scores) is torch.Tensor
+    weights = scores.sub_(largest).exp_() if has_memory else (scores - largest).exp()
     total = weights.sum(-1, keepdim=True).masked_fill(empty, 1.0)
-    return weights.div_(total), (largest + total.log()).squeeze(-1)
+    return weights.div_(total) if has_memory else weights / total, (largest + total.log()).squeeze(-1)
 
 
 def _scale(query: torch.Tensor, arguments: Mapping[str, object]) -> float:
