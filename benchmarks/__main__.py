@@ -1,6 +1,7 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage``, ``operators``, ``agreement`` and ``attacks`` are commands of their own, see the modules of these names.
+``coverage``, ``operators``, ``agreement``, ``refusals`` and ``attacks`` are commands of their own, see the modules of
+these names.
 """
 
 from __future__ import annotations
@@ -144,6 +145,10 @@ def main() -> int:
         return operators.main(sys.argv[2:])
     if sys.argv[1:2] == ["agreement"]:
         return agreement.main(sys.argv[2:])
+    if sys.argv[1:2] == ["refusals"]:
+        from benchmarks import refusals  # of the tests' programs
+
+        return refusals.main(sys.argv[2:])
     if sys.argv[1:2] == ["attacks"]:
         from benchmarks import attacks  # hypothesis comes with the tests' dependencies
 

@@ -178,7 +178,7 @@ def _result_of_parts(checker: Checker, started: float) -> RefinementResult | Non
 def _exhausted() -> tuple[str, ...]:
     """The budgets that ran out since the check began, as text."""
     solved = len(solver.take_unanswered())
-    questions = [f"the solver's time, at {solved} questions"] if solved else []
+    questions = [f"the solver's steps, at {solved} questions"] if solved else []
     return (*(f"the e-graph's {budget}" for budget in egraph.take_exhausted()), *questions)
 
 

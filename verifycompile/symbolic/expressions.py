@@ -18,6 +18,7 @@ _MOST_SUMMANDS = 1_024
 _LARGEST_POWER = 4
 
 Rational = Fraction | int
+Parts = tuple[tuple[int, Rational], ...]
 Content = tuple[object, ...]
 """``("number", q)``, ``("variable", name, position)``, ``("sum", ((id, coefficient), ...))``,
 ``("product", ((id, exponent), ...))`` or ``("call", name, id, ...)``."""
@@ -32,7 +33,7 @@ def rational(value: float) -> Rational:
 
 def _whole(value: Rational) -> Rational:
     """An ``int`` where the number is one: most are, and fractions are slow."""
-    return value.numerator if value.denominator == 1 else value
+    return value if type(value) is int or value.denominator != 1 else value.numerator
 
 
 class Expressions:
@@ -56,9 +57,17 @@ class Expressions:
         self.add = functools.lru_cache(maxsize=None)(self._add)
 
     def _stored(self, content: Content) -> int:
-        known = self._numbers.get(content)
+        return self._known_as(content, content)
+
+    def _stored_parts(self, kind: str, parts: Parts) -> int:
+        """A sum or product; to hash a fraction takes longer than to hash two numbers."""
+        pairs = (own if type(own) is int else (own.numerator, own.denominator) for _, own in parts)
+        return self._known_as((kind, tuple(part for part, _ in parts), tuple(pairs)), (kind, parts))
+
+    def _known_as(self, key: Content, content: Content) -> int:
+        known = self._numbers.get(key)
         if known is None:
-            known = self._numbers[content] = len(self.contents)
+            known = self._numbers[key] = len(self.contents)
             self.contents.append(content)
         return known
 
@@ -106,11 +115,12 @@ class Expressions:
             if self._is_infinite(expression):
                 infinite.add(self.multiply(expression, self.number(factor)))
                 continue
-            for term, coefficient in self._terms(expression):
-                collected[term] = collected.get(term, 0) + coefficient * factor
+            for term, own in self._terms(expression):
+                coefficient = own if type(factor) is int and factor == 1 else own * factor
+                collected[term] = collected[term] + coefficient if term in collected else coefficient
         if infinite:
             return infinite.pop() if len(infinite) == 1 else self.unknown
-        live = tuple(sorted((term, _whole(c)) for term, c in collected.items() if c != 0))
+        live = tuple(sorted((term, _whole(c)) for term, c in collected.items() if c))
         if not live:
             return ZERO
         if len(live) == 1:
@@ -119,7 +129,7 @@ class Expressions:
                 return self.number(coefficient)
             if coefficient == 1:
                 return term
-        return self._stored(("sum", live))
+        return self._stored_parts("sum", live)
 
     def _add(self, left: int, right: int) -> int:
         return self.total((left, right))
@@ -171,12 +181,12 @@ class Expressions:
         return self._of_powers(coefficient, powers)
 
     def _of_powers(self, coefficient: Rational, powers: Mapping[int, Rational]) -> int:
-        live = tuple(sorted((base, _whole(exponent)) for base, exponent in powers.items() if exponent != 0))
+        live = tuple(sorted((base, _whole(exponent)) for base, exponent in powers.items() if exponent))
         if coefficient == 0 or any(base == ZERO and exponent > 0 for base, exponent in live):
             return ZERO
         if not live:
             return self.number(coefficient)
-        term = live[0][0] if len(live) == 1 and live[0][1] == 1 else self._stored(("product", live))
+        term = live[0][0] if len(live) == 1 and live[0][1] == 1 else self._stored_parts("product", live)
         return term if coefficient == 1 else self.combination(((term, coefficient),))
 
     def _with_first_coefficient_one(self, expression: int) -> tuple[Rational, int]:
