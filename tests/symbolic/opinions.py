@@ -74,7 +74,9 @@ def main(arguments: Sequence[str]) -> int:
     wrong = [item.name for item in found if item.contradicts]
     counts = {verdict.value: sum(item.opinion is verdict for item in found) for verdict in Verdict}
     seconds = sum(item.seconds for item in found)
-    sys.stdout.write(f"{len(found)} programs: {counts}, {seconds:.0f} s; contradictions: {', '.join(wrong) or 'none'}\n")
+    sys.stdout.write(
+        f"{len(found)} programs: {counts}, {seconds:.0f} s; contradictions: {', '.join(wrong) or 'none'}\n"
+    )
     return 1 if wrong else 0
 
 
