@@ -107,6 +107,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         if runs_in_first_fsdp():
             raise UsageError("VC310", FIRST_FSDP)
         return _unasked(_NOTHING_PARALLEL)
+    if frame_under_compilation().is_whole_backward:
+        raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     with (
@@ -127,6 +129,11 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     return CheckedGraph(report, layouts, kept=kept, first_rank=min(ranks_together(both.implementation, channel)))
 
 
+_WHOLE_BACKWARD = (
+    "compiled autograd makes one graph of a whole backward, of all graphs and of what runs between them, which has no "
+    "counterpart in the spec's Python code. Switch it off (`torch._dynamo.config.compiled_autograd`), or let it "
+    "compile with another backend: the backward of each compiled graph is verified with the graph."
+)
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
 
 

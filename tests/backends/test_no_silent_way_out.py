@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed._functional_collectives as collectives
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate
@@ -140,6 +141,45 @@ def test_eager_on_recompile_runs_what_is_compiled(block: nn.Module) -> None:
             f"{BEFORE}the stance of torch.compile is `eager_on_recompile`, and nothing is compiled for these inputs"
         )
     assert call(3).shape[0] == 3
+
+
+def test_run_only_runs_what_is_compiled(block: nn.Module) -> None:
+    function = torch.compile(block, backend="verify", dynamic=False, options={"inner": "eager"})
+    function(torch.ones(2, 8))
+    for of in (function, block):
+        run = torch._dynamo.run(of)
+        assert run(torch.ones(2, 8)).shape[0] == 2
+        assert refusal(lambda rows, run=run: run(torch.ones(rows, 8)), 3) == (
+            f"{BEFORE}`torch._dynamo.run` compiles nothing, and nothing is compiled for these inputs"
+        )
+    assert function(torch.ones(3, 8)).shape[0] == 3
+
+
+def test_run_only_leaves_others_alone(block: nn.Module) -> None:
+    torch.compile(block, backend="verify", dynamic=False, options={"inner": "eager"})(torch.ones(2, 8))
+    other = torch.compile(nn.Linear(8, 4), backend="eager", dynamic=False)
+    other(torch.ones(2, 8))
+    assert torch._dynamo.run(other)(torch.ones(3, 8)).shape == (3, 4)
+
+
+def test_compiled_autograd_is_refused_by_name() -> None:
+    with fake_mesh_world((4,), ("tp",), rank=1) as mesh:
+
+        def program(x: torch.Tensor) -> torch.Tensor:
+            return collectives.all_reduce(x.sin(), "sum", mesh.get_group())
+
+        options = {"inner": "eager", "mesh": mesh, "spec": lambda x: 4 * x.sin()}
+        compiled_program = torch.compile(program, backend="verify", options=options)
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="verify")):
+            result = compiled_program(torch.ones(4, requires_grad=True))
+            with pytest.raises(verifycompile.UsageError) as refused:
+                result.sum().backward()
+    assert str(refused.value) == (
+        "error[VC305]: compiled autograd makes one graph of a whole backward, of all graphs and of what runs between "
+        "them, which has no counterpart in the spec's Python code. Switch it off "
+        "(`torch._dynamo.config.compiled_autograd`), or let it compile with another backend: the backward of each "
+        "compiled graph is verified with the graph."
+    )
 
 
 def test_fail_on_recompile_fails(block: nn.Module) -> None:

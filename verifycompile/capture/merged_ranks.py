@@ -75,7 +75,20 @@ def merge_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> Merg
 
     Its outputs are still open: see ``with_outputs``. Raises ``OrderError`` (VC109) and ``UnmergeableError``.
     """
+    for program in (spec, *(entry.program for entry in ranks)):
+        _require_known_sizes(program)
     return _Merger(spec, ranks, mesh).run()
+
+
+def _require_known_sizes(program: Program) -> None:
+    """Ranks are put together part by part, which takes numbers."""
+    for item in program.inputs:
+        value = item.node.meta.get("val")
+        if isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape):
+            raise UnmergeableError(
+                f"the ranks run different graphs, which can be compared for sizes that are known, and a size of "
+                f"`{item.name}` is left open; compile with `dynamic=False`, or mark its dimensions as static"
+            )
 
 
 def with_outputs(

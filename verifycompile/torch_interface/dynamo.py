@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
+import torch._dynamo.compiled_autograd
 import torch._dynamo.convert_frame
 import torch.fx
 from torch._dynamo.exc import (
@@ -76,6 +77,11 @@ class Frame:
         name = self.code.co_name
         in_torch = "/torch/distributed/" in self.code.co_filename.replace("\\", "/")
         return in_torch and (name == "backward" or name.startswith("torch_dynamo_resume_in_backward_at"))
+
+    @property
+    def is_whole_backward(self) -> bool:
+        """True for what compiled autograd recorded of a whole backward."""
+        return torch._dynamo.compiled_autograd.in_compiled_autograd_region
 
     @property
     def is_resumption(self) -> bool:

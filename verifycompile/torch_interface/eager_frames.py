@@ -136,6 +136,8 @@ def _install() -> None:
         return result
 
     def from_stance_of_watched(callback: Any) -> Any:
+        if callback is False:
+            return _only_verified(from_stance(callback))
         compiler = _compiler_of(callback)
         watch = None if compiler is None else _watch_over(compiler)
         if watch is None:
@@ -170,6 +172,23 @@ def _callback_under_watch(watch: Watch, callback: Any, compiler: Any, in_stance:
     return leave_to_python
 
 
+def _only_verified(callback: Any) -> Any:
+    """Instead of ``False``, with which `torch._dynamo.run` leaves to Python what is not compiled yet."""
+    compiler = next(iter(_compilers.values()), None)
+    watch = None if compiler is None else _watch_over(compiler)
+    if watch is None or callback is not False:
+        return callback
+
+    def leave_to_python(frame: Any, *_: Any) -> ConvertFrameReturn:
+        if _is_accepted(frame):
+            _tell(watch, compiler, frame, _RUN_ONLY, None)
+        return ConvertFrameReturn(apply_to_code=False)
+
+    leave_to_python._torchdynamo_orig_backend = compiler  # type: ignore[attr-defined]  # what is compiled may run
+    return leave_to_python
+
+
+_RUN_ONLY = "`torch._dynamo.run` compiles nothing, and nothing is compiled for these inputs"
 _ON_RECOMPILE = "the stance of torch.compile is `eager_on_recompile`, and nothing is compiled for these inputs"
 _EAGER_STANCES = ("force_eager", "eager_then_compile")
 
