@@ -163,3 +163,29 @@ def test_fault_of_the_first_stage_is_reported_there(is_reduced: bool) -> None:
     assert finding.impl_location.line == line
     assert finding.message == "`y` is a partial sum over `tp`; its sum over all ranks is needed"
     assert finding.hint == f"all-reduce `y` over `tp` (sum) after line {line} (checked)"
+
+
+def test_what_can_be_mended_is_told_where_another_fault_cannot():
+    """The distribution over each rank's own classes takes more than one change."""
+
+    def wrong(x: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mean = x.mean(0) * 3
+        return mean, scores.softmax(-1), collectives.all_reduce(x.sum(1), "avg", mesh)
+
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        report = verifycompile.verify(
+            wrong,
+            (torch.randn(3, 4), torch.randn(3, 2)),
+            spec=lambda x, scores: (x.mean(0) * 2, scores.softmax(-1), x.sum(1) * 2),
+            mesh=mesh,
+            in_placements={"scores": (Shard(1),)},
+            out_placements={"output.0": (Replicate(),), "output.1": (Shard(1),), "output.2": (Replicate(),)},
+        )
+    assert report.verdict is Verdict.REFUTED
+    first, second = report.findings
+    checked = "(checked: `output.0`, `output.2` proved so)"
+    assert first.hint is not None
+    assert first.hint.endswith(f"not by 3 {checked}")
+    assert 'use "sum" in the place of "avg"' in (second.hint or "")
+    assert (second.hint or "").endswith(checked)
+    assert "no change was found that mends `output.1`" in first.notes

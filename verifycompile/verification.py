@@ -93,7 +93,7 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
         causes = _causes(changeable, repairs.proves, proof_seconds)
         findings[:1] = with_causes(findings[0], causes)
     if search is not None:
-        findings[0] = _with_script(findings[0], search, causes)
+        findings[0] = _with_script(findings[0], search, () if any(cause.proved for cause in causes) else causes)
     look: SecondLook | None = None
     if verdict is Verdict.VERIFIED:
         look, contradiction = _second_look(spec, implementation)

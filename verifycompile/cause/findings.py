@@ -26,6 +26,12 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
     if not merged:
         return [finding]
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
+    if merged[0].proved:
+        suffix = f"(checked: {_listed(merged[0].proved)} proved so)"
+        note = f"no change was found that mends {_listed(merged[0].unmended)}"
+        finding = dataclasses.replace(finding, notes=(*finding.notes, note) if merged[0].unmended else finding.notes)
+    if merged[0].proved and finding.output not in merged[0].proved:
+        return [finding, *(_of_other(finding, cause, suffix) for cause in merged)]
     of_output = [cause for cause in merged if finding.output in cause.outputs]
     here = [cause for cause in merged if _same_line(place_of(cause.node), finding.impl_location)]
     first = next(iter(here or of_output or merged))
@@ -77,6 +83,10 @@ def _of_other(finding: Finding, cause: Cause, suffix: str) -> Finding:
         output=cause.outputs[0] if cause.outputs else finding.output,
         followers=max(len(cause.outputs) - 1, 0),
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _same_line(first: SourceLocation | None, second: SourceLocation | None) -> bool:

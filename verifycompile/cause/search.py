@@ -64,13 +64,16 @@ class Cause:
     """One change that belongs to the repair of a program. ``outputs``: those that were wrong without it.
 
     ``node``: where to point; ``moves``: one, or the same change at each node that one source line made. ``texts``: what
-    is wrong, and what to do.
+    is wrong, and what to do. ``proved``: the outputs that are proved with all changes where that is not all of them.
+    ``unmended``: those that differ then.
     """
 
     node: torch.fx.Node
     moves: tuple[Move, ...]
     outputs: tuple[str, ...]
     texts: tuple[str, str]
+    proved: tuple[str, ...] = ()
+    unmended: tuple[str, ...] = ()
 
     @property
     def move(self) -> Move:
@@ -141,6 +144,8 @@ class _Search:
         self.applied: list[tuple[int, tuple[Move, ...]]] = []
         self.proofs = 0
         self.tried = 0
+        self.partial: list[_Step] = []
+        """What mends some outputs of the program as it is."""
 
     @property
     def over(self) -> bool:
@@ -151,7 +156,7 @@ class _Search:
         if started is None:
             return ()
         trial, outcome = started
-        return self._mended(trial, outcome, ())
+        return self._mended(trial, outcome, ()) or self._of_some_outputs(trial, outcome)
 
     def _start(self) -> tuple[Trial, Outcome] | None:
         """An input on which an output is wrong."""
@@ -186,6 +191,7 @@ class _Search:
                         return (*causes, self._cause(step))
                 elif step.mended and all(step.mended != other.mended for other in partial):
                     partial.append(step)
+                    self.partial += [] if causes else [step]
                 if self.over:
                     break
             if stage is _Stage.NEAR and not partial:
@@ -280,6 +286,28 @@ class _Search:
                 self._undo()
         return found
 
+    def _of_some_outputs(self, trial: Trial, outcome: Outcome) -> tuple[Cause, ...]:
+        """The causes of those outputs that are proved with them, where nothing mends the others."""
+        while self.applied:
+            self._undo()  # what the search was trying when its time was over
+        causes: list[Cause] = []
+        for step in sorted(self.partial, key=lambda step: -len(step.mended)):
+            cause = self._cause(step)
+            if not step.mended & outcome.wrong or not self._apply(step.draft, step.moves):
+                continue
+            after = self._outcome(trial, outcome, step.mended & outcome.wrong)
+            if after is None:
+                self._undo()
+                continue
+            causes.append(cause)
+            outcome = after
+        right = outcome.right if _forward(outcome) <= outcome.right else outcome.right - outcome.backward
+        proved = tuple(sorted(right)) if causes and self._proved(right) else ()
+        while self.applied:
+            self._undo()
+        unmended = tuple(sorted(outcome.wrong))
+        return tuple(dataclasses.replace(item, proved=proved, unmended=unmended) for item in causes) if proved else ()
+
     def _cause(self, step: _Step) -> Cause:
         """The nodes and texts of a cause are those of the program at its own sizes."""
         first = step.moves[0]
@@ -336,20 +364,36 @@ class _Search:
         self.subject.undo()
         self.applied.pop()
 
-    def _proved(self) -> bool:
-        """Whether the program is proved with the changes that are applied."""
-        if self.over:
+    def _proved(self, outputs: frozenset[str] | None = None) -> bool:
+        """Whether the program is proved with the changes that are applied, or ``outputs`` of it."""
+        if outputs is None and self.over:
             return False
         self.proofs += 1
         if self.proved is self.subject:
             programs = self.subject.programs()
-            return programs is not None and self.proves(*programs)
+            return programs is not None and self.proves(*_with_outputs(programs, outputs))
         made = [self.proved.apply(self.proved.drafts()[index], moves) for index, moves in self.applied]
         programs = self.proved.programs() if all(made) else None
-        holds = programs is not None and self.proves(*programs)
+        holds = programs is not None and self.proves(*_with_outputs(programs, outputs))
         for _ in range(sum(made)):
             self.proved.undo()
         return holds
+
+
+def _with_outputs(programs: tuple[Program, Program], names: frozenset[str] | None) -> tuple[Program, Program]:
+    """Both programs with some of their outputs alone."""
+    if names is None:
+        return programs
+    spec, implementation = (
+        dataclasses.replace(program, outputs=tuple(output for output in program.outputs if output.name in names))
+        for program in programs
+    )
+    return spec, implementation
+
+
+def _forward(outcome: Outcome) -> frozenset[str]:
+    """The outputs of the forward pass."""
+    return frozenset(outcome.results) - outcome.backward
 
 
 def _wanted(outcome: Outcome) -> frozenset[str]:

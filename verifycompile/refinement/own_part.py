@@ -14,6 +14,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement, Shard
 
+from verifycompile.rewrites.loss import SUM
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
 from verifycompile.torch_interface.value_names import call_name, operator_of, value_name
@@ -61,6 +62,8 @@ _WHOLE_DIMENSIONS: Mapping[str, Callable[[Arguments, int], tuple[int, ...]]] = {
 }  # fmt: skip
 """Operators, by name, with the dimensions of their first operand that they read as a whole."""
 
+_REDUCTION = 3
+"""The position of a loss's argument ``reduction``."""
 _CUT_ALONG = {"split": 2, "split_with_sizes": 2, "chunk": 2, "unbind": 1, "slice": 1, "select": 1}
 _LOOK_UP_ALONG = {"gather": 1, "index_select": 1, "take_along_dim": 2}
 
@@ -90,7 +93,8 @@ def fault_of_operator(
     arguments: Arguments = dict(enumerate(node.args))
     value = f"`{value_name(first, inputs)}`"
     if name in _LOSSES:
-        return _loss(own, value, sharded, rank, ignored)
+        found = _loss(own, value, sharded, rank, ignored)
+        return None if found[0] == MEAN_OF_OWN and arguments.get(_REDUCTION) == SUM else found
     if name in _LOOK_UPS:
         dims = _at(_LOOK_UP_ALONG[name])(arguments, rank) if name in _LOOK_UP_ALONG else (0,)
         dim, over = next(((dim, sharded[dim]) for dim in dims if dim in sharded), (None, ""))
