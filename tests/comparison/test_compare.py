@@ -128,3 +128,97 @@ def test_the_report_as_json_and_as_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
     assert "<td>blocks.0.down</td>" in page
+
+
+class Fused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.both(x)
+
+
+class Split(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.one(x), self.other(x)], -1)
+
+
+def test_parameters_without_a_counterpart_make_no_difference_certain() -> None:
+    found = verifycompile.compare(Fused(), (torch.ones(2, 4),), spec=Split())
+    assert found.verdict is Verdict.UNPROVED
+    assert any(
+        "the spec's parameter `one.bias` has no counterpart, nor has the program's `both.bias`" in note
+        for note in found.notes
+    )
+    assert ("grad.one.weight", "the parallel program has no such tensor") in found.not_compared
+
+
+def test_names_that_differ_are_given() -> None:
+    names = {"layer.weight": "both.weight", "layer.bias": "both.bias"}
+
+    class Renamed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    found = verifycompile.compare(Renamed(), (torch.ones(2, 4),), spec=Fused(), param_names=names)
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    assert ("both.input.0", "the parallel program has no such tensor") not in found.not_compared
+    assert ("layer.output.0", "the spec has no such tensor") in found.not_compared
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.layer(x))
+
+
+def test_random_numbers_that_are_drawn_alike_agree_and_others_are_undecided() -> None:
+    spec, x = Dropped(), torch.randn(4, 8)
+    assert on_ranks(lambda mesh: Dropped(), (x,), spec=spec).verdict is Verdict.VERIFIED
+    from torch.distributed.tensor import Shard
+
+    found = on_ranks(lambda mesh: Dropped(), (x,), spec=spec, in_placements={"x": (Shard(0),)})
+    assert found.verdict is Verdict.UNPROVED
+    assert any(note.startswith("random numbers were drawn") for note in found.notes)
+
+
+def test_a_model_of_one_rank_does_not_speak_for_others() -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.distributed.get_rank() + 1
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        found = verifycompile.compare(Asking(), (torch.ones(4),), spec=nn.Identity(), mesh=mesh)
+    assert found.verdict is Verdict.UNPROVED
+    assert [finding.code for finding in found.findings] == ["VC207"]
+    built = on_ranks(lambda mesh: Asking(), (torch.ones(4),), spec=nn.Identity())
+    assert built.verdict is Verdict.REFUTED
+    assert "ranks that are off: 1" in str(built)
+
+
+def test_ranks_that_hang_are_told() -> None:
+    class Hangs(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.distributed.get_rank() == 0:
+                torch.distributed.all_reduce(x)
+            return x
+
+    found = on_ranks(lambda mesh: Hangs(), (torch.ones(4),), spec=nn.Identity())
+    assert found.verdict is Verdict.UNPROVED
+    assert "the ranks wait without end: rank 0 for all_reduce(sum)" in found.findings[0].message

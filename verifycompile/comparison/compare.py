@@ -134,7 +134,6 @@ class _Question:
             try:
                 with errors_of_ranks():
                     ranks = InThisProcess(threads, make)
-                threads.restart_random(self.seed)
                 own = None if alone or options.build is not None else threads.ranks[0]
                 return self._report(ranks, ranks.worker(threads.ranks[0]).model, root, own)
             except (RankFailedError, RanksWaitError) as error:
@@ -204,11 +203,27 @@ class _Question:
         calls = ranks.call("places")[first]
         inner = inner_model(model)
         places = Places(named_modules(model), inner, calls)
-        findings = [*early, *findings_of(comparing.found, places, departed)]
-        if (drew or reference.drew) and findings:
-            self.notes.append(_RANDOM)
+        findings = [*early, *findings_of(comparing.found, places, departed, parameters.whole)]
+        doubts = self._doubts(spec, parameters, drew=drew or reference.drew)
+        if findings and doubts:
+            self.notes += doubts
             findings = [_undecided(finding) for finding in findings]
         return self._finished(findings, comparing, ranks, epsilons)
+
+    def _doubts(self, spec: Spec, parameters: Parameters, *, drew: bool) -> list[str]:
+        """Why a difference need not be one of the programs."""
+        doubts = [_RANDOM] if drew else []
+        if spec.doubt and len(parameters.sharded()) > 0:
+            doubts.append(f"{spec.doubt}: pass the option `spec`, and a difference is certain")
+        own = {name for name, t in named_tensors(spec.model, {}).items() if isinstance(t, torch.nn.Parameter)}
+        lacking, extra = sorted(own - set(parameters.whole)), sorted(set(parameters.whole) - own)
+        extra = [name for name in extra if name not in named_tensors(spec.model, {})]
+        if lacking and extra:
+            doubts.append(
+                f"the spec's parameter `{lacking[0]}` has no counterpart, nor has the program's `{extra[0]}`: their "
+                "values are not related. Say which is which with the option `param_names`"
+            )
+        return doubts
 
     def _reference(self, spec: Spec, inputs: Inputs) -> Reference:
         template = call_of(spec.model, self.args, self.kwargs)
@@ -244,6 +259,7 @@ class _Question:
     def _run(self, ranks: Ranks, reference: Reference, comparing: Comparing, mesh: Mesh) -> tuple[int, bool]:
         """Run the parallel program; returns the step that departed first, and whether random numbers were drawn."""
         drew = False
+        ranks.call("begin", self.seed)
         for step in range(max(1, self.steps)):
             ran: dict[int, Ran] = ranks.call("forward")
             drew = drew or any(one.drew for one in ran.values())

@@ -88,7 +88,7 @@ def judge(
             reason = str(error)
             continue
         found = _measured(subject, replicas, layout, mesh, scale)
-        if best is None or found.error < best.error:
+        if best is None or _rank_of(found) < _rank_of(best):
             best = found
         if not found.exceeds:
             possible.append(layout)
@@ -104,6 +104,11 @@ def judge(
         return dataclasses.replace(best, by_rank=dict.fromkeys(parts, best.ratio))
     by_rank = dict(_rank_ratios(spec, parts, best, mesh, scale))
     return dataclasses.replace(best, by_rank=by_rank)
+
+
+def _rank_of(found: Judged) -> tuple[bool, bool, float]:
+    """Right before wrong; where all are wrong, replicas of which one is right say more than the least error."""
+    return found.exceeds, not found.dissent, found.error
 
 
 def _measured(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -54,17 +54,17 @@ def _definition(function: Callable[..., Any], module: str) -> SourceLocation | N
     return SourceLocation(code.co_filename, code.co_firstlineno, 1, None, code.co_name, module)
 
 
-def findings_of(found: Differences, places: Places, step: int) -> list[Finding]:
+def findings_of(found: Differences, places: Places, step: int, parameters: Collection[str]) -> list[Finding]:
     """The findings, the cause first; what follows from it is counted."""
     beyond = [item for item in found.judged if item.exceeds]
     final = [item for item in beyond if item.kind in FINAL]
     absent = [(name, why) for name, kind, why in found.missing if kind in FINAL]
     findings: list[Finding] = []
     if beyond:
-        certain = bool(final) or bool(absent)
+        certain = bool(final)
         findings.append(_cause(found.judged, beyond, places, Verdict.REFUTED if certain else Verdict.UNPROVED, step))
     for name, why in absent:
-        findings.append(_absent(name, why, places, findings))
+        findings.append(_absent(name, why, places, findings, name.partition(".")[2] in parameters))
     open_tensors = [item for item in found.judged if item.layout is None]
     for item in open_tensors:
         location, labels = places.of(item.module)
@@ -81,10 +81,11 @@ def findings_of(found: Differences, places: Places, step: int) -> list[Finding]:
     return findings
 
 
-def _absent(name: str, why: str, places: Places, findings: Sequence[Finding]) -> Finding:
+def _absent(name: str, why: str, places: Places, findings: Sequence[Finding], is_held: bool) -> Finding:
+    """``is_held``: whether it is of a parameter that the parallel program has."""
     kind, _, owner = name.partition(".")
     location, labels = places.of(owner.rpartition(".")[0] if kind == "grad" else "")
-    is_gradient = kind == "grad"
+    is_gradient = kind == "grad" and is_held
     message = f"`{name}`: {why}" + (" after backward, so that the parameter is not trained" if is_gradient else "")
     return Finding(
         code=_BEYOND if is_gradient else _OPEN,

@@ -16,6 +16,7 @@ from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Mesh
+from verifycompile.torch_interface.placements import sharded_dimension
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Parameters:
     differ: dict[str, tuple[int, ...]]
     own: tuple[str, ...] = ()
     inferred: tuple[str, ...] = ()
+
+    def sharded(self) -> list[str]:
+        """Names of what the ranks hold in parts."""
+        return [
+            name
+            for name, layout in self.layouts.items()
+            if any(sharded_dimension(placement) is not None for placement in layout)
+        ]
 
 
 def by_name(entries: Mapping[int, tuple[Entry, ...]]) -> dict[str, dict[int, Entry]]:
@@ -141,8 +150,6 @@ def spread(
 
 
 def _whole_shape(shape: tuple[int, ...], layout: Placements, mesh: Mesh) -> tuple[int, ...]:
-    from verifycompile.torch_interface.placements import sharded_dimension
-
     sizes = list(shape)
     for axis, placement in zip(mesh.axes, layout, strict=True):
         dim = sharded_dimension(placement)

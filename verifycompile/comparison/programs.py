@@ -20,7 +20,7 @@ from verifycompile.comparison.names import inner_model, named_modules
 from verifycompile.comparison.trace import Layout
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.torch_interface.acting_rank import is_pretended
+from verifycompile.torch_interface.constructed import recorded
 from verifycompile.torch_interface.globalize import Globalizer, Relocator
 from verifycompile.torch_interface.mesh import RootMesh, has_world, root_of
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
@@ -147,10 +147,14 @@ def _fresh(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """A spec that may be run and changed: its tensors are its own. ``assumptions``: of a recovered one."""
+    """A spec that may be run and changed: its tensors are its own. ``assumptions``: of a recovered one.
+
+    ``doubt``: why a recovered one may be another program than the one that was meant; empty where it is not.
+    """
 
     model: Any
     assumptions: tuple[str, ...] = ()
+    doubt: str = ""
 
 
 def copied_spec(spec: Callable[..., Any]) -> Spec:
@@ -183,9 +187,18 @@ def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mappin
 
     globalizer = Globalizer(whole)
     copy = globalizer(inner_model(model))
+    unknown = [module for module in globalizer.modules if _holds_numbers(module) and not recorded(module)]
+    doubt = f"what numbers `{type(unknown[0]).__name__}` was constructed with is not known" if unknown else ""
     for place in tuple(changed_since_construction(tuple(globalizer.modules))):
         put(globalizer(place.owner), place.steps, place.constructed)
-    return Spec(copy, (*globalizer.assumptions, "the spec was recovered from the parallel model"))
+    return Spec(copy, (*globalizer.assumptions, "the spec was recovered from the parallel model"), doubt)
+
+
+def _holds_numbers(module: nn.Module) -> bool:
+    """Whether a module of the user's has whole numbers of its own, which a rank may have divided."""
+    if type(module).__module__.startswith("torch."):
+        return False
+    return any(type(value) is int for value in vars(module).values())
 
 
 def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -212,8 +225,3 @@ def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> t
 def seed_of(name: str, seed: int) -> int:
     """The seed of a tensor's own random values: the hash of its name, and the run's seed."""
     return (zlib.crc32(name.encode()) + 7919 * seed) % (2**31)
-
-
-def speaks_for_others() -> bool:
-    """Whether this process stands for all ranks of a pretended job."""
-    return is_pretended()

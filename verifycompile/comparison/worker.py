@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,6 +53,7 @@ class Worker:
         self._outputs: list[torch.Tensor] = []
         self._recorder: Recorder | None = None
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._streams = torch.get_rng_state(), random.getstate()
         self._make_optimizer = optimizer
         self._optimizer: torch.optim.Optimizer | None = None
 
@@ -86,6 +88,7 @@ class Worker:
     def save(self) -> None:
         """Remember the program's state, which ``restore`` puts back."""
         self._before = {name: (local_part(t).clone(), t.grad) for name, t in self.tensors.items()}
+        self._streams = torch.get_rng_state(), random.getstate()
         self.clear_gradients()
 
     def restore(self) -> None:
@@ -95,9 +98,13 @@ class Worker:
                 local_part(self.tensors[name]).copy_(value)
                 self.tensors[name].grad = gradient
         self._optimizer = None
+        torch.set_rng_state(self._streams[0])
+        random.setstate(self._streams[1])
 
-    def rewind(self) -> None:
-        """Values and buffers as remembered, without gradients, to run again."""
+    def begin(self, seed: int) -> None:
+        """Values and buffers as remembered, without gradients, and random streams that begin with ``seed``."""
+        torch.manual_seed(seed)
+        random.seed(seed)
         with torch.no_grad():
             for name, (value, _) in self._before.items():
                 local_part(self.tensors[name]).copy_(value)

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import random
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -152,14 +152,6 @@ class RanksInThreads:
         self._root = root
         self.ranks: tuple[int, ...] = (0,) if root is None else root.description.ranks
         self._random = {rank: _Random(seed) for rank in self.ranks}
-
-    def restart_random(self, seed: int) -> None:
-        """Begin all random streams again."""
-        self._random = {rank: _Random(seed) for rank in self.ranks}
-
-    def random_states(self) -> Sequence[torch.Tensor]:
-        """Where the ranks' random streams are."""
-        return [self._random[rank].generator for rank in self.ranks]
 
     def run(self, function: Callable[[int], Result]) -> dict[int, Result]:
         """What ``function`` returns as each rank. Raises what a rank raises, ``RanksWaitError`` where they hang."""
