@@ -57,6 +57,7 @@ from verifycompile.rewrites import (
 )
 from verifycompile.rewrites.finders import counters, distribution, exponents, lookups, masks, one_hot, one_hot_gradient
 from verifycompile.rewrites.laws import LAWS
+from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.steps import STEPS
 
@@ -146,6 +147,4 @@ def code_of(name: str) -> str:
 
 @functools.cache
 def _codes() -> dict[str, str]:
-    return {
-        lemma.name: lemma.code for lemma in (*TABLE, *COMBINATION_LEMMAS, *STEPS, *LAWS)
-    }
+    return {lemma.name: lemma.code for lemma in (*TABLE, *FUNCTION_LAWS, *COMBINATION_LEMMAS, *STEPS, *LAWS)}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from verifycompile.generated_page import write_or_check
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS
 from verifycompile.rewrites.laws import LAWS
+from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma, spelled
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 from verifycompile.rewrites.lemmas.table import TABLE
@@ -28,12 +29,13 @@ Everything that a proof rewrites with. `verifycompile lemmas` prints this page, 
 """
 
 _LINEAR_ALGEBRA = """\
-## Equations of the e-graph stage
+## Equations of sums and products
 
-`rewrites/lemmas/ring.py`. The rules of the e-graph are generated from them. Each is run on numbers for all index sizes
-from 1 to 3, proved by z3 for the sizes (1, 1), (2, 1), (1, 2) and (2, 2), and proved by z3 **for all sizes**: one
-without a sum holds element by element, one with a sum by induction over the size of its index (the test does the step
-from n to n + 1). Every guard is shown to be needed by a counterexample without it.
+`rewrites/lemmas/ring.py`. The ring prover (`verifycompile/refinement/ring.py`) decides them by writing both sides out.
+Each is run on numbers for all index sizes from 1 to 3, proved by z3 for the sizes (1, 1), (2, 1), (1, 2) and (2, 2),
+and proved by z3 **for all sizes**: one without a sum holds element by element, one with a sum by induction over the
+size of its index (the test does the step from n to n + 1). Every guard is shown to be needed by a counterexample
+without it.
 """
 
 _TABLE = """\
@@ -71,6 +73,14 @@ shown to fail on numbers that do not. The functions that apply them (`verifycomp
 independent interpreter, term by term.
 """
 
+_FUNCTION_LAWS = """\
+## Laws of functions
+
+`rewrites/lemmas/functions.py`. What has no normal form: the e-graph looks for the instances that an equality needs, and
+each is checked by itself: its guards hold, and both sides are built as terms. Each is run on numbers that meet its
+guards and shown to fail where they do not; those of maxima and choices are proved by z3 for all real numbers.
+"""
+
 _DECLARATIONS = """\
 ## Declarations
 
@@ -106,6 +116,9 @@ def _lines() -> Iterator[str]:
         yield f"`{step.location}`. Proved {PROOFS[step.code]}.\n"
     yield _LAWS
     for lemma in LAWS:
+        yield from _equation(lemma)
+    yield _FUNCTION_LAWS
+    for lemma in FUNCTION_LAWS:
         yield from _equation(lemma)
     yield _DECLARATIONS
     yield "| family | operators |\n|---|---|"

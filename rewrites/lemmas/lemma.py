@@ -66,6 +66,9 @@ GUARDS = {
     "known": "`{0}` is 1 for all indices that the spec takes without error, as z3 proves at every match",
     "size": "`{0}` is the size of the index `{1}`",
     "ordered": "`{0}` is at most `{1}`",
+    "defined": "every element of `{0}` is a number wherever the inputs are",
+    "positive_number": "`{0}` is greater than zero",
+    "negative_number": "`{0}` is less than zero",
 }
 """Per kind of guard, what it demands of its arguments."""
 

@@ -1,4 +1,4 @@
-"""Laws of sums, products and scalings. The normal form decides them; they are the rules of the e-graph."""
+"""Laws of sums, products and scalings. The normal form and the ring prover decide them."""
 
 from __future__ import annotations
 

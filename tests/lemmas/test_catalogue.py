@@ -11,6 +11,7 @@ from verifycompile.cli import main
 from verifycompile.rewrites import documentation
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS
 from verifycompile.rewrites.laws import LAWS
+from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.matching import MatchingLemma
 from verifycompile.rewrites.steps import STEPS
@@ -19,10 +20,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "lemmas.md"
 
 
 def test_codes_and_names_are_unique() -> None:
-    lemmas = [*TABLE, *COMBINATION_LEMMAS, *LAWS, *STEPS]
+    lemmas = [*TABLE, *FUNCTION_LAWS, *COMBINATION_LEMMAS, *LAWS, *STEPS]
     for values in ([lemma.code for lemma in lemmas], [lemma.name for lemma in lemmas]):
         assert len(set(values)) == len(values)
-    assert all(re.fullmatch(r"VL\d\d", lemma.code) for lemma in lemmas)
+    assert all(re.fullmatch(r"VL\d{2,3}", lemma.code) for lemma in lemmas)
 
 
 def test_every_matching_lemma_says_what_it_is() -> None:

@@ -8,7 +8,6 @@ import torch
 import z3
 
 from tests.lemmas.interpret import evaluate, independent_axes, value_names
-from verifycompile.refinement.egraph import rule_text
 from verifycompile.rewrites.lemmas.lemma import Lemma
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 
@@ -78,11 +77,3 @@ def test_a_wrong_lemma_is_caught():
 def test_codes_are_unique():
     codes = [lemma.code for lemma in LINEAR_ALGEBRA]
     assert len(set(codes)) == len(codes)
-
-
-def test_rule_text():
-    (lemma,) = [x for x in LINEAR_ALGEBRA if x.code == "VL08"]
-    assert rule_text(lemma) == (
-        '(rule ((= e (Sum i (Mul a b))) (independent a i)) ((union e (Mul a (Sum i b)))) :name "VL08")\n'
-        '(rule ((= e (Mul a (Sum i b))) (independent a i)) ((union e (Sum i (Mul a b)))) :name "VL08R")'
-    )

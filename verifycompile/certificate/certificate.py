@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from verifycompile.certificate.instances import instance_to_data
 from verifycompile.certificate.replay import Equality, Replay, replay
 from verifycompile.certificate.storage import StorageError, placements_to_data, program_to_data
 from verifycompile.program import Program
@@ -95,7 +96,13 @@ def _content(
     spec: Program, implementation: Program, result: RefinementResult, assumptions: tuple[str, ...]
 ) -> Mapping[str, Any]:
     equalities = [
-        Equality(s.spec_node, s.impl_node, s.placements, tuple(code_of(name) for name, _ in s.proof.lemmas))
+        Equality(
+            s.spec_node,
+            s.impl_node,
+            s.placements,
+            tuple(code_of(name) for name, _ in s.proof.lemmas),
+            s.proof.instances,
+        )
         for s in result.steps
         if isinstance(s, ProvedEquality)
     ]
@@ -109,7 +116,12 @@ def _content(
         **programs,
         "placements": {name: placements_to_data(item) for name, item in sorted(result.placements.items())},
         "equalities": [
-            {**vars(equality), "placements": placements_to_data(equality.placements), "lemmas": list(equality.lemmas)}
+            {
+                **vars(equality),
+                "placements": placements_to_data(equality.placements),
+                "lemmas": list(equality.lemmas),
+                "instances": [instance_to_data(instance) for instance in equality.instances],
+            }
             for equality in equalities
         ],
         "facts": [json.loads(text) for text in facts],

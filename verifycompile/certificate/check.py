@@ -18,6 +18,7 @@ from typing import Any
 
 from verifycompile.certificate.annotations import check_annotations
 from verifycompile.certificate.certificate import Certificate, claims_of, seal_of
+from verifycompile.certificate.instances import instance_from_data
 from verifycompile.certificate.replay import Equality, replay
 from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, program_to_data
@@ -88,7 +89,13 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     if [program_to_data(spec), program_to_data(implementation)] != [data["spec"], data["implementation"]]:
         raise _RejectedError("it holds what its programs do not need")
     equalities = [
-        Equality(item["spec_node"], item["impl_node"], placements_from_data(item["placements"]), tuple(item["lemmas"]))
+        Equality(
+            item["spec_node"],
+            item["impl_node"],
+            placements_from_data(item["placements"]),
+            tuple(item["lemmas"]),
+            tuple(map(instance_from_data, item["instances"])),
+        )
         for item in data["equalities"]
     ]
     listed = {json.dumps(fact): fact for fact in data["facts"]}

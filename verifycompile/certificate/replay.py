@@ -19,6 +19,8 @@ from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program
 from verifycompile.refinement.check import Checker, ClaimError, new_pool
+from verifycompile.refinement.closure import Instance, instances_prove
+from verifycompile.refinement.encoding import encode
 from verifycompile.refinement.lemma_stage import alias_of, oriented
 from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.ring import equal_in_ring
@@ -29,12 +31,16 @@ from verifycompile.rewrites.values import Group, Piece, Pieces
 
 @dataclasses.dataclass(frozen=True)
 class Equality:
-    """The values of two nodes are equal under these placements (None: no mesh), by the lemmas named."""
+    """The values of two nodes are equal under these placements (None: no mesh), by the lemmas named.
+
+    ``instances``: of laws, by which they are; without any, they are equal in the ring.
+    """
 
     spec_node: str
     impl_node: str
     placements: Placements | None
     lemmas: tuple[str, ...]
+    instances: tuple[Instance, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +80,7 @@ def replay(
         except (UnsupportedError, UnalignedError) as error:
             raise ClaimError(f"the equality of `{equality.impl_node}`: {error}") from error
         alias = alias_of(expected, found)
-        if alias is None or found.term in pool.aliases or not equal_in_ring(pool, expected, found):
+        if alias is None or found.term in pool.aliases or not _is_shown(pool, equality, expected, found):
             raise ClaimError(f"`{equality.impl_node}` is not shown to be `{equality.spec_node}`")
         pool.replace(found.term, alias)
     checker = _proved(spec, implementation, pool, placements)
@@ -84,6 +90,13 @@ def replay(
         tuple(checker.assumptions()),
         (*_steps("spec", checker.spec, digests), *_steps("implementation", checker.implementation, digests)),
     )
+
+
+def _is_shown(pool: TermPool, equality: Equality, expected: View, found: View) -> bool:
+    if not equality.instances:
+        return equal_in_ring(pool, expected, found)
+    encoded = encode(expected, found)
+    return encoded is not None and instances_prove(pool, *encoded, equality.instances) is not None
 
 
 def _learn_facts(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> None:

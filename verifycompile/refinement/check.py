@@ -112,6 +112,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
             continue
         tried = (open_question or products) and len(proved) < _MAX_EQUALITIES
         equality = checker.prove_one_more(search=open_question) if tried else None
+        note_questions(stopwatch)
         if equality is None:
             break
         proved.append(equality)
@@ -192,6 +193,13 @@ def new_pool(program: Program | None = None) -> TermPool:
     return pool
 
 
+def note_questions(stopwatch: Stopwatch) -> None:
+    """What the questions cost that were asked since the last call."""
+    stopwatch.seconds["ring"] += ring.take_durations()
+    stopwatch.seconds["egraph"] += egraph.take_durations()
+    stopwatch.seconds["solver"] += solver.take_durations()
+
+
 class Checker:
     """One attempt: lower both programs into ``pool`` and relate their outputs.
 
@@ -214,9 +222,7 @@ class Checker:
     def note_seconds(self, stopwatch: Stopwatch) -> None:
         """What the nodes lowered by this attempt cost, and the questions that were asked for them."""
         stopwatch.seconds["normal_form"] += [*self.spec.seconds, *self.implementation.seconds]
-        stopwatch.seconds["ring"] += ring.take_durations()
-        stopwatch.seconds["egraph"] += egraph.take_durations()
-        stopwatch.seconds["solver"] += solver.take_durations()
+        note_questions(stopwatch)
 
     def prove_one_more(self, *, search: bool) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""

@@ -1,56 +1,86 @@
-"""The e-graph stage: equality of two values by saturation of the linear-algebra lemmas (DESIGN section 5).
+"""The e-graph stage: it proposes the instances of laws of functions that make two values equal.
 
-Only what normal form left open comes here. Both values are laid open into sums, products and scalings over named
-indices; everything else, and every term that both sides share, is an opaque leaf. Rules are generated as text from
-the lemmas. Saturation stops after a number of rounds, e-nodes or milliseconds; what is not proved then stays open.
+Only what normal form and the ring prover left open comes here. Both values are laid open into functions, sums, products
+and scalings over named indices; everything else is an opaque leaf. Rules are generated as text from the table
+``rewrites/lemmas/functions.py``; a rule that fires writes its instance into a relation. The instances are the answer,
+and it is not believed: ``closure.py`` decides whether they hold and whether the values are equal by them. Saturation
+stops after a number of rounds, e-nodes or milliseconds.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 from verifycompile import bounds
-from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
-from verifycompile.ir.term import CONSTANT, UNIT, Term, View
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.refinement.closure import LAWS, Instance, instances_prove, is_defined, without_needless
+from verifycompile.refinement.encoding import MAX_DEPTH, encode, is_open
+from verifycompile.refinement.numbers import differ
 from verifycompile.refinement.result import Means
+from verifycompile.rewrites.interpretation import NUMBERS, OPERATORS, Expression, Space
+from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 
-_MAX_ROUNDS = 8
+_ROUNDS = 4
 _MAX_SECONDS = 0.25
-_MAX_NODES = 4_000
-_MAX_DEPTH = 4
+_MAX_NODES = 1_500
+_MAX_INSTANCES = 64
 _MAX_INTEGER = 2**63 - 1  # of egglog's literals
 
-_OPERATORS = {"add": "Add", "mul": "Mul", "scale": "Scale", "sum": "Sum", "one": "One", "plus": "+", "times": "*"}
+_ARITY = {
+    "zero": "", "one": "", "add": "V V", "mul": "V V", "scale": "BigRat V", "sum": "i64 V", "power": "BigRat V",
+    "exp": "V", "log": "V", "not": "V", "maximum": "V V", "minimum": "V V", "where": "V V V",
+}  # fmt: skip
+_FUNCTIONS = sorted(set(OPERATORS.values()) - _ARITY.keys())
 
-_SIGNATURE = """
-(datatype Value (One) (Leaf i64) (Add Value Value) (Mul Value Value) (Sum i64 Value) (Scale BigRat Value))
-(relation independent (Value i64))
-(rule ((independent a i) (independent b i) (= e (Add a b))) ((independent e i)))
-(rule ((independent a i) (independent b i) (= e (Mul a b))) ((independent e i)))
-(rule ((independent a i) (= e (Scale p a))) ((independent e i)))
-(rule ((independent a i) (= e (Sum j a))) ((independent e i)))
-(rule ((= e (Sum i a))) ((independent e i)))
+_RING = frozenset({"add-commutes", "multiply-commutes", "scale-scale", "collect"})
+"""Laws of the ring that let the others match. What they do needs no instance: the ring prover knows it."""
+
+_GUARDS = """
+(ruleset simplify)
+(relation defined (V))
+(relation indicator (V))
+(rule ((= e (One))) ((defined e)) :ruleset simplify)
+(rule ((= e (Zero))) ((defined e)) :ruleset simplify)
+(rule ((= e (Add a b)) (defined a) (defined b)) ((defined e)) :ruleset simplify)
+(rule ((= e (Mul a b)) (defined a) (defined b)) ((defined e)) :ruleset simplify)
+(rule ((= e (Maximum a b)) (defined a) (defined b)) ((defined e)) :ruleset simplify)
+(rule ((= e (Minimum a b)) (defined a) (defined b)) ((defined e)) :ruleset simplify)
+(rule ((= e (Scale p a)) (defined a)) ((defined e)) :ruleset simplify)
+(rule ((= e (Sum i a)) (defined a)) ((defined e)) :ruleset simplify)
+(rule ((= e (Where c a b)) (defined a) (defined b)) ((defined e)) :ruleset simplify)
+(rule ((= e (Not a)) (indicator a)) ((indicator e)) :ruleset simplify)
+(rule ((= e (Not a)) (defined a)) ((defined e)) :ruleset simplify)
+(rule ((= e (Maximum a b))) ((union e (Maximum b a))) :ruleset simplify)
+"""
+
+_SIMPLIFY = """
+(rule ((= e (Add a (Scale p a)))) ((union e (Scale (+ p (bigrat (bigint 1) (bigint 1))) a))) :ruleset simplify)
+(rule ((= e (Add a a))) ((union e (Scale (bigrat (bigint 2) (bigint 1)) a))) :ruleset simplify)
+(rule ((= e (Scale (bigrat (bigint 1) (bigint 1)) a))) ((union e a)) :ruleset simplify)
+(rule ((= e (Add a (Zero)))) ((union e a)) :ruleset simplify)
+(rule ((= e (Scale p (Zero)))) ((union e (Zero))) :ruleset simplify)
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class EqualityProof:
-    """What proved it: lemmas that fired, with the number of their matches, and the rounds that were needed."""
+    """What proved it: the lemmas with the number of their instances, and the instances themselves."""
 
     lemmas: tuple[tuple[str, int], ...]
-    rounds: int
     means: Means = "egraph"
+    instances: tuple[Instance, ...] = ()
 
 
-_CONSTRUCTORS = frozenset({"One", "Leaf", "Add", "Mul", "Sum", "Scale"})
+_COMPARISONS = {"positive_number": ">", "negative_number": "<"}
 
 _durations: list[float] = []
 _exhausted: dict[str, None] = {}
@@ -64,124 +94,262 @@ def take_exhausted() -> tuple[str, ...]:
 
 
 def take_durations() -> list[float]:
-    """Seconds of every question since the last call."""
+    """Processor seconds of every question since the last call."""
     taken = list(_durations)
     _durations.clear()
     return taken
 
 
-def prove_equal(left: View, right: View) -> EqualityProof | None:
+def prove_equal(pool: TermPool, left: View, right: View) -> EqualityProof | None:
     """Prove two views of equal shape equal, or return None. Never claims equality by running out of budget."""
-    started = time.perf_counter()
+    if left.shape != right.shape or not may_help(left, right):
+        return None
+    key = ("equal by laws", left, right)
+    if key in pool.answers:
+        return pool.answers[key]
+    started = time.thread_time()
     try:
-        return _prove_equal(left, right, shared_first=True) or _prove_equal(left, right, shared_first=False)
+        proof = _prove_equal(pool, left, right)
     except BaseException as error:
         # A panic of the engine, which is no Exception, and its own errors end the search, not the compilation.
-        if type(error).__name__ in ("PanicException", "EggSmolError"):
-            return None
-        raise
+        if type(error).__name__ not in ("PanicException", "EggSmolError"):
+            raise
+        proof = None
     finally:
-        _durations.append(time.perf_counter() - started)
+        _durations.append(time.thread_time() - started)
+    pool.answers[key] = proof
+    return proof
 
 
-def _prove_equal(left: View, right: View, *, shared_first: bool) -> EqualityProof | None:
-    """``shared_first``: how products are written. Either way finds, within its budget, what the other does not."""
-    if left.shape != right.shape:
+def _prove_equal(pool: TermPool, left: View, right: View) -> EqualityProof | None:
+    encoded = encode(left, right)
+    if encoded is None or differ(*encoded):
         return None
-    encoder = _Encoder(_shared_terms(left, right), coefficients_inside=shared_first)
-    names = tuple(("dim", d) for d in range(left.rank))
-    if shared_first:
-        for view in (left, right):
-            encoder.encode(view, names)
-        encoder.sort_factors()
-    texts = encoder.encode(left, names), encoder.encode(right, names)
-    if texts[0] is None or texts[1] is None:
+    found = instances_prove(pool, *encoded, propose(*encoded))
+    if found is None:
         return None
-    from egglog import bindings  # imported here: it costs a fifth of a second and most programs never need it
-
-    graph = bindings.EGraph()
-    graph.run_program(*_rules())
-    facts = [f"(let $left {texts[0]})", f"(let $right {texts[1]})", *encoder.facts()]
-    graph.run_program(*graph.parse_program("\n".join(facts)))
-    return _saturate(graph, bindings)
-
-
-def _saturate(graph: Any, bindings: Any) -> EqualityProof | None:
-    deadline = time.thread_time() + _MAX_SECONDS
-    step = graph.parse_program("(run 1)")
-    goal = graph.parse_program("(check (= $left $right))")
-    count_nodes = graph.parse_program("(print-size)")
-    matches: dict[str, int] = {}
-    for rounds in range(1, _MAX_ROUNDS + 1):
-        bounds.check()
-        (output,) = graph.run_program(*step)
-        report = output.report
-        for rule, count in report.num_matches_per_rule.items():
-            matches[rule] = matches.get(rule, 0) + count
-        try:
-            graph.run_program(*goal)
-        except bindings.EggSmolError:
-            if not report.updated:
-                return None
-            (sizes,) = graph.run_program(*count_nodes)
-            if sum(count for name, count in sizes.sizes if name in _CONSTRUCTORS) > _MAX_NODES:
-                _exhausted[f"{_MAX_NODES} e-nodes"] = None
-                return None
-            if time.thread_time() > deadline:
-                _exhausted[f"{1000 * _MAX_SECONDS:g} milliseconds"] = None
-                return None
-            continue
-        codes = {f'"{lemma.code}"': lemma for lemma in LINEAR_ALGEBRA}
-        used = tuple((lemma.name, matches[key]) for key, lemma in codes.items() if matches.get(key))
-        return EqualityProof(used or tuple((lemma.name, 1) for lemma in _named(matches)), rounds)
-    _exhausted[f"{_MAX_ROUNDS} rounds"] = None
-    return None
+    found = without_needless(pool, *encoded, found)
+    counts: dict[str, int] = {}
+    for instance in found:
+        name = LAWS[instance.code].name
+        counts[name] = counts.get(name, 0) + 1
+    return EqualityProof(tuple(counts.items()), "egraph", found)
 
 
-def _named(matches: dict[str, int]) -> list[Lemma]:
-    return [lemma for lemma in LINEAR_ALGEBRA if any(lemma.code in rule and count for rule, count in matches.items())]
+# ------------------------------------------------------------------------------------------------ whether to ask
 
 
-@functools.cache
-def _rules() -> tuple[Any, ...]:
-    """The lemmas as parsed rules; parsing once saves most of the cost of a small problem."""
-    from egglog import bindings
-
-    return tuple(bindings.EGraph().parse_program(_SIGNATURE + "\n".join(rule_text(lemma) for lemma in LINEAR_ALGEBRA)))
+def may_help(left: View, right: View) -> bool:
+    """Whether a law applies at all: one of the two values has a function that one begins with."""
+    return bool((_heads(left) | _heads(right)) & _KNOWN)
 
 
-def rule_text(lemma: Lemma) -> str:
-    """A lemma as egglog text, one or two rules named by its code."""
-    guards = " ".join(f"({name} {value} {index})" for name, value, index in lemma.guards)
-    sides = [(lemma.left, lemma.right), *([(lemma.right, lemma.left)] if lemma.both_ways else [])]
-    return "\n".join(
-        f'(rule ((= e {_text(source)}) {guards}) ((union e {_text(target)})) :name "{lemma.code}{suffix}")'
-        for suffix, (source, target) in zip(("", "R"), sides, strict=False)
-    )
-
-
-def _text(pattern: Pattern) -> str:
-    if isinstance(pattern, str):
-        return pattern
-    return "(" + " ".join([_OPERATORS[str(pattern[0])], *(_text(p) for p in pattern[1:])]) + ")"
-
-
-def _shared_terms(left: View, right: View) -> set[Term]:
-    return _subterms(left) & _subterms(right)
-
-
-def _subterms(view: View) -> set[Term]:
-    found: set[Term] = set()
-    frontier = [view.term]
-    for _ in range(_MAX_DEPTH):
-        inner = [operand.term for term in frontier if _is_linear(term) for operand in term.operands]
-        found.update(inner)
+def _heads(view: View) -> set[str]:
+    """The functions that stand in a value, down to leaves."""
+    found: set[str] = set()
+    frontier = {view.term}
+    for _ in range(MAX_DEPTH):
+        inner: set[Term] = set()
+        for term in frontier:
+            name = OPERATORS.get(term.operation)
+            if name is not None:
+                found.add(name)
+            if is_open(term):
+                inner.update(operand.term for operand in term.operands)
         frontier = inner
     return found
 
 
-def _is_linear(term: Term) -> bool:
-    return term.operation in (CONTRACT, COMBINE)
+_KNOWN = frozenset(
+    str(side[0]) for law in FUNCTION_LAWS for side in ((law.left, law.right) if law.both_ways else (law.left,))
+) - {"mul"}
+
+
+# ------------------------------------------------------------------------------------------------ saturation
+
+
+def propose(space: Space, left: Expression, right: Expression) -> list[Instance]:
+    """Instances of laws that fired on two expressions, the shortest first."""
+    operators = frozenset(_operators_of(left) | _operators_of(right))
+    laws, graph = _laws_for(operators), _graph_for(operators)
+    facts = [f"(let $left {_written(left)})", f"(let $right {_written(right)})", *_facts(space)]
+    found: dict[str, Instance] = {}
+    graph.run_program(*graph.parse_program("(push)\n" + "\n".join(facts)))
+    try:
+        _saturate(graph)
+        for law in laws:
+            for text, arguments in _rows(graph.run_program(*_printing(law.code))[0]):
+                found[text] = Instance(law.code, dict(zip(_variables(law), arguments, strict=True)))
+    except BaseException:
+        _graphs().pop(operators)
+        raise
+    graph.run_program(*graph.parse_program("(pop)"))
+    return [found[text] for text in sorted(found, key=len)][:_MAX_INSTANCES]
+
+
+def _saturate(graph: Any) -> None:
+    deadline = time.thread_time() + _MAX_SECONDS
+    graph.run_program(*graph.parse_program("(run-schedule (repeat 8 (run simplify)))"))
+    step, size = (
+        graph.parse_program("(run-schedule (run) (repeat 4 (run simplify)))"),
+        graph.parse_program("(print-size)"),
+    )
+    for _ in range(_ROUNDS):
+        bounds.check()
+        (output,) = graph.run_program(*step)
+        if not output.report.updated:
+            return
+        (sizes,) = graph.run_program(*size)
+        if sum(count for name, count in sizes.sizes if name[0].isupper()) > _MAX_NODES:
+            _exhausted[f"{_MAX_NODES} e-nodes"] = None
+            return
+        if time.thread_time() > deadline:
+            _exhausted[f"{1000 * _MAX_SECONDS:g} milliseconds"] = None
+            return
+
+
+def _operators_of(expression: Expression) -> set[str]:
+    if not isinstance(expression, tuple):
+        return set()
+    operator, *arguments = expression
+    return {operator}.union(*map(_operators_of, arguments))
+
+
+@functools.cache
+def _laws_for(operators: frozenset[str]) -> tuple[Lemma, ...]:
+    """The laws that may apply to values with these operators, and to what they make of them."""
+    known, laws = set(operators), list[Lemma]()
+    while True:
+        more = [law for law in FUNCTION_LAWS if law not in laws and _begins(law) & known]
+        if not more:
+            return tuple(law for law in FUNCTION_LAWS if law in laws)
+        laws += more
+        known.update(*(_operators_in(side) for law in more for side in (law.left, law.right)))
+
+
+def _begins(law: Lemma) -> set[str]:
+    return {str(side[0]) for side in ((law.left, law.right) if law.both_ways else (law.left,))}
+
+
+def _operators_in(pattern: Pattern) -> set[str]:
+    if isinstance(pattern, str):
+        return set()
+    return {str(pattern[0])}.union(*map(_operators_in, pattern[1:]))
+
+
+_local = threading.local()
+
+
+def _graphs() -> dict[frozenset[str], Any]:
+    """E-graphs of this thread that hold the rules for some operators and nothing else."""
+    if not hasattr(_local, "graphs"):
+        _local.graphs = {}
+    return _local.graphs
+
+
+def _graph_for(operators: frozenset[str]) -> Any:
+    from egglog import bindings  # imported here: it costs a fifth of a second and most programs never need it
+
+    graph = _graphs().get(operators)
+    if graph is None:
+        graph = _graphs()[operators] = bindings.EGraph()
+        graph.run_program(*graph.parse_program(rules_text(_laws_for(operators))))
+    return graph
+
+
+def _rows(printed: Any) -> Iterator[tuple[str, tuple[Expression, ...]]]:
+    """The rows of a relation, as text and as expressions."""
+    for term, _ in printed.terms:
+        text = printed.termdag.to_string(term)
+        yield text, _expression(iter(text.replace("(", " ( ").replace(")", " ) ").split()))[1:]
+
+
+def _expression(tokens: Iterator[str]) -> Expression:
+    """Reads one expression as egglog writes it."""
+    word = next(tokens)
+    if word != "(":
+        return int(word.strip('"')) if word.strip('"').lstrip("-").isdigit() else word
+    parts: list[Expression] = []
+    while (part := _expression(tokens)) != ")":
+        parts.append(part)
+    operator = parts[0].lower()
+    if operator in ("leaf", "from-string", "bigint"):
+        return parts[1]
+    return Fraction(parts[1], parts[2]) if operator == "bigrat" else (operator, *parts[1:])
+
+
+@functools.cache
+def _printing(code: str) -> Any:
+    from egglog import bindings
+
+    return bindings.EGraph().parse_program(f"(print-function fired-{code} {_MAX_INSTANCES})")
+
+
+def rules_text(laws: Sequence[Lemma]) -> str:
+    """Laws with the operators that they are about, and the guards, as egglog text."""
+    arities = {**_ARITY, **dict.fromkeys(_FUNCTIONS, "V")}
+    constructors = [f"({name.capitalize()} {sorts})" for name, sorts in arities.items()]
+    ring = [_rule(lemma.left, lemma.right, end=" :ruleset simplify") for lemma in LINEAR_ALGEBRA if lemma.name in _RING]
+    values = f"(datatype V (Leaf i64) {' '.join(constructors)})"
+    return "\n".join([values, _GUARDS, _SIMPLIFY, *ring, *map(rule_text, laws)])
+
+
+def rule_text(lemma: Lemma) -> str:
+    """A lemma as egglog text: one or two rules, and the relation of its instances."""
+    names = _variables(lemma)
+    relation = f"fired-{lemma.code}"
+    sorts = " ".join("BigRat" if name in ("p", "q") else "V" for name in names)
+    guards = " ".join(
+        f"({_COMPARISONS[kind]} {name} {_number(Fraction(0))})" if kind in _COMPARISONS else f"({kind} {name})"
+        for kind, name, *_ in lemma.guards
+    )
+    sides = [(lemma.left, lemma.right), *([(lemma.right, lemma.left)] if lemma.both_ways else [])]
+    fired = f"({relation} {' '.join(names)})"
+    rules = [_rule(source, target, guards, fired) for source, target in sides]
+    return "\n".join([f"(relation {relation} ({sorts}))", *rules])
+
+
+def _rule(source: Pattern, target: Pattern, guards: str = "", fired: str = "", end: str = "") -> str:
+    return f"(rule ((= e {_pattern(source)}) {guards}) ((union e {_pattern(target)}) {fired}){end})"
+
+
+def _variables(lemma: Lemma) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+
+    def collect(pattern: Pattern) -> None:
+        if isinstance(pattern, str):
+            found[pattern] = None
+        else:
+            for part in pattern[1:]:
+                collect(part)
+
+    collect(lemma.left)
+    return tuple(found)
+
+
+def _pattern(pattern: Pattern) -> str:
+    if isinstance(pattern, str):
+        return pattern
+    if pattern[0] in ("plus", "times"):
+        return f"({'+' if pattern[0] == 'plus' else '*'} {' '.join(map(_pattern, pattern[1:]))})"
+    if pattern[0] in NUMBERS:
+        return _number(NUMBERS[str(pattern[0])])
+    return "(" + " ".join([str(pattern[0]).capitalize(), *(_pattern(part) for part in pattern[1:])]) + ")"
+
+
+def _written(expression: Expression) -> str:
+    if isinstance(expression, int):
+        return f"(Leaf {expression})"
+    if isinstance(expression, Fraction):
+        return _number(expression)
+    operator, *arguments = expression
+    if operator == "sum":
+        return f"(Sum {arguments[0]} {_written(arguments[1])})"
+    return "(" + " ".join([operator.capitalize(), *map(_written, arguments)]) + ")"
+
+
+def _number(value: Fraction) -> str:
+    return f"(bigrat {_integer(value.numerator)} {_integer(value.denominator)})"
 
 
 def _integer(value: int) -> str:
@@ -189,91 +357,7 @@ def _integer(value: int) -> str:
     return f"(bigint {value})" if abs(value) <= _MAX_INTEGER else f'(from-string "{value}")'
 
 
-class _Encoder:
-    """Views as egglog text over named indices. Bound indices are named by the number of
-    enclosing sums, so that equal sums have equal names.
-    """
-
-    def __init__(self, opaque: set[Term], *, coefficients_inside: bool) -> None:
-        self._opaque = opaque
-        self._coefficients_inside = coefficients_inside
-        self._leaves: dict[tuple[object, ...], int] = {}
-        self._depends: dict[int, set[int]] = {}
-        self._indices: dict[object, int] = {}
-        self._uses: collections.Counter[str] = collections.Counter()
-        self._rank: dict[str, int] | None = None
-
-    def sort_factors(self) -> None:
-        """From now on write the factors that occur most in both values first, and sums last.
-
-        Multiplication is commutative; what all summands share is then one factor, next to the sum that it multiplies,
-        and neither has to be searched for.
-        """
-        self._rank = {text: -count for text, count in self._uses.items()}
-
-    def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> str | None:
-        """Text of ``view`` whose dimensions are called ``names``; None for a coefficient that egglog cannot read."""
-        coefficient = view.coefficient
-        if not isinstance(coefficient, Fraction):
-            return None
-        if self._coefficients_inside and view.term.operation is COMBINE and not self._is_leaf(view.term, depth):
-            return self._term(view, names, depth, level)  # a sum has no factor of its own: its summands take it
-        body = self._term(view.unscaled(), names, depth, level)
-        if body is None or coefficient == 1:
-            return body
-        return f"(Scale (bigrat {_integer(coefficient.numerator)} {_integer(coefficient.denominator)}) {body})"
-
-    def _term(self, view: View, names: Sequence[object], depth: int, level: int) -> str | None:
-        term = view.term
-        if self._is_leaf(term, depth):
-            return self._leaf(view, names)
-        opened = open_view(view)
-        operands = opened.operands
-        if self._coefficients_inside and term.operation is COMBINE:
-            operands = tuple(operand.scaled(view.coefficient) for operand in operands)
-        bound = [("bound", level, opened.shape[d], k) for k, d in enumerate(opened.summed)]
-        inner = [*names, *bound]
-        parts = [self.encode(operand, inner, depth + 1, level + bool(bound)) for operand in operands]
-        if not parts or any(part is None for part in parts):
-            return None
-        operator = "Add" if term.operation is COMBINE else "Mul"
-        if operator == "Mul" and self._rank is not None:
-            ranks = self._rank
-            parts.sort(key=lambda part: (ranks.get(str(part), 1), str(part)))
-        text = str(parts[0])
-        for part in parts[1:]:
-            text = f"({operator} {text} {part})"
-        for name in bound:
-            text = f"(Sum {self._index(name)} {text})"
-        return text
-
-    def _is_leaf(self, term: Term, depth: int) -> bool:
-        return depth >= _MAX_DEPTH or not _is_linear(term) or (term in self._opaque and depth > 0)
-
-    def _leaf(self, view: View, names: Sequence[object]) -> str:
-        axes = tuple(
-            tuple(("constant", d[1], d[2]) if d[0] == CONSTANT else (names[d[0]], d[1], d[2]) for d in axis)
-            for axis in view.axes
-        )
-        if view.term.operation is UNIT:
-            return "(One)"
-        number = self._leaves.setdefault((view.term.id, axes), len(self._leaves))
-        used = {names[d[0]] for axis in view.axes for d in axis if d[0] != CONSTANT}
-        self._depends[number] = {self._index(name) for name in used}
-        self._uses[f"(Leaf {number})"] += 1
-        return f"(Leaf {number})"
-
-    def _index(self, name: object) -> int:
-        return self._indices.setdefault(name, len(self._indices))
-
-    def facts(self) -> list[str]:
-        """Which leaves do not depend on which indices."""
-        return [
-            *(f"(independent (One) {index})" for index in self._indices.values()),
-            *(
-                f"(independent (Leaf {leaf}) {index})"
-                for leaf, used in self._depends.items()
-                for index in self._indices.values()
-                if index not in used
-            ),
-        ]
+def _facts(space: Space) -> list[str]:
+    """What holds of the leaves, found in Python."""
+    kinds = {"defined": is_defined, "indicator": is_indicator}
+    return [f"({kind} (Leaf {k}))" for kind, holds in kinds.items() for k, v in enumerate(space.leaves) if holds(v)]

@@ -14,11 +14,14 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, contract, has_infinity
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import ShapeError
+from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.relabel import UnalignedError, compose
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, add, multiply
+from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
@@ -28,6 +31,7 @@ _MAX_PRODUCTS = 256
 _MAX_FACTORS = 32
 _MAX_TERMS = 512
 _SHARED_DEPTH = 4
+_MAX_DENOMINATORS = 4
 
 Polynomial = dict[tuple[Term, tuple[Axis, ...]], Scalar]
 """Products in normal form with their coefficients."""
@@ -73,22 +77,69 @@ def take_durations() -> list[float]:
 
 def _may_be_equal(left: View, right: View) -> bool:
     """Whether expanding changes anything at all, and no evaluation tells the two values apart."""
-    if not (_EXPANDS(left.term) or _EXPANDS(right.term)):
+    if not (_EXPANDS(left.term) or _EXPANDS(right.term) or _divides(left) or _divides(right)):
         return False
     first, second = fingerprint(left), fingerprint(right)
     return first is None or second is None or first == second
 
 
-def _is_equal(pool: TermPool, left: View, right: View) -> bool:
+def _divides(view: View) -> bool:
+    """Whether a quotient is among the factors of a value."""
+    terms = (view.term, *(operand.term for operand in view.term.operands)) if _is_linear(view.term) else (view.term,)
+    return any(
+        POWER in (term.operation, *(o.term.operation for o in term.operands if term.operation is CONTRACT))
+        for term in terms
+    )
+
+
+def _is_equal(pool: TermPool, left: View, right: View, denominators: int = _MAX_DENOMINATORS) -> bool:
     shared = _below(left) & _below(right) - {left.term, right.term}
     for opaque in (shared, frozenset[Term]()) if shared else (shared,):
         try:
-            first = _polynomial(pool, left, opaque)
-            if first is not None and first == _polynomial(pool, right, opaque):
+            first, second = _polynomial(pool, left, opaque), _polynomial(pool, right, opaque)
+            if first is None or second is None:
+                continue
+            if first == second or _equal_without_denominators(pool, first, second, left.shape, denominators):
                 return True
         except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError):
             continue
     return False
+
+
+def _equal_without_denominators(
+    pool: TermPool, left: Polynomial, right: Polynomial, shape: tuple[Size, ...], left_over: int
+) -> bool:
+    """Whether two sums are equal once they are multiplied by a positive value that something in them is divided by."""
+    if not left_over:
+        return False
+    for factor in (f for polynomial in (left, right) for monomial in polynomial for f in _factors(monomial, shape)):
+        (exponent,) = factor.term.attributes if factor.term.operation is POWER else (ONE,)
+        if not isinstance(exponent, Fraction) or exponent >= 0 or exponent.denominator != 1:
+            continue
+        (base,) = open_view(factor).operands
+        if not is_positive(base) and not is_positive_sum(base):
+            continue
+        sides = [
+            combine(
+                pool,
+                [pool.zero(shape), *(
+                    multiply_views(pool, View(coefficient, term, shape, axes), *([base] * -int(exponent)))
+                    for (term, axes), coefficient in polynomial.items()
+                )],
+            )
+            for polynomial in (left, right)
+        ]  # fmt: skip
+        return sides[0] == sides[1] or _is_equal(pool, sides[0], sides[1], left_over - 1)
+    return False
+
+
+def _factors(monomial: tuple[Term, tuple[Axis, ...]], shape: tuple[Size, ...]) -> tuple[View, ...]:
+    """The factors of a product without a sum, which may be one."""
+    term, axes = monomial
+    view = View(ONE, term, shape, axes)
+    if term.operation is CONTRACT:
+        return () if term.summed else open_view(view).operands
+    return (view,)
 
 
 def _is_linear(term: Term) -> bool:

@@ -1,0 +1,125 @@
+"""Two values as expressions over one space of named indices, for the e-graph and for the check of what it proposes.
+
+Sums, products, scalings and functions that laws know are laid open; everything else is a leaf. Leaves are numbered in
+the order in which they are met.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from fractions import Fraction
+
+from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import CONSTANT, UNIT, Term, View
+from verifycompile.ir.term_property import TermProperty
+from verifycompile.rewrites.interpretation import OPERATORS, Expression, Space
+
+MAX_DEPTH = 8
+_MAX_NODES = 200
+
+
+def encode(left: View, right: View) -> tuple[Space, Expression, Expression] | None:
+    """Two views over one space of named indices; None where they are too large, or a coefficient is not rational."""
+    encoder = _Encoder(left.shape)
+    names = tuple(("dim", d) for d in range(left.rank))
+    try:
+        expressions = encoder.encode(left, names), encoder.encode(right, names)
+    except _NotEncodedError:
+        return None
+    return encoder.space(), *expressions
+
+
+class _NotEncodedError(Exception):
+    pass
+
+
+def is_open(term: Term) -> bool:
+    """Whether a term is a sum, a product or a function that laws know."""
+    return term.operation in (CONTRACT, COMBINE) or term.operation in OPERATORS
+
+
+def _is_whole(term: Term) -> bool:
+    """Whether a value may be made of integers, which arithmetic, copies and extremes leave whole."""
+    if term.operation is UNIT or term.operation.indicator:
+        return False
+    return term.operation.whole or (_keeps_integers(term) and any(_WHOLE(operand.term) for operand in term.operands))
+
+
+def _keeps_integers(term: Term) -> bool:
+    operation = term.operation
+    return bool(operation.linear) or operation.jointly_linear or operation.copies or is_open(term)
+
+
+_WHOLE = TermProperty(_keeps_integers, _is_whole)
+
+
+class _Encoder:
+    """Bound indices are named by the number of enclosing sums, so that equal sums have equal names."""
+
+    def __init__(self, shape: tuple[Size, ...]) -> None:
+        self._sizes: dict[object, Size] = {("dim", d): size for d, size in enumerate(shape)}
+        self._rank = len(shape)
+        self._nodes = 0
+        self._leaves: dict[tuple[Term, tuple[tuple[tuple[object, Size, Size], ...], ...]], int] = {}
+
+    def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> Expression:
+        """The expression of ``view`` whose dimensions are called ``names``."""
+        self._nodes += 1
+        if not isinstance(view.coefficient, Fraction) or self._nodes > _MAX_NODES:
+            raise _NotEncodedError
+        if view.is_zero:
+            return ("zero",)
+        body = self._term(view, names, depth, level)
+        return body if view.coefficient == 1 else ("scale", view.coefficient, body)
+
+    def _term(self, view: View, names: Sequence[object], depth: int, level: int) -> Expression:
+        term = view.term
+        if term.operation is UNIT:
+            return ("one",)
+        if depth >= MAX_DEPTH or not is_open(term) or term.fresh or term.cores:
+            return self._leaf(view, names)
+        opened = open_view(view)
+        bound = [("bound", level, opened.shape[d], k) for k, d in enumerate(opened.summed)]
+        for name, d in zip(bound, opened.summed, strict=True):
+            self._sizes.setdefault(name, opened.shape[d])
+        inner = [*names, *bound]
+        parts = [self.encode(operand, inner, depth + 1, level + bool(bound)) for operand in opened.operands]
+        operator = {CONTRACT: "mul", COMBINE: "add"}.get(term.operation)
+        if operator is None:
+            return self._function(term, parts)
+        result = functools.reduce(lambda first, second: (operator, first, second), parts)
+        for name in bound:
+            result = ("sum", list(self._sizes).index(name), result)
+        return result
+
+    def _function(self, term: Term, parts: list[Expression]) -> Expression:
+        name = OPERATORS[term.operation]
+        if name == "power":
+            (exponent,) = term.attributes
+            if not isinstance(exponent, Fraction):
+                raise _NotEncodedError
+            return (name, exponent, *parts)
+        return (name, *parts)
+
+    def _leaf(self, view: View, names: Sequence[object]) -> int:
+        if _WHOLE(view.term):
+            raise _NotEncodedError  # arithmetic on integers wraps around, and the laws are those of real numbers
+        axes = tuple(tuple((CONSTANT if d[0] == CONSTANT else names[d[0]], d[1], d[2]) for d in a) for a in view.axes)
+        return self._leaves.setdefault((view.term, axes), len(self._leaves))
+
+    def space(self) -> Space:
+        """The names, and the leaves over them; a leaf has size one along what it does not depend on."""
+        place = {name: dim for dim, name in enumerate(self._sizes)}
+        sizes = tuple(self._sizes.values())
+        leaves: list[View] = []
+        for term, named in self._leaves:
+            axes = tuple(
+                tuple((CONSTANT if name == CONSTANT else place[name], low, size) for name, low, size in axis)
+                for axis in named
+            )
+            used = {digit[0] for axis in axes for digit in axis}
+            shape = tuple(size if dim in used else 1 for dim, size in enumerate(sizes))
+            leaves.append(View(Fraction(1), term, shape, axes))
+        return Space(sizes, self._rank, tuple(leaves))
