@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +15,16 @@ from verifycompile.backends.frames import FRAMES, failure_of, outcome_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
+from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
+
+NUMBERS_VARIABLE = "VERIFYCOMPILE_PER_RANK_NUMBERS"
+"""Patterns as those of option ``per_rank_numbers``, separated by commas; the empty text: no number is per rank."""
 
 
 def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -51,7 +56,7 @@ refuse_unverified_runs(_is_set, _only_warns, checks_every_backend=True)
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        checked = _checked(gm, example_inputs, Options())
+        checked = _checked(gm, example_inputs, _options_of_job())
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     report = checked.report
@@ -64,7 +69,7 @@ def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGr
 
 def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        checked = _checked(gm, example_inputs, Options(on_unproved="warn"))
+        checked = _checked(gm, example_inputs, _options_of_job(on_unproved="warn"))
     except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
@@ -73,11 +78,36 @@ def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     return checked
 
 
+def _options_of_job(**options: Any) -> Options:
+    """A job under the flag has no place for options; which numbers are per rank it can say in the environment."""
+    patterns = os.environ.get(NUMBERS_VARIABLE)
+    if patterns is not None:
+        options["per_rank_numbers"] = [item.strip() for item in patterns.split(",") if item.strip()]
+    return Options.from_mapping(options)
+
+
+def _with_variable(report: Report) -> Report:
+    """A report whose question about numbers says how a job under the flag answers it."""
+    findings = tuple(
+        dataclasses.replace(finding, notes=(*finding.notes, _NUMBERS_NOTE)) if finding.code == "VC209" else finding
+        for finding in report.findings
+    )
+    return dataclasses.replace(report, findings=findings)
+
+
+_NUMBERS_NOTE = (
+    f"in a job under the flag, set the variable {NUMBERS_VARIABLE} to the patterns of `per_rank_numbers`, separated by "
+    "commas, or to the empty text where no number is per rank"
+)
+
+
 def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
     """``check_graph``, whose outcome is told in a line unless an error or a warning tells it."""
     frame, started = frame_under_compilation(), time.perf_counter()
     try:
         checked = check_graph(gm, example_inputs, options)
+        if checked.report is not None:
+            checked = dataclasses.replace(checked, report=_with_variable(checked.report))
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         FRAMES.add(failure_of(frame, started, reason), says=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from verifycompile.backends.reports import VerificationWarning, text_for_this_rank, warn_with_report
+from verifycompile.backends.reports import VerificationWarning, rank_of_job, text_for_this_rank, warn_with_report
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -75,5 +75,7 @@ def _warn_once(frame: EagerFrame) -> None:
     if not dist.is_available() or not dist.is_initialized() or (frame.file, frame.line) in _warned:
         return
     _warned.add((frame.file, frame.line))
+    if rank_of_job() not in (None, 0):
+        return  # ranks run the same functions, and one line is enough
     text = f"`{frame.function}` runs without having been checked: {frame.reason}"
     warnings.warn_explicit(text, VerificationWarning, frame.file, frame.line)

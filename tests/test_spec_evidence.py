@@ -454,3 +454,34 @@ def test_what_asked_for_the_rank_alone_leaves_numbers_confirmed(
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert os.environ["LOCAL_RANK"] == "0"
     assert verify(parallel(Attention(), mesh), X).question.spec is Provenance.RECORDED
+
+
+class Looked(nn.Module):
+    """An embedding, whose flags torch's constructor sets, in front of a layer with a flag of its own."""
+
+    def __init__(self, doubled: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 4)
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.doubled = doubled
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(torch.relu(self.up(self.table(x))))
+        return y * 2 if self.doubled else y
+
+
+class LookedUp(Looked):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(self.table(x))))
+
+
+def test_flags_of_an_installed_package_are_listed_and_those_of_the_user_are_asked(mesh: DeviceMesh) -> None:
+    """Jobs ask for the degree before they make their model; no flag of torch's constructors comes from it."""
+    tokens = (torch.randint(8, (2, 3)),)
+    assert mesh.size() == 2
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    report = verify(parallelize_module(LookedUp(doubled=True), mesh, plan), tokens)
+    assert report.verdict is Verdict.VERIFIED
+    assert "the spec has `table.scale_grad_by_freq` = False, as it is now" in report.assumptions
+    asked = message(verify(parallelize_module(Looked(doubled=mesh.size() > 1), mesh, plan), tokens))
+    assert asked.startswith("`doubled` is True (read at ")

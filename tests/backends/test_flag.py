@@ -127,3 +127,16 @@ def test_flag_that_cannot_take_effect_is_an_error(environment: dict[str, str], m
 def test_without_autoload_the_override_can_be_set_by_hand() -> None:
     by_hand = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TORCH_COMPILE_OVERRIDE_BACKENDS": ">=0:verify_first"}
     assert run("aot_eager", "infer", "wrong", **by_hand).returncode == 1
+
+
+@pytest.mark.parametrize(("patterns", "status"), [(None, 1), ("", 0)])
+def test_a_job_says_in_the_environment_which_numbers_are_per_rank(patterns: str | None, status: int) -> None:
+    said = {} if patterns is None else {"VERIFYCOMPILE_PER_RANK_NUMBERS": patterns}
+    done = run(script=SCRIPT.with_name("flagged.py"), VERIFYCOMPILE="1", **said)
+    assert done.returncode == status, done.stderr
+    if patterns is None:
+        assert "unproved[VC209]: number with two readings" in done.stderr
+        assert (
+            "= note: in a job under the flag, set the variable VERIFYCOMPILE_PER_RANK_NUMBERS to the patterns of "
+            "`per_rank_numbers`, separated by commas, or to the empty text where no number is per rank"
+        ) in done.stderr

@@ -21,7 +21,7 @@ from verifycompile.torch_interface.constructed import MISSING, Contents, Recorde
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
-from verifycompile.torch_interface.observation import ReadKind, reads
+from verifycompile.torch_interface.observation import ReadKind, is_installed, reads
 
 Steps = tuple[Step, ...]
 
@@ -48,6 +48,17 @@ class Place:
         except (AttributeError, KeyError, IndexError, TypeError):
             return MISSING
         return found
+
+    @property
+    def is_of_installed_package(self) -> bool:
+        """Whether the class of the object that holds it is one of an installed package, not of the user's own code."""
+        holder: Any = self.owner
+        for position in range(1, len(self.steps)):
+            found = Place(self.owner, self.steps[:position]).now()
+            holder = holder if isinstance(found, list | dict | tuple) else found
+        module = sys.modules.get(type(holder).__module__)
+        file = getattr(module, "__file__", None)
+        return file is not None and is_installed(file)
 
     def at_construction(self) -> Recorded | None:
         """The record of the attribute that holds it."""

@@ -145,8 +145,9 @@ def _readings(
     if place.is_confirmed:
         return (now,), Source.RECORDED
     if isinstance(now, bool):
-        # A flag is that of a degree only where one was asked for before it was set.
-        return ((now, not now) if constructed is not MISSING else (now,)), Source.NOTHING
+        # A flag is that of a degree only where one was asked for before it was set, by code that knows of the job.
+        varied = constructed is not MISSING and not place.is_of_installed_package
+        return ((now, not now) if varied else (now,)), Source.NOTHING
     if type(place.owner).__module__.startswith("torch.nn."):
         # Torch's own modules keep sizes of their parameters, and nothing of the batch or of the job.
         return (now, *_scaled(now, degrees.of_parameters)), Source.NOTHING
