@@ -419,7 +419,7 @@ class Held:
             return Numbers.WRONG
         except (RuntimeError, IndexError):
             return None
-        if not all(value.isfinite().all() for values in found for value in values):
+        if not all(isinstance(value, torch.Tensor) and value.isfinite().all() for values in found for value in values):
             return None
         wrong = Numbers.EQUAL
         for k, (whole, layout) in enumerate(zip(self.expected, self.layouts, strict=True)):

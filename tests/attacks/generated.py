@@ -30,7 +30,7 @@ from verifycompile import Report, UsageError, Verdict
 from verifycompile.graph_verification import CapturedGraphs, capture_graphs
 
 TOLERANCE = 1e-9
-MESHES = (*[(2,)] * 6, (4,), (2, 2))
+MESHES = (*[(2,)] * 12, (4,), (4,), (2, 2), (2, 2), (8,), (2, 4))
 INPUTS = ("x", "w", "v")
 """An activation and two weights, which later steps read like any value."""
 

@@ -19,7 +19,6 @@ from verifycompile.torch_interface.dynamo import (
     checkpoints_may_have_side_effects,
     frame_of_call,
     frame_under_compilation,
-    is_inside_dynamo,
     source_name,
     trace_frame,
     traced_frame_under_compilation,
@@ -65,11 +64,6 @@ def test_frame_of_a_closure() -> None:
     frame = run_in_backend(step, torch.ones(3), use=lambda graph, inputs: frame_under_compilation())
     assert frame.locals["model"] is model
     assert [cell.cell_contents for cell in frame.closure] == [model]
-
-
-def test_is_inside_dynamo() -> None:
-    assert not is_inside_dynamo()
-    assert run_in_backend(Scale(), torch.ones(3), use=lambda graph, inputs: is_inside_dynamo())
 
 
 def test_source_names() -> None:

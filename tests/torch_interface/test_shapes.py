@@ -8,7 +8,6 @@ import torch
 from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.shapes import (
     divisor_in,
-    hint_of,
     mark_dynamic,
     shape_of,
     size_of,
@@ -30,7 +29,6 @@ def test_symbolic_shapes_and_guards() -> None:
         assert isinstance(rows, sympy.Symbol)
         assert columns == 4
         assert symbol_of(example.shape[0]) is rows
-        assert hint_of(example.shape[0]) == 6
         assert (rows, 2) in [divisor_in(guard) for guard in trace_guards(traced.context)]
 
     trace_frame(frame_of_call(function, (x,), {}), use)
@@ -39,7 +37,6 @@ def test_symbolic_shapes_and_guards() -> None:
 def test_static_sizes() -> None:
     assert shape_of(torch.ones(2, 3)) == (2, 3)
     assert size_of(5) == 5
-    assert hint_of(5) == 5
     assert symbol_of(5) is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import sympy
@@ -142,8 +141,3 @@ def _divides(degree: int, size: Size) -> bool:
     if isinstance(size, int):
         return size % degree == 0
     return (sympy.expand(size) / degree).is_integer is True
-
-
-def mesh_ranks(mesh: Mesh) -> int:
-    """Number of ranks on the mesh."""
-    return math.prod(mesh.shape)

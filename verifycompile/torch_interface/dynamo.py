@@ -123,11 +123,6 @@ class TracedFrame:
     left_behind: LeftBehind = dataclasses.field(default_factory=LeftBehind)
 
 
-def is_inside_dynamo() -> bool:
-    """True while Dynamo compiles a frame in this thread."""
-    return TracingContext.try_get() is not None and _current_translator() is not None
-
-
 def frame_under_compilation() -> Frame:
     """The user's frame that Dynamo compiles right now. Only inside a Dynamo backend."""
     root = _root_translator()

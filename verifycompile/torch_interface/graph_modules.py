@@ -15,7 +15,6 @@ import torch
 import torch.distributed as dist
 import torch.fx
 import torch.fx.traceback
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed import distributed_c10d
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -160,8 +159,3 @@ def _split_writes(traced: torch.fx.GraphModule, names: Mapping[torch.fx.Node, st
             traced.graph.erase_node(node)
     traced.recompile()
     return written
-
-
-def is_overload_without_mutation(target: object) -> bool:
-    """Whether a call target is one functional operator."""
-    return isinstance(target, OpOverload) and not target._schema.is_mutable

@@ -61,10 +61,6 @@ class OuterReduction:
             count *= self.mesh.size(dimension)
         return count
 
-    def same_promise(self, other: OuterReduction) -> bool:
-        """Whether both end in the same gradient once a step reduces: accumulation steps leave it for a later one."""
-        return dataclasses.replace(self, kept=(), setting="") == dataclasses.replace(other, kept=(), setting="")
-
 
 @dataclasses.dataclass(frozen=True)
 class Outer:

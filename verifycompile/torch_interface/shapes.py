@@ -34,11 +34,6 @@ def symbol_of(value: Any) -> sympy.Symbol | None:
     return None
 
 
-def hint_of(value: Any) -> int:
-    """The concrete number that a size had at the traced call."""
-    return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
-
-
 def trace_guards(context: TracingContext) -> tuple[sympy.Basic, ...]:
     """What the trace assumed about its size symbols: guards, and their lower bounds."""
     fake_mode = context.fake_mode
