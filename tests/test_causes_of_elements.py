@@ -33,6 +33,7 @@ class Mistake:
     line: str
     hint: str
     placements: dict[str, tuple[Placement, ...]] = dataclasses.field(default_factory=dict[str, tuple[Placement, ...]])
+    output: tuple[Placement, ...] = (Replicate(),)
 
 
 def squares(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -102,6 +103,34 @@ def rows_from_the_end(mesh: DeviceMesh) -> Program:
     return program
 
 
+def normalized(x: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x, None, None, training=True)
+
+
+def normalized_by_rank(_: DeviceMesh) -> Program:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, None, None, training=True)
+
+    return program
+
+
+def chances(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    terms = scores.exp()
+    return terms.gather(1, target[:, None])[:, 0] / terms.sum(-1)
+
+
+def chances_of_gathered(mesh: DeviceMesh) -> Program:
+    def program(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        words = scores.shape[1]
+        terms = funcol.all_gather_tensor(scores.exp(), 1, mesh)
+        local = target - mesh.get_local_rank() * words
+        ours = (local >= 0) & (local < words)
+        picked = terms.gather(1, local.clamp(0, words - 1)[:, None])[:, 0] * ours
+        return funcol.all_reduce(picked, "sum", mesh) / funcol.all_reduce(terms.sum(-1), "sum", mesh)
+
+    return program
+
+
 def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -127,6 +156,15 @@ MISTAKES = {
         first_rows, rows_from_the_end, numbers([3, 4], [4, 3]), "VC104", "kept = whole[1:]",
         "take positions 0 to 4 of dimension 0 of `whole`", {"x": ROWS},
     ),
+    "statistics of a rank": Mistake(
+        normalized, normalized_by_rank, numbers([2, 3]), "VC114", "return F.batch_norm(x, None, None, training=True)",
+        "gather `x` over `x` along dimension 0 before", {"x": ROWS}, ROWS,
+    ),
+    "parts gathered": Mistake(
+        chances, chances_of_gathered, lambda: (torch.randn(4, 3), torch.tensor([0, 3, 2, 5])), "VC104",
+        "terms = funcol.all_gather_tensor(scores.exp(), 1, mesh)", "leave out the gather over `x` at line",
+        {"scores": (Shard(1),)},
+    ),
 }  # fmt: skip
 
 
@@ -138,7 +176,7 @@ def report_of(mistake: Mistake) -> Report:
             spec=mistake.spec,
             mesh=mesh,
             in_placements=mistake.placements,
-            out_placements={"output.0": (Replicate(),)},
+            out_placements={"output.0": mistake.output},
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -119,6 +120,20 @@ class Draft:
 
         self._log.append(back)
         self._note(node)
+
+    def record_again(self, *first: torch.fx.Node) -> None:
+        """Lets ``first``, and all that depends on them, have the shapes that follow from their arguments now."""
+        changed: set[torch.fx.Node] = set()
+        for node in self.program.graph.graph.nodes:
+            if node.op != "call_function" or (node not in first and changed.isdisjoint(node.all_input_nodes)):
+                continue
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
+            before, after = node.meta["val"], node.target(*args, **kwargs)
+            if isinstance(after, torch.Tensor) and after.shape == before.shape:
+                continue
+            node.meta["val"] = after
+            changed.add(node)
+            self._log.append(functools.partial(node.meta.__setitem__, "val", before))
 
     def set_input_placements(self, name: str, placements: tuple[Placement, ...]) -> None:
         """Lets an input lie in another way on the ranks, and with it its gradient and what is written to it."""

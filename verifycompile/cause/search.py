@@ -36,6 +36,7 @@ from verifycompile.cause.operands import arguments_of_spec, needless_calls, othe
 from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
+from verifycompile.cause.whole_dimensions import gathered_operands, needless_gathers
 from verifycompile.program import Program
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.evaluation import real_tensors
@@ -440,6 +441,8 @@ def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
 def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
+        gathered_operands(scene),
+        needless_gathers(scene),
         cut_as_others(scene),
         neighbouring_positions(scene),
         own_part_of_operand(scene),

@@ -67,6 +67,16 @@ _REDUCTION = 3
 _CUT_ALONG = {"split": 2, "split_with_sizes": 2, "chunk": 2, "unbind": 1, "slice": 1, "select": 1}
 _LOOK_UP_ALONG = {"gather": 1, "index_select": 1, "take_along_dim": 2}
 
+
+def dimensions_read_whole(node: torch.fx.Node) -> tuple[int, ...]:
+    """The dimensions of its first operand that a call reads as a whole; () where it is none of those."""
+    name, operands = operator_of(node), node.all_input_nodes
+    value = operands[0].meta.get("val") if operands else None
+    if node.op != "call_function" or name not in _WHOLE_DIMENSIONS or not isinstance(value, torch.Tensor):
+        return ()
+    return _WHOLE_DIMENSIONS[name](dict(enumerate(node.args)), value.dim())
+
+
 Layouts = Sequence[Sequence[Placement] | None]
 
 

@@ -1,0 +1,147 @@
+"""Moves that let a call read a dimension as a whole of which each rank holds a part."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
+from verifycompile.refinement.own_part import dimensions_read_whole
+from verifycompile.torch_interface.ranks import functional_collectives
+
+aten = torch.ops.aten
+
+_LAYOUTS = (
+    operator.getitem, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.cat.default,
+    aten.transpose.int, aten.permute.default, aten.view.default, aten.reshape.default, aten.clone.default,
+)  # fmt: skip
+
+
+def gathered_operands(scene: Scene) -> Iterator[Move]:
+    """Each call that reads dimensions of its operand as a whole, computed on all ranks' parts put together."""
+    for is_kept in (False, True):
+        for node in scene.order:
+            for dim in dimensions_read_whole(node):
+                for axis in scene.axes:
+                    yield (_on_the_whole_kept if is_kept else _on_the_whole)(scene, node, dim, axis)
+
+
+def _on_the_whole(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        source = own.all_input_nodes[0]
+        whole = _gathered(draft, own, source, dim, axis)
+        arguments = torch.fx.map_arg(own.args, lambda operand: whole if operand is source else operand)
+        values = torch.fx.map_arg(arguments, lambda operand: operand.meta["val"])
+        new = draft.insert(own, own.target, arguments, own.target(*values, **own.kwargs), before=True)  # pyright: ignore[reportCallIssue]
+        new.kwargs = own.kwargs
+        pieces = [user for user in own.users if user.target is operator.getitem]
+        for piece in pieces or [own]:
+            value = (
+                draft.insert(own, operator.getitem, (new, piece.args[1]), new.meta["val"][piece.args[1]])
+                if pieces
+                else new
+            )
+            draft.redirect(piece, _own_part(draft, piece, value, axis))
+
+    over, value, operand = scene.names((axis,)), scene.value(node), scene.value(node.all_input_nodes[0])
+    message = f"{value} runs over dimension {dim} of {operand}, of which each rank of {over} holds a part"
+    hint = f"gather {operand} over {over} along dimension {dim} before {value}, and take the rank's part of the result"
+    return Move(("whole", dim, axis), node.name, "VC114", fixed(message, hint), apply)
+
+
+def _on_the_whole_kept(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Move:
+    """What follows is computed of the whole as well: the loss of gathered logits."""
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        source = own.all_input_nodes[0]
+        draft.redirect(source, _gathered(draft, own, source, dim, axis), [own])
+        draft.record_again(own)
+
+    over, value, operand = scene.names((axis,)), scene.value(node), scene.value(node.all_input_nodes[0])
+    message = f"{value} runs over dimension {dim} of {operand}, of which each rank of {over} holds a part"
+    hint = f"gather {operand} over {over} along dimension {dim} before {value}"
+    return Move(("whole kept", dim, axis), node.name, "VC114", fixed(message, hint), apply)
+
+
+def needless_gathers(scene: Scene) -> Iterator[Move]:
+    """Each gathered value exchanged for the rank's own part of it."""
+    for node in scene.calls:
+        source = node.args[0] if node.target is functional_collectives().all_gather_into_tensor.default else None
+        if isinstance(source, torch.fx.Node):
+            results = [later for later in _laid_out(node) if _grown(source, later) is not None]
+            if results:
+                yield _not_gathered(scene, source, results[-1], scene.draft.group_axes(node))
+
+
+def _laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:
+    """What holds the elements of a gathered value and nothing else, in graph order."""
+    found, kept = {gathered}, (*_LAYOUTS, functional_collectives().wait_tensor.default)
+    for node in gathered.graph.nodes:
+        if node.target in kept and node.all_input_nodes and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return [node for node in gathered.graph.nodes if node in found and is_tensor(node)]
+
+
+def _grown(source: torch.fx.Node, result: torch.fx.Node) -> int | None:
+    """The dimension of which the result has more than the source, where it is one alone."""
+    own, whole = shape_of(source), shape_of(result)
+    differing = [dim for dim in range(len(own)) if len(own) == len(whole) and own[dim] != whole[dim]]
+    return differing[0] if len(differing) == 1 else None
+
+
+def _not_gathered(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, axes: tuple[int, ...]) -> Move:
+    def apply(draft: Draft) -> None:
+        whole, users = draft.node(result.name), list(draft.node(result.name).users)
+        draft.redirect(whole, draft.node(source.name))
+        draft.record_again(*users)
+
+    over = scene.names(axes) or "its group"
+    message = f"{scene.value(result)} is gathered over {over}, where each rank's own part is needed"
+    hint = f"leave out the gather over {over} at {scene.line(result)}, and use {scene.value(source)}"
+    return Move(("not gathered",), result.name, "VC104", fixed(message, hint), apply)
+
+
+def _gathered(draft: Draft, place: torch.fx.Node, source: torch.fx.Node, dim: int, axis: int) -> torch.fx.Node:
+    """All ranks' parts of ``source`` put together along ``dim``, in front of ``place``."""
+    ranks = _ranks(draft, axis)
+
+    def call(target: Any, args: tuple[Any, ...], shape: list[Any]) -> torch.fx.Node:
+        return draft.insert(place, target, args, source.meta["val"].new_empty(shape), before=True)
+
+    shape: list[Any] = list(shape_of(source))
+    turned = [shape[dim], *shape[1:dim], shape[0], *shape[dim + 1 :]] if dim else shape
+    first = call(aten.transpose.int, (source, 0, dim), turned) if dim else source
+    whole = [turned[0] * ranks, *turned[1:]]
+    library = functional_collectives()
+    gathered = call(library.all_gather_into_tensor.default, (first, ranks, draft.group((axis,))), whole)
+    waited = call(library.wait_tensor.default, (gathered,), whole)
+    shape[dim] *= ranks
+    return call(aten.transpose.int, (waited, 0, dim), shape) if dim else waited
+
+
+def _ranks(draft: Draft, axis: int) -> int:
+    if draft.program.mesh is None:
+        raise DraftError("no mesh")
+    return draft.program.mesh.axes[axis].size
+
+
+def _own_part(draft: Draft, old: torch.fx.Node, value: torch.fx.Node, axis: int) -> torch.fx.Node:
+    """The rank's part of ``value``, of the shape that ``old`` has."""
+    own, found = shape_of(old), tuple(value.meta["val"].shape)
+    wider = [dim for dim in range(len(own)) if own[dim] != found[dim]]
+    if len(own) != len(found) or len(wider) > 1:
+        raise DraftError("a result of another shape")
+    if not wider:
+        return value
+    (dim,) = wider
+    length: Any = own[dim]
+    start = draft.number(old, operator.mul, (draft.coordinate(axis), length))
+    stop = draft.number(old, operator.add, (start, length))
+    return draft.insert(old, aten.slice.Tensor, (value, dim, start, stop), old.meta["val"])
