@@ -131,6 +131,18 @@ def chances_of_gathered(mesh: DeviceMesh) -> Program:
     return program
 
 
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x) * 2
+
+
+def in_steps(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        heads = x[:, mesh.get_local_rank() :: 2]
+        return torch.tanh(heads) * 2
+
+    return program
+
+
 def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -164,6 +176,10 @@ MISTAKES = {
         chances, chances_of_gathered, lambda: (torch.randn(4, 3), torch.tensor([0, 3, 2, 5])), "VC104",
         "terms = funcol.all_gather_tensor(scores.exp(), 1, mesh)", "leave out the gather over `x` at line",
         {"scores": (Shard(1),)},
+    ),
+    "positions in steps": Mistake(
+        doubled, in_steps, numbers([3, 8]), "VC104", "heads = x[:, mesh.get_local_rank() :: 2]",
+        "take 4 positions of `x` from the rank's coordinate on `x` times 4 on", {}, (Shard(1),),
     ),
 }  # fmt: skip
 

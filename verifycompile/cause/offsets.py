@@ -25,6 +25,7 @@ def own_parts(scene: Scene) -> Iterator[Move]:
                 continue
             if node.target is aten.slice.Tensor:
                 yield from _slice(scene, node, axis)
+                yield from _with_steps(scene, node, axis)
             elif node.target is aten.select.int:
                 yield from _select(scene, node, axis)
             elif node.target in _POSITIONS:
@@ -76,6 +77,33 @@ def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
         return message, hint + (" plus where it begins now" if begin else "")
 
     yield Move(("own slice", axis), node.name, "VC104", texts, apply)
+
+
+def _with_steps(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    """Every so many-th position, where the rank's part is positions that lie next to each other."""
+    source = node.args[0]
+    dim, step = _integer(node.args[1] if len(node.args) > 1 else 0), node.args[4] if len(node.args) > 4 else 1
+    if not isinstance(step, int) or step == 1 or not isinstance(source, torch.fx.Node) or _size(source, dim) % step:
+        return
+
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), draft.node(source.name)
+        length, users = _size(whole, dim) // step, list(own.users)
+        first = draft.number(own, operator.mul, (draft.coordinate(axis), length))
+        last = draft.number(own, operator.add, (first, length))
+        value = whole.meta["val"].narrow(dim, 0, length)
+        draft.redirect(own, draft.insert(own, aten.slice.Tensor, (whole, dim, first, last), value))
+        draft.record_again(*users)
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, length = scene.names((axis,)), _size(draft.node(source.name), dim) // step
+        value, whole = scene.value(node), scene.value(source)
+        message = (
+            f"{value} takes positions of {whole} in steps of {step}, where each rank of {over} needs neighbouring ones"
+        )
+        return message, f"take {length} positions of {whole} from the rank's coordinate on {over} times {length} on"
+
+    yield Move(("neighbours", axis), node.name, "VC104", texts, apply)
 
 
 def _select(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
