@@ -167,14 +167,36 @@ def test_limits() -> None:
     assert report.findings[0].message.startswith("the comparison element by element was ended after ")
 
 
-SMALL = [case for case in DEFAULT if "mlp" in case.name]
+TOO_LARGE = frozenset(
+    (
+        *("transformer-sp-2layers-2", "transformer-tp-2x4", "llama-2layers-2", "llama-1layers-2x2", "llama-1layers-8"),
+        *("llama-block-4",),
+    )
+)
+"""Programs of the corpus whose sizes do not reduce, because sizes that have nothing to do with each other are equal."""
+LONG = frozenset(
+    (
+        *("transformer-sp-untied-2", "transformer-tp-2", "transformer-sp-4", "llama-block-2", "llama-1layers-2"),
+        *("gpt2-2layers-2", "gpt2-1layers-4", "fsdp-tp-sp-llama-2x2"),
+    )
+)
+"""Programs whose opinion takes ten seconds or more."""
 
 
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.sweep] if case.name in LONG else []) for case in DEFAULT],
+)
 def test_no_program_of_the_corpus_contradicts_its_proof(case: Case) -> None:
     found = opinion(case)
     assert found.proof is Verdict.VERIFIED
-    assert found.opinion is Verdict.VERIFIED, found.row()
+    assert not found.contradicts, found.row()
+    if case.name in TOO_LARGE:
+        assert found.opinion is Verdict.UNPROVED
+        reason = "the programs are too large to compare element by element, and no smaller sizes were found."
+        assert found.reason == reason
+    elif case.name not in LONG:
+        assert found.opinion is Verdict.VERIFIED, found.row()
 
 
 @pytest.mark.parametrize(("scale", "differs"), [(0.5, False), (0.25, True)])
