@@ -11,9 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import random
-from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifycompile.certificate.annotations import check_annotations
@@ -24,7 +22,8 @@ from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, program_to_data
 from verifycompile.refinement.check import ClaimError
 from verifycompile.rewrites import solver
-from verifycompile.rewrites.formula import Key, evaluate, from_data, numbers, variables
+from verifycompile.rewrites.formula import from_data
+from verifycompile.rewrites.trials import counterexample
 
 _MAX_POINTS = 400
 
@@ -129,41 +128,8 @@ def _compare_steps(found: Sequence[Mapping[str, Any]], claimed: Sequence[Mapping
 
 def _check_fact(fact: Any, ask: bool) -> None:
     claim, sizes = from_data(fact[0]), {int(dim): size for dim, size in fact[1]}
-    for values in _points(list(variables(claim)), sizes, sorted(numbers(claim))):
-        if not evaluate(claim, values):
-            raise _RejectedError(f"a fact is wrong where {values}")
+    values = counterexample(claim, sizes, _MAX_POINTS)
+    if values is not None:
+        raise _RejectedError(f"a fact is wrong where {values}")
     if ask and not solver.proved(solver.Question(claim, tuple(sizes.items()))):
         raise _RejectedError("a fact is not proved by the solver")
-
-
-def _points(
-    names: Sequence[Key], sizes: Mapping[int, int | None], constants: Sequence[Fraction]
-) -> Iterator[dict[Key, Fraction]]:
-    """Values for all variables: near the ends of every dimension, near every constant of the claim and at random."""
-    draw = random.Random(0)  # noqa: S311 - the same points every time
-    choices: list[list[Fraction]] = []
-    for kind, name in names:
-        if kind == "index":
-            size = sizes[name]
-            last = 1000 if size is None else size - 1
-            choices.append(
-                [
-                    Fraction(v)
-                    for v in {0, 1, last, last - 1, last // 2, draw.randint(0, max(last, 0))}
-                    if 0 <= v <= last
-                ]
-            )
-        else:
-            near = {
-                value + step
-                for value in (*constants, *(v * w for v in constants for w in constants))
-                for step in (-1, 0, 1)
-            }
-            largest = int(max(map(abs, near), default=Fraction(1))) + 1
-            near |= {Fraction(draw.randint(-largest, largest)) for _ in range(8)}
-            if kind == "real":
-                near |= {value + Fraction(1, 2) for value in near}
-            choices.append([v for v in sorted(near) if kind == "real" or v.denominator == 1])
-    if all(choices):
-        for _ in range(_MAX_POINTS):
-            yield {name: draw.choice(options) for name, options in zip(names, choices, strict=True)}
