@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from verifycompile.ir.term import ContractionRule
+from verifycompile.ir.term import CombinationRule, ContractionRule
 from verifycompile.rewrites import (
     activation,
     advanced_indexing,
@@ -36,7 +36,6 @@ from verifycompile.rewrites import (
     padded_pieces,
     pooling,
     random,
-    ranges,
     reduction,
     resampling,
     row_algebra,
@@ -48,14 +47,22 @@ from verifycompile.rewrites import (
     scatter,
     searching,
     similar,
-    sliding,
     sorted_rows,
     special_functions,
     statistics,
     strided,
     writing,
 )
-from verifycompile.rewrites.finders import counters, distribution, exponents, lookups, masks, one_hot, one_hot_gradient
+from verifycompile.rewrites.finders import (
+    counters,
+    distribution,
+    exponents,
+    lookups,
+    masks,
+    one_hot,
+    one_hot_gradient,
+    ranges,
+)
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.table import TABLE
@@ -131,12 +138,15 @@ CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
 )
 """What is tried on the factors of a product, in this order: what makes terms plainer before what makes more of them."""
 
-COMBINATION_LEMMAS = (
-    log_weights.rest_of_weight,
+MATCHING_LEMMAS = (similar.sum_similar, padded_pieces.sum_padded)
+"""Lemmas that are functions still."""
+
+COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
+    log_weights.rests_of_shares,
     similar.sum_similar,
-    ranges.merge_ranges,
+    ranges.neighbouring_ranges,
     padded_pieces.sum_padded,
-    sliding.merge_blocks,
+    ranges.neighbouring_windows,
 )
 
 
@@ -147,4 +157,4 @@ def code_of(name: str) -> str:
 
 @functools.cache
 def _codes() -> dict[str, str]:
-    return {lemma.name: lemma.code for lemma in (*TABLE, *FUNCTION_LAWS, *COMBINATION_LEMMAS, *STEPS, *LAWS)}
+    return {lemma.name: lemma.code for lemma in (*TABLE, *FUNCTION_LAWS, *MATCHING_LEMMAS, *STEPS, *LAWS)}

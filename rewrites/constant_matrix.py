@@ -13,13 +13,9 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_same_on_ranks
+from verifycompile.rewrites.operations import SLIDING_WINDOW as WINDOW
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
-WINDOW = Operation("sliding_window", finite=True)
-"""``[o, k, x]``: one where element ``k`` of window ``o`` is element ``x`` of the line.
-
-Attributes: stride, padding, dilation. Element ``k`` of window ``o`` is ``o * stride - padding + k * dilation``.
-"""
 RESAMPLING = Operation("resampling", finite=True)
 """``[o, x]``: the weight of element ``x`` in element ``o``. Attributes: the operator in one dimension and its own."""
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from verifycompile.generated_page import write_or_check
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS
+from verifycompile.rewrites.catalogue import MATCHING_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma, spelled
@@ -105,7 +105,7 @@ def _lines() -> Iterator[str]:
         if lemma not in LINEAR_ALGEBRA:
             yield from _equation(lemma)
     yield _MATCHING
-    for lemma in COMBINATION_LEMMAS:
+    for lemma in MATCHING_LEMMAS:
         yield f"### {lemma.code}: {lemma.name}\n"
         yield f"{lemma.statement}.\n"
         yield f"`{lemma.location}`. Proved {PROOFS.get(lemma.code, 'by nothing yet')}.\n"

@@ -15,7 +15,9 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.matching import matching_lemma
+from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
+from verifycompile.rewrites.lemmas.exponentials import REST_OF_SHARE
+from verifycompile.rewrites.lemmas.substitution import Substitution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,24 +68,23 @@ def _parts(pool: TermPool, total: View, factors: Sequence[View]) -> Iterator[tup
                 yield part, base
 
 
-@matching_lemma("VL88", "rest-of-weight")
-def rest_of_weight(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
-    """``x - x b / (a + b)`` is ``x a / (a + b)`` for positive a and b."""
+def _rests_of_shares(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Iterator[Proposal]:
+    """``x - x b / (a + b)`` for positive a and b."""
     for taken in operands:
         if taken.term.operation is not CONTRACT or taken.term.summed:
             continue
         for factor in open_view(taken).operands:
             if factor.term.operation is not POWER or factor.term.attributes[0] != -1:
                 continue
-            (total,) = (dataclasses.replace(v, shape=shape) for v in open_view(factor).operands)
-            factors = [dataclasses.replace(v, shape=shape) for v in open_view(taken).operands if v is not factor]
+            (total,) = (whole_view(v, shape) for v in open_view(factor).operands)
+            factors = [whole_view(v, shape) for v in open_view(taken).operands if v is not factor]
             for part, rest in _parts(pool, total, factors):
                 inverse = elementwise(pool, POWER, (-ONE,), (part,))
                 wanted = multiply_views(pool, taken.scaled(-ONE), total, inverse)
-                if any(
-                    (v.term, v.axes, v.coefficient) == (wanted.term, wanted.axes, wanted.coefficient) for v in operands
-                ):
-                    pool.lemma_trace.append(("rest-of-weight", repr(total.term)))
-                    kept = [v for v in operands if v is not taken and (v.term, v.axes) != (wanted.term, wanted.axes)]
-                    return [*kept, multiply_views(pool, wanted, rest, dataclasses.replace(factor, shape=shape))]
-    return None
+                for view in operands:
+                    if (view.term, view.axes, view.coefficient) == (wanted.term, wanted.axes, wanted.coefficient):
+                        given = Substitution({"x": (view,), "a": (rest,), "b": (part,)})
+                        yield Proposal(REST_OF_SHARE, given, (view, taken))
+
+
+rests_of_shares = SumFinder(_rests_of_shares)

@@ -10,3 +10,8 @@ PAD = Operation("pad", linear=frozenset({0}), copies=True)
 MINIMUM = Operation("minimum", commutative=True, extreme=True)
 FLOOR = Operation("floor")
 TRUNCATED = Operation("trunc")
+SLIDING_WINDOW = Operation("sliding_window", finite=True)
+"""``[o, k, x]``: one where element ``k`` of window ``o`` is element ``x`` of the line.
+
+Attributes: stride, padding, dilation. Element ``k`` of window ``o`` is ``o * stride - padding + k * dilation``.
+"""

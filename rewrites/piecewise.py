@@ -22,18 +22,12 @@ from verifycompile.ir.relabel import UnalignedError, compose, substitute
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW, range_view, resized
-from verifycompile.rewrites.sliding import (
-    LINE,
-    MATRIX,
-    WINDOWS,
-    axis_along,
-    matrix_of,
-    stretched,
-    without_implied_range,
-)
+from verifycompile.rewrites.operations import SLIDING_WINDOW
+from verifycompile.rewrites.sliding import stretched, without_implied_range
+from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of
 from verifycompile.rewrites.stretches import joined, narrowed, part_of, stretch_of, whole, window_along
 
-_PARTS = (WINDOW, CONCATENATE, MATRIX)
+_PARTS = (WINDOW, CONCATENATE, SLIDING_WINDOW)
 Pointwise = Callable[..., View]
 
 

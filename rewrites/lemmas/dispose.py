@@ -71,14 +71,23 @@ def _in_product(pool: TermPool, lemma: Lemma, given: Substitution, position: InP
 
 
 def _in_sum(pool: TermPool, lemma: Lemma, given: Substitution, position: InSum) -> list[View] | None:
+    """The summands are compared as they are built: terms that are equal are one."""
     rest = _others(position.summands, position.matched)
-    reader = Reader(position.shape)
-    if rest is None or not reader.sum(flattened(lemma.left), position.matched, given):
+    spaces = [view.shape for factors in given.values.values() for view in factors]
+    shape = max((position.shape, *spaces), key=len)
+    if rest is None or shape[: len(position.shape)] != position.shape:
         return None
-    if not _guards_hold(pool, lemma, reader.shape, given):
+    left = _without_inner([build(pool, part, shape, given) for part in flattened(lemma.left)], position.shape)
+    if left is None or [_key(view) for view in left] != [_key(view) for view in position.matched]:
         return None
-    built = [build(pool, part, reader.shape, given) for part in flattened(lemma.right)]
-    return None if (kept := _without_inner(built, position.shape)) is None else [*rest, *kept]
+    if not _guards_hold(pool, lemma, shape, given):
+        return None
+    right = [build(pool, part, shape, given) for part in flattened(lemma.right)]
+    return None if (kept := _without_inner(right, position.shape)) is None else [*rest, *kept]
+
+
+def _key(view: View) -> tuple[object, ...]:
+    return view.term, view.axes, view.coefficient
 
 
 def _whole(pool: TermPool, lemma: Lemma, given: Substitution, view: View) -> list[View] | None:

@@ -22,4 +22,4 @@ REST_OF_SHARE = Lemma(
     (("positive", "a"), ("positive", "b"), ("finite", "x")),
 )  # fmt: skip
 
-EXPONENTIALS = (MERGE_EXPONENTIALS, MERGE_POWERS)
+EXPONENTIALS = (MERGE_EXPONENTIALS, MERGE_POWERS, REST_OF_SHARE)

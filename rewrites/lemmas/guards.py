@@ -16,6 +16,7 @@ from verifycompile.rewrites.lemmas.build import build_product
 from verifycompile.rewrites.lemmas.lemma import Guard, Pattern
 from verifycompile.rewrites.lemmas.read import Shape, counts
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
+from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of
 from verifycompile.rewrites.solver import holds
 
 
@@ -109,6 +110,25 @@ def _is_size(pool: TermPool, shape: Shape, substitution: Substitution, number: s
     return substitution.numbers[number] == product(shape[dim] for dim in substitution.indices[index])
 
 
+def _reads(
+    pool: TermPool, shape: Shape, substitution: Substitution, name: str, window: str, first: str, after: str, line: str,
+    *ends: str,
+) -> bool:  # fmt: skip
+    """Whether two ranges of the line differ only where the matrix is zero for these windows."""
+    (view,) = substitution.values[name]
+    matrix = matrix_of(view)
+    dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)] if matrix else []
+    numbers = [substitution.numbers[end] for end in (first, after, *ends)]
+    if matrix is None or dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):  # type: ignore[arg-type]
+        return False
+    start, stop, *spans = (int(number) for number in numbers)  # type: ignore[arg-type]
+    if not 0 <= start < stop <= matrix.windows:
+        return False
+    low, high = matrix.hits(LINE, (start, stop - 1))
+    one, other = ((max(low, spans[k]), min(high, spans[k + 1] - 1)) for k in (0, 2))
+    return one == other
+
+
 def is_separable(view: View) -> bool:
     """Whether a value may be taken from itself: no sum with a mask that makes it minus infinity."""
     return view.term.operation is not COMBINE or not may_be_lowest(view)
@@ -122,6 +142,7 @@ _GUARDS: dict[str, Callable[..., bool]] = {
     "whole": _of_elements(lambda view: counts(view) or view.is_zero),
     "digit": _is_digit,
     "size": _is_size,
+    "reads": _reads,
     "implies": _implies,
     "equivalent": _is_equivalent,
     "known": _is_known,

@@ -15,7 +15,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.constant_matrix import window
 from verifycompile.rewrites.layout import slice_copy
-from verifycompile.rewrites.sliding import LINE, REACH, WINDOWS, Matrix
+from verifycompile.rewrites.sliding_matrix import LINE, REACH, WINDOWS, Matrix
 
 
 def dense(matrix: Matrix) -> torch.Tensor:

@@ -15,7 +15,7 @@ from verifycompile.rewrites.activation import log_sigmoid_forward, sigmoid, sigm
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import MAXIMUM, choose
-from verifycompile.rewrites.log_weights import rest_of_weight
+from verifycompile.rewrites.log_weights import rests_of_shares
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.squares import is_sum_of_squares
 
@@ -114,7 +114,7 @@ def test_maximum_that_may_be_lowest_is_not_taken_apart() -> None:
 def test_parts_of_a_softmax_are_merged_by_a_sigmoid() -> None:
     """``out - sigmoid(here - before) (out - part)`` is the output of both; not if the logarithms change places."""
     b, v, evaluator = leaves()
-    b.pool.combination_rules.append(rest_of_weight)
+    b.pool.combination_rules.append(rests_of_shares)
     first, second = (b.exp(narrow(v["s"], 1, start, 2)) for start in (0, 2))
     totals = [b.sum(part, [1]) for part in (first, second)]
     before, here = (b.log(total) for total in totals)
@@ -134,7 +134,7 @@ def test_parts_of_a_softmax_are_merged_by_a_sigmoid() -> None:
 
 def test_gradient_of_a_weight_whatever_was_lowered_before() -> None:
     b, v, evaluator = leaves()
-    b.pool.combination_rules.append(rest_of_weight)
+    b.pool.combination_rules.append(rests_of_shares)
     p, q = b.sum(b.exp(v["s"]), [1]), b.sum(b.exp(b.mul(v["s"], b.unsqueeze(v["y"], 1))), [1])
     weight = b.mul(p, b.power(b.add(p, q), -1))
     before = sigmoid_backward(b, v["x"], weight)

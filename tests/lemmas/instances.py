@@ -17,12 +17,13 @@ from verifycompile.ir.exponential import EXPONENTIAL
 from verifycompile.ir.indicator import less
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import Scalar
-from verifycompile.ir.term import IndexFact, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.dispose import dispose
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern, names
 from verifycompile.rewrites.lemmas.read import flattened, without_sums
 from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Position, Substitution, Whole
+from verifycompile.rewrites.operations import SLIDING_WINDOW
 
 SIZE, FREE, SUMMANDS = 3, 3, 2
 EXCEPTION = -100
@@ -117,6 +118,7 @@ class Maker:
         self._relate(values)
         given = Substitution(values, numbers, self.dims, each)
         if not isinstance(self.left, str) and self.left[0] == "add":
+            self.outer = self.shape[:FREE]
             parts = [self._narrowed(build(self.pool, p, self.shape, given)) for p in flattened(self.left)]
             return Instance(self.pool, self.lemma, given, InSum(parts, self.outer, parts))
         factors = [self._narrowed(v) for v in build_product(self.pool, self.left, self.shape, given)]
@@ -133,6 +135,16 @@ class Maker:
 
     def _numbers(self) -> dict[str, Scalar]:
         numbers: dict[str, Scalar] = {n: Fraction(k + 2) for k, n in enumerate(names(self.lemma, NUMBER))}
+        if self.lemma.code == "VL71":
+            numbers = {"p": Fraction(0), "q": Fraction(1), "s": Fraction(2)}
+            swapped = {"p": {"p": Fraction(2)}, "q": {"s": Fraction(0)}}
+            numbers.update(swapped[str(self.broken[1])] if self.broken else {})
+        if self.lemma.code == "VL97":
+            # Three windows of two positions on a line of four: the first reads 0 and 1, the second 1 and 2.
+            numbers = {n: Fraction(v) for n, v in zip("pqsbcdefg", (0, 1, 2, 0, 2, 1, 3, 0, 3), strict=True)}
+            if self.broken:
+                swapped = {"p": {"p": 2}, "q": {"s": 0}, "m": {"c": 1} if "c" in self.broken else {"d": 2}}
+                numbers.update({n: Fraction(v) for n, v in swapped[str(self.broken[1])].items()})
         for kind, *arguments in self.lemma.guards:
             if kind == "digit":
                 numbers[str(arguments[1])] = Fraction(SIZE)
@@ -151,6 +163,8 @@ class Maker:
         return [self.dims[index][0] for index in self.dims if index in inside and index not in excluded]
 
     def _value(self, leaf: str, name: str, place: int, numbers: dict[str, Scalar]) -> tuple[View, ...]:
+        if self.lemma.code == "VL97" and name == "m":
+            return (self._matrix(),)
         said = {str(guard[0]): guard for guard in self.guards if guard[1] == name}
         meant = {str(guard[0]) for guard in self.lemma.guards if guard[1] == name}
         dims = self._dims_of(name)
@@ -186,6 +200,12 @@ class Maker:
         if self.broken and self.broken[0] == "finite" and self.broken[1] == name:
             return (view, View(Fraction(1), self._infinity(), self.shape, ()))
         return (view,)
+
+    def _matrix(self) -> View:
+        """Windows of two positions, one step apart, on a line as long as all others."""
+        term = self.pool.intern(SLIDING_WINDOW, (1, 0, 1), (), (SIZE, 2, SIZE), 3, 0, (), (0, 1, 2))
+        windows, line = (self.dims[index][0] for index in ("w", "x"))
+        return View(Fraction(1), term, self.shape, (((windows, 1, SIZE),), ((CONSTANT, 1, 2),), ((line, 1, SIZE),)))
 
     def _infinity(self) -> Term:
         return self.pool.intern(INFINITY, (), (), (), 0, 0, (), ())

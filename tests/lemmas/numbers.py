@@ -39,6 +39,7 @@ class Draw:
         self.axes = {name: 1 + k for k, name in enumerate(names(lemma, INDEX))}
         self.shape = (2, *(int(generator.integers(1, 4)) for _ in self.axes))
         self.numbers = self._numbers(lemma)
+        self._order(lemma)
         self.values: dict[str, Any] = {name: self._value(name) for name in names(lemma, VALUE)}
         for kind, *arguments in lemma.guards:
             if kind in _TOGETHER:
@@ -46,19 +47,30 @@ class Draw:
 
     def _numbers(self, lemma: Lemma) -> dict[str, float]:
         drawn = {name: float(self.random.choice(ELEMENTS[3:])) * self._sign() for name in names(lemma, NUMBER)}
-        positions = sorted(self.random.integers(-1, 5, len(drawn)))
+        positions = self.random.integers(-1, 5, len(drawn))
         for (name, number), position in zip(drawn.items(), positions, strict=True):
             said = {guard[0] for guard in lemma.guards if name in guard[1:]}
-            if said & {"digit", "within_or", "ordered"}:
-                drawn[name] = float(position if "ordered" in said else self.random.integers(1, 4))
+            if said & {"digit", "within_or"} or self._is_end(lemma, name):
+                drawn[name] = float(position if self._is_end(lemma, name) else self.random.integers(1, 4))
             for guard in lemma.guards:
                 if guard[0] == "size" and guard[1] == name:
                     drawn[name] = float(self._size(guard[2]))
                 if guard[0] == "within_or" and guard[3] == name:
                     drawn[name] = float(self.random.choice((-3, self._size(guard[2]), 7)))
-            if number == 0:
+            if number == 0 and not self._is_end(lemma, name):
                 drawn[name] = 1.0
         return drawn
+
+    def _is_end(self, lemma: Lemma, name: str) -> bool:
+        """Whether a number is an end of a range."""
+        return any(name in ends for side in (lemma.left, lemma.right) for ends in _ends(side))
+
+    def _order(self, lemma: Lemma) -> None:
+        """Numbers in the order that guards demand, and in any other where none does."""
+        ordered = [name for guard in lemma.guards if guard[0] == "ordered" for name in map(str, guard[1:])]
+        kept = list(dict.fromkeys(ordered))
+        for name, number in zip(kept, sorted(self.numbers[name] for name in kept), strict=True):
+            self.numbers[name] = number
 
     def _sign(self) -> int:
         return int(self.random.choice((-1, 1)))
@@ -106,6 +118,11 @@ class Draw:
     def make_known(self, name: str) -> None:
         self.values[name] = np.ones(self.shape)
 
+    def make_read(self, name: str, window: str, first: str, after: str, line: str, *ends: str) -> None:
+        inside = self.evaluate(("range", window, first, after)) == 1
+        one, other = (self.evaluate(("range", line, *ends[k : k + 2])) for k in (0, 2))
+        self.values[name] = np.where(inside & (one != other), 0.0, self.values[name])
+
     def evaluate(self, pattern: Pattern) -> Any:
         """An array that broadcasts to all axes."""
         if isinstance(pattern, str):
@@ -138,16 +155,24 @@ class Draw:
         return np.where(inside, taken, 1234.5)
 
 
+def _ends(pattern: Pattern) -> list[tuple[Pattern, ...]]:
+    if isinstance(pattern, str):
+        return []
+    own = [pattern[2:]] if pattern[0] == "range" else []
+    return [*own, *(found for argument in pattern[1:] for found in _ends(argument))]
+
+
 _TOGETHER: dict[str, Any] = {
     "implies": Draw.make_implied,
     "equivalent": Draw.make_equivalent,
     "known": Draw.make_known,
+    "reads": Draw.make_read,
 }
 _FUNCTIONS: dict[str, Any] = {
     "one": lambda: np.float64(1),
     "minus_one": lambda: np.float64(-1),
     "number": lambda p: p,
-    "add": np.add,
+    "add": lambda *parts: functools.reduce(np.add, parts),
     "plus": np.add,
     "mul": lambda *factors: functools.reduce(times, factors),
     "times": np.multiply,

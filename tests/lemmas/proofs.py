@@ -16,6 +16,7 @@ from typing import Any
 import z3
 
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.read import flattened
 
 EXP = z3.Function("exp", z3.RealSort(), z3.RealSort())
 _MILLISECONDS = 10_000
@@ -37,8 +38,8 @@ def proved_for_all_sizes(lemma: Lemma) -> bool:
 
 def _is_proved(lemma: Lemma) -> bool:
     left, right = lemma.left, lemma.right
-    while not isinstance(left, str) and not isinstance(right, str) and left[:2] == right[:2] and left[0] == "sum":
-        left, right = left[2], right[2]  # equal summands have equal sums
+    while (index := _common_sum(left, right)) is not None:  # equal summands have equal sums, and sums add up
+        left, right = _without_sum(left, index), _without_sum(right, index)
     lemma = dataclasses.replace(lemma, left=left, right=right)
     index = _inducted(lemma, left) or _inducted(lemma, right)
     if index is not None and (_reads_outside(lemma, left, index) or _reads_outside(lemma, right, index)):
@@ -51,6 +52,23 @@ def _is_proved(lemma: Lemma) -> bool:
     if index is None:
         return _follows(lemma, None, "", ())
     return _follows(lemma, index, "none", ()) and _follows(lemma, index, "one more", ("before",))
+
+
+def _common_sum(left: Pattern, right: Pattern) -> str | None:
+    """The index over which all summands of both sides are sums."""
+    found = {
+        part[1] if not isinstance(part, str) and part[0] == "sum" else None
+        for part in (*flattened(left), *flattened(right))
+    }
+    (index,) = found if len(found) == 1 else (None,)
+    return None if index is None else str(index)
+
+
+def _without_sum(pattern: Pattern, index: str) -> Pattern:
+    if not isinstance(pattern, str) and pattern[0] == "add":
+        return ("add", *(_without_sum(part, index) for part in pattern[1:]))
+    assert pattern[:2] == ("sum", index)
+    return pattern[2]
 
 
 def one_hot_sums_are_look_ups() -> bool:
@@ -127,6 +145,13 @@ def _holds(pattern: Pattern, wanted: Pattern) -> bool:
     return pattern == wanted or (not isinstance(pattern, str) and any(_holds(part, wanted) for part in pattern[1:]))
 
 
+def _is_end(pattern: Pattern, name: str) -> bool:
+    """Whether a number is an end of a range."""
+    if isinstance(pattern, str):
+        return False
+    return (pattern[0] == "range" and name in pattern[2:]) or any(_is_end(part, name) for part in pattern[1:])
+
+
 class Sides:
     """Both sides at one element of all indices. ``size``: of ``inducted``: none, before (n), or one more (n + 1)."""
 
@@ -139,7 +164,9 @@ class Sides:
         self.positive = {str(g[1]) for g in lemma.guards if g[0] == "positive"}
 
     def _is_whole(self, name: str) -> bool:
-        return any(name in g[1:] and g[0] in ("digit", "size", "within_or", "ordered") for g in self.lemma.guards)
+        kinds = ("digit", "size", "within_or", "ordered", "reads")
+        sides = (self.lemma.left, self.lemma.right)
+        return any(name in g[1:] and g[0] in kinds for g in self.lemma.guards) or any(_is_end(s, name) for s in sides)
 
     def axioms(self) -> list[Any]:
         """The guards at this element, and the laws of the exponential for what occurs."""
@@ -154,7 +181,7 @@ class Sides:
 
     def value(self, name: str) -> Any:
         if name in self.positive:
-            return EXP(z3.Real(f"logarithm of {name}"))
+            return self._exponential(z3.Real(f"logarithm of {name}"))
         fixed = {g[2] for g in self.lemma.guards if g[0] == "independent" and g[1] == name}
         arguments = [index for index in self.indices if index not in fixed]
         if not arguments:
@@ -168,17 +195,30 @@ class Sides:
         operator, *arguments = pattern
         if operator in ("sum", "each"):
             return self._sum(pattern)
+        if operator == "range":
+            return self._range(pattern)
         if operator == "place":
             return z3.ToReal(self.indices[str(arguments[0])])
         if operator == "at":
             return self._at(arguments[0], str(arguments[1]), z3.ToInt(self.evaluate(arguments[2])))
         if operator == "exp":
             return self._exponential(self.evaluate(arguments[0]))
+        if operator == "power" and arguments[0] == ("minus_one",):
+            return 1 / self.evaluate(arguments[1])
         if operator == "power":
             if arguments[1] not in self.positive:
                 raise NotProvedError("a power of what may be no positive number")
             return self._exponential(self.evaluate(arguments[0]) * z3.Real(f"logarithm of {arguments[1]}"))
         return _OPERATORS[str(operator)](*(self.evaluate(argument) for argument in arguments))
+
+    def _range(self, pattern: Pattern) -> Any:
+        place, first, after = (self.indices[str(pattern[1])], *(self.numbers[str(end)] for end in pattern[2:]))
+        return _one_where(z3.And(first <= place, place < after))
+
+    def reads(self, name: str, window: str, first: str, after: str, line: str, *ends: str) -> Any:
+        inside = self._range(("range", window, first, after)) == 1
+        one, other = (self._range(("range", line, *ends[k : k + 2])) for k in (0, 2))
+        return z3.Implies(z3.And(inside, one != other), self.value(name) == 0)
 
     def _exponential(self, exponent: Any) -> Any:
         self.exponents.append(exponent)
@@ -299,5 +339,6 @@ _GUARDS: dict[str, Any] = {
     "equivalent": Sides.equivalent,
     "known": lambda sides, name: sides.value(name) == 1,
     "size": lambda sides, number, index: sides.numbers[number] == sides.sizes[index],
+    "reads": Sides.reads,
     "ordered": lambda sides, low, high: sides.numbers[low] <= sides.numbers[high],
 }

@@ -9,7 +9,7 @@ import pytest
 
 from verifycompile.cli import main
 from verifycompile.rewrites import documentation
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS
+from verifycompile.rewrites.catalogue import MATCHING_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.table import TABLE
@@ -20,14 +20,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "lemmas.md"
 
 
 def test_codes_and_names_are_unique() -> None:
-    lemmas = [*TABLE, *FUNCTION_LAWS, *COMBINATION_LEMMAS, *LAWS, *STEPS]
+    lemmas = [*TABLE, *FUNCTION_LAWS, *MATCHING_LEMMAS, *LAWS, *STEPS]
     for values in ([lemma.code for lemma in lemmas], [lemma.name for lemma in lemmas]):
         assert len(set(values)) == len(values)
     assert all(re.fullmatch(r"VL\d{2,3}", lemma.code) for lemma in lemmas)
 
 
 def test_every_matching_lemma_says_what_it_is() -> None:
-    for lemma in COMBINATION_LEMMAS:
+    for lemma in MATCHING_LEMMAS:
         assert isinstance(lemma, MatchingLemma)
         assert lemma.statement
         assert re.fullmatch(r"rewrites/\w+\.py: \w+", lemma.location)

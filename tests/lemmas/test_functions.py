@@ -142,19 +142,6 @@ CLAIMS: dict[str, list[Claim]] = {
             {"same first position": s == t},
         )
     ],
-    "VL97": [
-        # one window more: what it reads under its own range is what it reads under the common one; see VL71
-        *induction("windows of both", (zero, zero), (left + at(n), right + also(n)), left == right, at(n) == also(n)),
-        Claim(
-            "same positions read",
-            one_where(z3.And(i <= k, k <= j)) * m * a == one_where(z3.And(s <= k, k <= t)) * m * a,
-            {
-                "zero outside of the reach": z3.Or(m == 0, z3.And(lower <= k, k <= upper)),
-                "first one within the reach": larger(i, lower) == larger(s, lower),
-                "last one within the reach": smaller(j, upper) == smaller(t, upper),
-            },
-        ),
-    ],
     "VL95": [
         Claim(
             "range within reach", one_where(z3.And(i <= k, k <= j)) * m * a == m * a,
@@ -276,20 +263,6 @@ CLAIMS: dict[str, list[Claim]] = {
              "equal there": z3.ForAll([k], z3.Implies(z3.And(lower <= k, k < upper), at(k) == also(k)))},
         ),
     ],
-    "VL88": [
-        Claim("rest of a weight", x - x * b / (a + b) == x * a / (a + b), {"positive": a + b > 0}),
-    ],
-    "VL71": [
-        Claim(
-            "neighbouring ranges",
-            left + one_where(z3.And(lower <= n, n < middle)) * at(n) + right
-            + one_where(z3.And(j <= n, n < upper)) * at(n)
-            == before + one_where(z3.And(lower <= n, n < upper)) * at(n),
-            {"next to each other": j == middle, "in order": z3.And(lower <= middle, middle <= upper)},
-            (left + right == before,),
-        ),
-        Claim("range of a factor", f * (left + m * a) == f * left + m * (f * a)),
-    ],
 }  # fmt: skip
 
 ALL = [(code, claim) for code, claims in CLAIMS.items() for claim in claims]
@@ -314,7 +287,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def functions() -> list[Any]:
-    return [*catalogue.COMBINATION_LEMMAS, *STEPS]
+    return [*catalogue.MATCHING_LEMMAS, *STEPS]
 
 
 def test_no_lemma_is_registered_without_a_check() -> None:
