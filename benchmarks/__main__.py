@@ -1,7 +1,7 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage``, ``operators``, ``agreement``, ``refusals`` and ``attacks`` are commands of their own, see the modules of
-these names.
+``coverage``, ``operators``, ``agreement``, ``refusals``, ``comparison`` and ``attacks`` are commands of their own, see
+the modules of these names.
 """
 
 from __future__ import annotations
@@ -149,6 +149,10 @@ def main() -> int:
         from benchmarks import refusals  # of the tests' programs
 
         return refusals.main(sys.argv[2:])
+    if sys.argv[1:2] == ["comparison"]:
+        from benchmarks import comparison  # of the tests' programs
+
+        return comparison.main(sys.argv[2:])
     if sys.argv[1:2] == ["attacks"]:
         from benchmarks import attacks  # hypothesis comes with the tests' dependencies
 

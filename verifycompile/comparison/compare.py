@@ -62,7 +62,7 @@ def compare(
     optimizer: Optimizer | None = None,
     spec_optimizer: Optimizer | None = None,
     steps: int = 1,
-    seeds: int = 3,
+    seeds: int = 2,
     seed: int = 0,
     proof: Report | None = None,
     **options: Any,

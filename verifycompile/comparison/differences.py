@@ -67,6 +67,7 @@ class Comparing:
             found: dict[int, torch.Tensor | None] = self.ranks.call("value", source)
             parts = {rank: part for rank in held[source] if (part := found.get(rank)) is not None}
             self.found.judged.append(self._judged(name, target, held[source], parts))
+        self.ranks.call("drop")
 
     def _pairs(self, held: Mapping[str, object], kinds: frozenset[Kind], step: int) -> Iterator[tuple[str, str, str]]:
         """Name, the spec's tensor, and the name of the parallel program's, in the order of the spec's run."""

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from verifycompile.comparison.worker import Worker
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
 
+_READS = frozenset({"value", "parameter", "input_part", "places", "drop"})
+"""Methods that run nothing of the program."""
 MakeWorker = Callable[[int], Worker]
 
 
@@ -45,6 +47,9 @@ class InThisProcess:
             self._workers = threads.run(make)
 
     def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
+        if method in _READS:
+            return {rank: getattr(worker, method)(*common) for rank, worker in self._workers.items()}
+
         def called(rank: int) -> Any:
             own = () if each is None else each[rank]
             return getattr(self._workers[rank], method)(*common, *own)

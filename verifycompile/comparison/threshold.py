@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+_SMALL = 1e-12
+"""Norms beyond this and its inverse are computed in double precision: the squares are no normal floats."""
+
 
 def epsilon_of(dtypes: Iterable[torch.dtype]) -> float:
     """The machine epsilon of a program with parameters and inputs of these dtypes: the coarsest one's; 0 for none."""
@@ -26,7 +29,17 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
         return math.inf
     if not one.is_floating_point() or not other.is_floating_point():
         return 0.0 if torch.equal(one.cpu().double(), other.cpu().double()) else math.inf
-    first, second = one.detach().cpu().double(), other.detach().cpu().double()
+    first, second = one.detach().cpu(), other.detach().cpu()
+    if first.dtype is not second.dtype or first.dtype.itemsize < 4:
+        wide = torch.float64 if torch.float64 in (first.dtype, second.dtype) else torch.float32
+        first, second = first.to(wide), second.to(wide)
+    if torch.equal(first, second):
+        return 0.0
+    # The difference of close numbers is exact; its squares may be too small or too large for its own dtype.
+    near = float(torch.linalg.vector_norm(first - second))
+    if _SMALL < near < 1 / _SMALL:
+        return near
+    first, second = first.double(), second.double()
     difference = first - second
     # The same infinities and the same NaN are no difference.
     alike = (first == second) | (first.isnan() & second.isnan())
@@ -36,7 +49,12 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def norm_of(value: torch.Tensor) -> float:
     """The Frobenius norm."""
-    return float(torch.linalg.vector_norm(value.detach().cpu().double())) if value.numel() else 0.0
+    if not value.numel():
+        return 0.0
+    held = value.detach().cpu()
+    held = held if held.is_floating_point() and held.dtype.itemsize >= 4 else held.double()
+    norm = float(torch.linalg.vector_norm(held))
+    return norm if _SMALL < norm < 1 / _SMALL else float(torch.linalg.vector_norm(held.double()))
 
 
 class Responses:

@@ -222,6 +222,10 @@ class Worker:
         aliases = {} if self._recorder is None else self._recorder.aliases
         return self._values.get(name, self._values.get(aliases.get(name, "")))
 
+    def drop(self) -> None:
+        """Free the tensors that were traced; a run goes on."""
+        self._values.clear()
+
     def forget(self) -> None:
         """Drop what was traced."""
         self._values.clear()

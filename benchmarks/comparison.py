@@ -1,0 +1,112 @@
+"""``python -m benchmarks comparison``: what ``compare`` costs, and its thresholds against fixed ones.
+
+Cost: a tensor-parallel model on two ranks against both programs run by themselves, in processor time and in peak
+memory above what the process had. Thresholds: TTrace's fourteen bugs and their right twins, over seeds and dtypes, with
+the estimated thresholds and with ``torch.allclose`` of fixed tolerances: how many false alarms, how many missed bugs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+import verifycompile
+from benchmarks.__main__ import table
+from tests.comparison.fourteen import BUGS, Bug
+from tests.comparison.programs import Model, on_ranks, tensor_parallel
+from tests.support import fake_mesh_world
+from verifycompile.comparison.judge import Judged
+from verifycompile.torch_interface.mesh import RootMesh
+from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
+
+FIXED = (("rtol 1e-5", 1e-5), ("rtol 1e-3", 1e-3), ("rtol 1e-2", 1e-2), ("rtol 1e-1", 1e-1))
+"""Of the norm of the difference, relative to the spec's."""
+
+
+def peak() -> int:
+    """Kibibytes that the process had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def measured(run: Callable[[], object]) -> tuple[float, int]:
+    """Processor seconds, and by how many kibibytes the peak grew."""
+    before, started = peak(), time.process_time()
+    run()
+    return time.process_time() - started, peak() - before
+
+
+def inputs(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(0, 32, (batch, length)), torch.randint(0, 32, (batch, length))
+
+
+def costs(width: int, layers: int, batch: int, length: int) -> tuple[str, ...]:
+    """A row: both programs by themselves, then compared."""
+    args = inputs(batch, length)
+    spec = Model(layers, width)
+
+    def both(mesh: DeviceMesh) -> None:
+        spec(*args).backward()
+
+        def rank_program(_: int) -> None:
+            tensor_parallel(Model(layers, width), mesh)(*args).backward()
+
+        RanksInThreads(RootMesh(mesh), 0).run(rank_program)
+        spec.zero_grad(set_to_none=True)
+
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        _, memory = measured(lambda: both(mesh))
+        alone, _ = measured(lambda: both(mesh))
+        model = tensor_parallel(Model(layers, width), mesh)
+        _, more = measured(lambda: verifycompile.compare(model, args, spec=spec))
+        seconds, _ = measured(lambda: verifycompile.compare(model, args, spec=spec))
+    name = f"{layers} layers, width {width}, {batch} x {length}"
+    return name, f"{alone:.2f}", f"{seconds:.2f}", f"{seconds / alone:.1f}", str(memory), str(more)
+
+
+def beyond(tensors: Sequence[Judged], relative: float) -> bool:
+    """Whether a fixed tolerance calls a tensor different."""
+    return any(item.error > relative * item.norm for item in tensors)
+
+
+def answers(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int) -> tuple[bool, ...]:
+    """Whether a difference is told: by the estimated thresholds, and by each of the fixed ones."""
+
+    def build(mesh: DeviceMesh) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return bug.build(mesh, wrong).to(dtype)
+
+    torch.manual_seed(seed)
+    spec = bug.spec().to(dtype)
+    found = on_ranks(build, bug.inputs(dtype), bug.shape, bug.names, spec=spec, seed=seed, **bug.options)
+    return not found, *(beyond(found.tensors, relative) for _, relative in FIXED)
+
+
+def thresholds(seeds: int) -> list[tuple[str, ...]]:
+    """Rows: false alarms and missed bugs of each way, by dtype."""
+    rows: list[tuple[str, ...]] = []
+    for dtype in (torch.float32, torch.bfloat16):
+        right = [answers(bug, False, dtype, seed) for bug in BUGS.values() for seed in range(seeds)]
+        wrong = [answers(bug, True, dtype, seed) for bug in BUGS.values() for seed in range(seeds)]
+        for index, name in enumerate(("estimated", *(name for name, _ in FIXED))):
+            alarms, missed = sum(one[index] for one in right), sum(not one[index] for one in wrong)
+            rows.append((str(dtype), name, f"{alarms} of {len(right)}", f"{missed} of {len(wrong)}"))
+    return rows
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Both tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks comparison", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3, help="of each bug and twin")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    rows = [costs(*sizes) for sizes in ((512, 4, 8, 256), (256, 4, 8, 128), (64, 2, 8, 64))]
+    print(table(("model", "both s", "compare s", "ratio", "both KiB", "compare KiB more"), rows))
+    print()
+    print(table(("dtype", "threshold", "false alarms", "missed bugs"), thresholds(options.seeds)))
+    return 0
