@@ -3,8 +3,8 @@
 TTrace (section 4.5) perturbs the input of the reference and takes the response of each tensor as what rounding may do
 to it. Here the results of all operators are perturbed as well, forward and backward, since a network may damp what
 enters it and still round everywhere. A program that is right is off from the real values by its own rounding, and so is
-the spec: the tolerance is the sum of the responses at both machine epsilons, and at least the rounding of the tensor
-itself. No constant is chosen.
+the spec: the tolerance is the sum of the responses at both machine epsilons, and at least the response to
+an error of the tensor itself. No constant is chosen.
 """
 
 from __future__ import annotations
