@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch.fx
 
-from verifycompile.backends.autoload import FLAG_VARIABLE
+from verifycompile.backends.autoload import FLAG_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
 from verifycompile.backends.frames import FRAMES, failure_of, outcome_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
@@ -48,6 +49,9 @@ def _only_warns(_: Any) -> bool:
     return os.environ.get(FLAG_VARIABLE) == "warn"
 
 
+# In a job under the flag this module is imported when `torch.compile` is first used.
+if os.environ.get(OVERRIDE_VARIABLE) == OVERRIDE:
+    atexit.register(FRAMES.tell_summary)
 # Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
 trace_collectives_where(_is_set)
 trace_root_hooks_where(_is_set)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import collections
 import dataclasses
 import json
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -64,8 +64,6 @@ class Frames:
 
         Raises ``OSError`` where the report folder cannot be written.
         """
-        if not self._outcomes:
-            atexit.register(self.tell_summary)
         self._outcomes.append(outcome)
         _keep(outcome)
         if rank_of_job() not in (None, first_rank):
@@ -75,7 +73,12 @@ class Frames:
             _tell(str(outcome))
 
     def tell_summary(self) -> None:
-        """One line on all frames of which this rank told; a single one was told whole."""
+        """One line on all frames of which this rank told; a single one was told whole.
+
+        Torch runs some calls of ``torch.compile`` without compiling anything and without a word: then that is told.
+        """
+        if not self._outcomes and os.environ.get("RANK", "0") == "0" and not multiprocessing.current_process().daemon:
+            _tell("torch.compile was used and compiled nothing, so nothing was checked")
         if len(self._told) > 1:
             _tell(summary(self._told))
 

@@ -129,6 +129,15 @@ def test_without_autoload_the_override_can_be_set_by_hand() -> None:
     assert run("aot_eager", "infer", "wrong", **by_hand).returncode == 1
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_a_job_of_which_torch_compiles_nothing_is_told(used: bool, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\n" + ("torch.compile(lambda: 1, backend='eager')()\n" if used else ""))
+    done = run(script=script, VERIFYCOMPILE="1")
+    told = "verifycompile: torch.compile was used and compiled nothing, so nothing was checked\n"
+    assert (done.returncode, done.stderr) == (0, told if used else "")
+
+
 @pytest.mark.parametrize(("patterns", "status"), [(None, 1), ("", 0)])
 def test_a_job_says_in_the_environment_which_numbers_are_per_rank(patterns: str | None, status: int) -> None:
     said = {} if patterns is None else {"VERIFYCOMPILE_PER_RANK_NUMBERS": patterns}

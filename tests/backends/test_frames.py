@@ -16,11 +16,6 @@ PLAIN = Outcome("loss", "train.py", 40, "not checked", "it holds no DTensor", 0.
 REFUTED = Outcome("Block.forward", "model.py", 9, "refuted", "spec given; 2 ranks compared", 1.5)
 
 
-@pytest.fixture(autouse=True)
-def _no_summary_when_the_tests_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames.atexit, "register", lambda function: function)
-
-
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
