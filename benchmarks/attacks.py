@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.attacks.families import SECONDS_OF_WRONG, Family, ask_family, families
+from tests.attacks.families import Family, ask_family, families
 from tests.attacks.generated import Answer, Numbers, Question, Way, ask, questions
 from verifycompile import Report, Verdict
 from verifycompile.graph_verification import report_on
@@ -47,7 +47,7 @@ BEGIN, END = "<!-- generated programs: begin -->", "<!-- generated programs: end
 HEADER = ("class", "tried", "wrong", "verified wrongly", "right", "right and unproved")
 COLUMNS = ("tried", "wrong", "verified wrongly", "right", "right and unproved")
 
-ENDED, FULL = "ended", "asked in full"
+FULL = "asked in full"
 
 Counts = dict[str, dict[str, int]]
 
@@ -79,7 +79,7 @@ class Chunk:
     def note_full(self, question: object, answer: Answer, report: Report) -> None:
         """An answer of the proof, and the report on the same graphs."""
         self.counts[answer.kind].update([FULL])
-        if not answer.ended and (answer.verdict is Verdict.VERIFIED) != (report.verdict is Verdict.VERIFIED):
+        if (answer.verdict is Verdict.VERIFIED) != (report.verdict is Verdict.VERIFIED):
             self.other_in_full.append(f"{question} {answer}: {report}")
         if answer.numbers is Numbers.EQUAL and report.verdict is Verdict.REFUTED:
             self.other_in_full.append(f"{question} {answer}: refuted, and right: {report}")
@@ -153,8 +153,6 @@ def columns(answer: Answer) -> list[str]:
         found.append("verified wrongly")
     if answer.numbers is Numbers.EQUAL and answer.verdict is not Verdict.VERIFIED:
         found.append("right and unproved")
-    if answer.ended:
-        found.append(ENDED)
     return found
 
 
@@ -164,8 +162,8 @@ def totals(chunks: Mapping[str, Mapping[str, Any]]) -> Counts:
     for chunk in chunks.values():
         for kind, counts in chunk["counts"].items():
             for row in (kind, "all"):
-                for column in (*COLUMNS, ENDED, FULL):
-                    held = found.setdefault(row, dict.fromkeys((*COLUMNS, ENDED, FULL), 0))
+                for column in (*COLUMNS, FULL):
+                    held = found.setdefault(row, dict.fromkeys((*COLUMNS, FULL), 0))
                     held[column] += counts.get(column, 0)
     return found
 
@@ -182,9 +180,8 @@ def table(chunks: Mapping[str, Mapping[str, Any]]) -> str:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
     lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-    ended, full = (counts.get("all", {}).get(column, 0) for column in (ENDED, FULL))
-    said = f"{ended:,} proofs of wrong programs were ended after {SECONDS_OF_WRONG:g} second. "
-    said += f"For {full:,} the whole report was made too, and said the same."
+    full = counts.get("all", {}).get(FULL, 0)
+    said = f"For {full:,} of them the whole report was made too, and said the same."
     return "\n".join([*lines, "", said])
 
 

@@ -32,7 +32,7 @@ from tests.attacks.generated import (
 from tests.attacks.lockstep import DeadlockError, run_ranks
 from tests.attacks.parallel import members
 from tests.oracle import _layout_error
-from verifycompile import Verdict, bounds
+from verifycompile import Verdict
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_collectives import UnmergeableError
@@ -47,9 +47,6 @@ from verifycompile.refinement.dtensor_results import misread_shards
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
-
-SECONDS_OF_WRONG, SECONDS_OF_RIGHT, MEMORY = 1.0, 3600.0, 8 << 30
-"""A proof of what is wrong is ended after a second, most of which search in vain; one of what is right has its time."""
 
 STEPS = 4
 """In all layers together."""
@@ -491,13 +488,10 @@ def ask_family(family: Family) -> Iterator[tuple[Answer, Callable[[], CapturedGr
 
 
 def _answer(family: Family, asked: CapturedGraphs, numbers: Numbers, called: str | None) -> Answer:
-    seconds = SECONDS_OF_WRONG if numbers is Numbers.WRONG else SECONDS_OF_RIGHT
-    found: bool | bounds.RanOut = False
-    failure = ""
-    with bounds.limited(bounds.Limits(seconds, MEMORY)):
-        try:
-            found = bounds.attempt("the proof", lambda: proved(asked))
-        except Exception as error:  # noqa: BLE001 - shown with the results: nothing a user writes may have this end
-            failure = f"{type(error).__name__}: {error}"
-    verdict = Verdict.VERIFIED if found is True else Verdict.UNPROVED
-    return Answer(verdict, numbers, called, family.question.kind, isinstance(found, bounds.RanOut), failure)
+    found, failure = False, ""
+    try:
+        found = proved(asked)
+    except Exception as error:  # noqa: BLE001 - shown with the results: nothing a user writes may have this end
+        failure = f"{type(error).__name__}: {error}"
+    verdict = Verdict.VERIFIED if found else Verdict.UNPROVED
+    return Answer(verdict, numbers, called, family.question.kind, failure)

@@ -79,7 +79,7 @@ class Way(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``edited``: the kind of decision that was got wrong, None where nothing was. ``ended``: the proof, by a limit.
+    """``edited``: the kind of decision that was got wrong, None where nothing was.
 
     ``failure``: the error that the proof ended in.
     """
@@ -88,7 +88,6 @@ class Answer:
     numbers: Numbers
     edited: str | None
     kind: str
-    ended: bool = False
     failure: str = ""
 
     @property
