@@ -39,8 +39,10 @@ def test_padded_pieces_are_a_concatenation_where_they_fill_it(total: int) -> Non
     pool = TermPool()
     pool.combination_rules.extend(COMBINATION_LEMMAS)
     b = Builder(pool)
-    x, y = pool.leaf("x", (3,)), pool.leaf("y", (3,))
-    padded = [b.pad(view, 0, start, total) for view, start in ((x, 0), (y, 3))]
-    leaves = {"x": torch.tensor([1.0, 2, 3]), "y": torch.tensor([4.0, 5, 6])}
+    x = pool.leaf("x", (6,))
+    padded = [b.pad(b.narrow(x, 0, start, 3), 0, start, total) for start in (0, 3)]
+    leaves = {"x": torch.arange(1.0, 7)}
     expected = torch.tensor([1.0, 2, 3, 4, 5, 6, *[0] * (total - 6)]).double()
-    torch.testing.assert_close(Evaluator(leaves).view(b.add(*padded)), expected)
+    found = b.add(*padded)
+    assert (found == x) == (total == 6)
+    torch.testing.assert_close(Evaluator(leaves).view(found), expected)
