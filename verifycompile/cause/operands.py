@@ -50,14 +50,14 @@ def other_operands(scene: Scene) -> Iterator[Move]:
         for operand in dict.fromkeys(node.all_input_nodes):
             if not is_tensor(operand):
                 continue
-            *views, looked_at = _views(operand)
-            earlier = [other for other in values if position[other] < position[node] and _alike(looked_at, other)]
-            for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
-                if other is looked_at or other in views or _same_value(scene, looked_at, other):
-                    continue
-                texts = functools.partial(_exchanged_texts, scene, node, looked_at, other)
-                change = _exchanged(node.name, operand.name, other.name)
-                yield Move(("operand", other.name), node.name, "VC108", texts, change)
+            for depth, looked_at in enumerate(_views(operand)):
+                earlier = [other for other in values if position[other] < position[node] and _alike(looked_at, other)]
+                for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
+                    if other is looked_at or _same_value(scene, looked_at, other):
+                        continue
+                    texts = functools.partial(_exchanged_texts, scene, node, looked_at, other)
+                    change = _exchanged(node.name, operand.name, depth, other.name)
+                    yield Move(("operand", other.name), node.name, "VC108", texts, change)
 
 
 def other_pieces(scene: Scene) -> Iterator[Move]:
@@ -176,11 +176,11 @@ def _left_out(name: str, operand: str) -> Callable[[Draft], None]:
     return apply
 
 
-def _exchanged(name: str, operand: str, other: str) -> Callable[[Draft], None]:
+def _exchanged(name: str, operand: str, depth: int, other: str) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
         own, taken = draft.node(name), draft.node(operand)
         value = draft.node(other)
-        for view in reversed(_views(taken)[:-1]):
+        for view in reversed(_views(taken)[:depth]):
             arguments = (value, *view.args[1:])
             value = draft.insert(own, view.target, arguments, view.meta["val"], before=True)
         draft.redirect(taken, value, [own])
