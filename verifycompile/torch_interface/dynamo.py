@@ -329,13 +329,6 @@ def source_name(placeholder: torch.fx.Node) -> str:
     return "" if source is None else str(source.name)
 
 
-def _current_translator() -> Any:
-    try:
-        return InstructionTranslator.current_tx()
-    except AttributeError:
-        return None
-
-
 def _root_translator() -> Any:
     return InstructionTranslator.current_tx().output.root_tx
 
