@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import local_map
 
 import verifycompile
@@ -245,3 +246,66 @@ def run_on_rank(rank: int, name: str, store: str) -> None:
 def test_torch_agrees(name: str, tmp_path: Path) -> None:
     program = (WRONG | RIGHT)[name]
     torch.multiprocessing.spawn(run_on_rank, args=(name, str(tmp_path / "store")), nprocs=program.ranks)  # pyright: ignore[reportPrivateImportUsage]
+
+
+class TakenOut(nn.Module):
+    """A product whose contracted dimension is sharded, in a DTensor that is told what it is."""
+
+    def __init__(self, mesh: DeviceMesh, claimed: Placement, how: str, reduced: bool) -> None:
+        super().__init__()
+        self.mesh, self.claimed, self.how, self.reduced = mesh, claimed, how, reduced
+        self.weight = nn.Parameter(numbers(8, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight @ self.weight.t()
+        if self.reduced:
+            y = DTensor.from_local(y, self.mesh, [Partial()]).redistribute(placements=[Replicate()]).to_local()
+        told = DTensor.from_local(y, self.mesh, [self.claimed])
+        return told.full_tensor() if self.how == "full_tensor" else told.to_local()
+
+
+class Whole(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight @ self.weight.t()
+
+
+@pytest.mark.parametrize(
+    ("claimed", "how", "reduced", "verdict"),
+    [
+        (Replicate(), "full_tensor", False, Verdict.REFUTED),
+        (Replicate(), "to_local", False, Verdict.REFUTED),
+        (Replicate(), "full_tensor", True, Verdict.VERIFIED),
+        (Replicate(), "to_local", True, Verdict.VERIFIED),
+        (Partial(), "full_tensor", False, Verdict.VERIFIED),
+        (Partial(), "full_tensor", True, Verdict.REFUTED),
+        (Partial(), "to_local", False, Verdict.VERIFIED),  # a plain part of a sum, which the report lists
+    ],
+)
+def test_a_plain_result_that_a_dtensor_calls_whole_is_whole(
+    claimed: Placement, how: str, reduced: bool, verdict: Verdict
+) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = TakenOut(mesh, claimed, how, reduced)
+        report = verifycompile.verify(
+            model, (numbers(2, 8),), spec=Whole(), param_placements={"weight": (Shard(1),)}
+        )
+        assert report.verdict is verdict
+        if verdict is Verdict.REFUTED and not reduced:
+            message = "`output.0` is returned as a partial sum over tp; it must be the full value"
+            assert (report.findings[0].code, report.findings[0].message) == ("VC101", message)
+
+
+def test_what_out_placements_say_of_such_a_result_counts() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        report = verifycompile.verify(
+            TakenOut(mesh, Replicate(), "to_local", reduced=False),
+            (numbers(2, 8),),
+            spec=Whole(),
+            param_placements={"weight": (Shard(1),)},
+            out_placements={"output.0": (Partial(),)},
+        )
+        assert report.verdict is Verdict.VERIFIED

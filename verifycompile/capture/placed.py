@@ -12,6 +12,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
+from verifycompile.capture.from_dtensor import layout_taken_from
 from verifycompile.capture.from_local import layouts_of_from_local
 from verifycompile.capture.layouts import (
     LayoutError,
@@ -112,7 +113,9 @@ class PlacedBoundary:
                 if placements is not None and _is_of_booleans(flat):
                     placements = of_booleans(placements)
                 # A forward value is free where its mesh says nothing; a gradient must be there what its parameter is.
-                open_axes = self._open_axes(flat.layout) if kind is OutputKind.VALUE else frozenset[int]()
+                whole = self._called_whole(flat, name) if kind is OutputKind.VALUE else None
+                free = self._open_axes(flat.layout) if whole is None else whole.open_axes
+                open_axes = free if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
                 mean = self._outer_mean(kind, name, placements)
                 output = ProgramOutput(
@@ -225,6 +228,20 @@ class PlacedBoundary:
             return frozenset()
         return frozenset(axis for axis in outer.axes if isinstance(placements[axis], Partial))
 
+    def _called_whole(self, flat: Flat, name: str) -> _Placed | None:
+        """Of a plain result that a DTensor calls whole: on these axes it must be. None where nothing is said of it."""
+        if flat.layout is not None or flat.origin is not Origin.RESULT or name in self._options.out_placements:
+            return None
+        taken = layout_taken_from(self._exported, flat.index)
+        if taken is None or not any(isinstance(item, Replicate) for item in taken.placements):
+            return None
+        try:
+            placed = self._place_dtensor(taken, name)
+        except LayoutError:
+            return None
+        kept = {axis for axis, item in enumerate(placed.placements or ()) if not isinstance(item, Replicate)}
+        return dataclasses.replace(placed, open_axes=placed.open_axes | kept)
+
     def _open_axes(self, layout: Layout | None) -> frozenset[int]:
         """Mesh axes that the DTensor's own mesh lacks."""
         spans = None if layout is None else self._root.spans(layout.mesh)
@@ -275,7 +292,10 @@ class PlacedBoundary:
         ndim = flat.node.meta["val"].ndim if isinstance(flat.node.meta.get("val"), torch.Tensor) else 0
         if kind is OutputKind.VALUE:
             declared = self._options.out_placements.get(name)
-            return (self._checked(name, declared, ndim), "out_placements") if declared else (None, "")
+            if declared:
+                return self._checked(name, declared, ndim), "out_placements"
+            whole = self._called_whole(flat, name)
+            return (None, "") if whole is None else (whole.placements, "the DTensor that it is taken from")
         owner_name = name.split(".", 1)[1]
         owner = inputs.get(owner_name)
         own_name = self._own_names.get(owner_name, owner_name)
