@@ -111,16 +111,14 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
-    with (
-        captured_in_job(frame_under_compilation()) as channel,
-        without_override(),
-        compilation_left_as_it_is(),
-    ):
-        both = capture_both(lambda whole: capture_implementation(gm, example_inputs, options, whole), options)
-    if lists_operators():
-        keep_operators(both.spec, both.implementation)
-        return _unasked("its operators are listed instead")
-    report = verify_together(both.spec, both.implementation, options, channel)
+    # What differs between ranks, or has two readings, is traced again while the proof goes on.
+    with without_override(), compilation_left_as_it_is():
+        with captured_in_job(frame_under_compilation()) as channel:
+            both = capture_both(lambda whole: capture_implementation(gm, example_inputs, options, whole), options)
+        if lists_operators():
+            keep_operators(both.spec, both.implementation)
+            return _unasked("its operators are listed instead")
+        report = verify_together(both.spec, both.implementation, options, channel)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
     if report:

@@ -61,3 +61,21 @@ def test_example_with_its_bug_is_refused_at_the_norm_that_has_no_style() -> None
     )
     assert f"tensor_parallel_transformer.py:{line}:" in done.stderr
     assert "`grad.layers.0.ffn_norm.weight`" in done.stderr
+
+
+def test_under_the_flag_one_wrong_rank_stops_all_with_its_report() -> None:
+    """Ranks that differ are traced again while the proof goes on, which the flag must not take for new graphs."""
+    done = run(SCRIPTS / "one_rank_wrong.py", "wrong", VERIFYCOMPILE="1")
+    assert done.returncode == 0, done.stderr
+    ended = done.stdout.split("rank 1: ")
+    assert len(ended) == 2
+    for text in ended:
+        assert text.removeprefix("rank 0: ").startswith("error[VC103]: wrong scale\n")
+        assert "the implementation's value is 2 * output.0 on rank 1" in text
+
+
+def test_under_the_flag_one_rank_tells_what_was_verified() -> None:
+    done = run(SCRIPTS / "one_rank_wrong.py", "right", VERIFYCOMPILE="1")
+    assert done.stdout == "rank 0: (4, 8)\nrank 1: (4, 8)\n"
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("verifycompile: ")]
+    assert "; 2 ranks compared; " in line
