@@ -338,6 +338,7 @@ def test_a_wrong_fact_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("verifycompile.rewrites.solver._ask", lambda _: True)
     monkeypatch.setattr("verifycompile.rewrites.solver._answers", {})
+    monkeypatch.setattr("verifycompile.rewrites.solver.counterexample", lambda *_: None)
     unseen = SecondLook(done=False, text="not done")
     monkeypatch.setattr("verifycompile.verification.look_again", lambda *_: (unseen, None))
     report = verify_functions(

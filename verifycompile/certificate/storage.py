@@ -11,6 +11,9 @@ from typing import Any, cast
 
 import sympy
 import torch
+import torch.distributed.tensor  # pyright: ignore[reportUnusedImport]  # a mesh becomes a type of operators' arguments
+
+# isort: split
 import torch.distributed._ops.device_mesh  # pyright: ignore[reportUnusedImport]  # registers the coordinate operator
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate

@@ -70,7 +70,8 @@ def count_nodes(
     """
     terms = {v.term for v in implementation.values.values() if isinstance(v, View)}
     terms |= {v.view.term for v in implementation.values.values() if isinstance(v, Pieces)}
-    solved = {implementation.values[n].term for n in implementation.solved if implementation.view(n) is not None}
+    answered = (implementation.values.get(node) for node in implementation.solved)
+    solved = {value.term for value in answered if isinstance(value, View)}
     counts: collections.Counter[str] = collections.Counter()
     for node, value in spec.values.items():
         if not isinstance(value, View):
