@@ -145,8 +145,7 @@ def losses(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def test_softmax_over_shards() -> None:
     assert of_functions(losses, losses, S0).verdict is Verdict.VERIFIED
     assert of_functions(losses, lambda x, w: losses(x, w) * 3, S0).verdict is Verdict.REFUTED
-    # Half of the loss on each of two ranks may be a part of it, though nothing says so.
-    assert of_functions(losses, lambda x, w: losses(x, w) / 2, S0).verdict is Verdict.UNPROVED
+    assert of_functions(losses, lambda x, w: losses(x, w) / 2, S0).verdict is Verdict.REFUTED
 
 
 def test_what_depends_on_values_is_undecided() -> None:

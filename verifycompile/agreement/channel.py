@@ -83,9 +83,10 @@ class Channel:
         deadline = time.monotonic() + seconds
         pause = _SHORTEST
         while True:
-            if self._store.add(f"{key}/{number}/same/{digest}", 0) >= len(ranks):
-                return Answer(dict.fromkeys(ranks, digest))
             if self._store.add(f"{key}/{number}/answered", 0) >= len(ranks):
+                # Who has answered was counted under its digest before.
+                if self._store.add(f"{key}/{number}/same/{digest}", 0) >= len(ranks):
+                    return Answer(dict.fromkeys(ranks, digest))
                 return Answer({rank: self._digest(question, rank) for rank in ranks})
             stopped = self._reasons(question) if self._store.add(self._any_stopped(question.frame), 0) else {}
             if stopped or time.monotonic() > deadline:
