@@ -116,7 +116,7 @@ FAMILIES = (
 
 CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     counters.equal_counters,
-    counters.counted_digits,
+    counters.compared_digits,
     counters.look_ups_again,
     masks.equal_masks,
     exponents.equal_exponents,

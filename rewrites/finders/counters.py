@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.algebra import IOTA, iota, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Axis, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
-from verifycompile.rewrites.lemmas.indicators import COUNTED_DIGITS, EQUAL_TO_ITSELF, LOOK_UP, LOOK_UP_AGAIN
+from verifycompile.rewrites.lemmas.indicators import COMPARED_DIGITS, EQUAL_TO_ITSELF, LOOK_UP, LOOK_UP_AGAIN
 from verifycompile.rewrites.lemmas.read import counts
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
@@ -77,38 +77,35 @@ def _counted_comparisons(lookup: View) -> Iterator[tuple[View, View]]:
             yield index, counter
 
 
-def _counted_digits(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
-    """The sum over neighbouring digits of a counter that is compared with a number."""
-    for factor in factors:
-        term = factor.term
-        if term.operation is not CONTRACT or not term.summed or [v.term.operation for v in term.operands] != [EQUAL]:
+def _compared_digits(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Comparisons of counters of which some digits alone are summed: these can be compared by themselves."""
+    for mask in factors:
+        if mask.term.operation is not EQUAL or mask.coefficient != 1:
             continue
-        opened = open_view(factor)
-        operands = open_view(opened.operands[0]).operands
+        operands = open_view(mask).operands
         for number, counter in (operands, operands[::-1]):
             if not counts(number) or counter.term is not number.term or counter.coefficient != 1:
                 continue
-            given = _three_parts(pool, number.axes[0], counter.axes[0], set(opened.summed), factor.shape)
-            if given is not None:
-                yield Proposal(COUNTED_DIGITS, given, (factor,))
+            digits = counter.axes[0]
+            summed = [dim >= free for dim, _, _ in digits]
+            if any(number.uses(digit[0]) for digit, bound in zip(digits, summed, strict=True) if bound):
+                continue
+            for place in range(1, len(digits)):
+                given = _two_parts(pool, number, digits, place) if summed[place - 1] != summed[place] else None
+                if given is not None:
+                    yield Proposal(COMPARED_DIGITS, given, (mask,))
 
 
-def _three_parts(
-    pool: TermPool, number: Axis, digits: Axis, summed: set[int], shape: tuple[Size, ...]
-) -> Substitution | None:
-    """The digits above the summed ones, these, and those below them, each with the number's digits at their place."""
-    places = [k for k, digit in enumerate(digits) if digit[0] in summed]
-    first, last = places[0], places[-1]
-    sizes = [product(d[2] for d in part) for part in (digits[:first], digits[first : last + 1], digits[last + 1 :])]
+def _two_parts(pool: TermPool, number: View, digits: Axis, place: int) -> Substitution | None:
+    """The digits before a place and those from it on, each with the number's digits at their place."""
+    upper, lower = (product(digit[2] for digit in part) for part in (digits[:place], digits[place:]))
     try:
-        upper = extract(number, product(sizes[1:]), sizes[0])
-        middle, lower = extract(number, sizes[2], sizes[1]), extract(number, 1, sizes[2])
+        above, below = extract(number.axes[0], lower, upper), extract(number.axes[0], 1, lower)
     except UnalignedError:
         return None
-    spelled = {"a": upper, "b": middle, "c": lower, "d": digits[:first], "e": digits[last + 1 :]}
-    values = {name: (_counter(pool, shape, merge_digits(part)),) for name, part in spelled.items()}
-    numbers = {"p": as_scalar(sizes[1]), "q": as_scalar(sizes[2])}
-    return Substitution(values, numbers, {"k": tuple(digit[0] for digit in digits[first : last + 1])})
+    spelled = {"a": above, "c": below, "d": digits[:place], "e": digits[place:]}
+    values = {name: (_counter(pool, number.shape, merge_digits(part)),) for name, part in spelled.items()}
+    return Substitution(values, {"q": as_scalar(lower)})
 
 
 def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
@@ -119,4 +116,4 @@ def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
 
 equal_counters = ProductFinder(_equal_counters)
 look_ups_again = ProductFinder(_look_ups_again)
-counted_digits = ProductFinder(_counted_digits)
+compared_digits = ProductFinder(_compared_digits)

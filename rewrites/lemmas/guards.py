@@ -106,10 +106,6 @@ def _is_digit(pool: TermPool, shape: Shape, substitution: Substitution, name: st
     return (view.term.index_sizes[0] if counts(view) else 1 if view.is_zero else None) == substitution.numbers[radix]
 
 
-def _is_size(pool: TermPool, shape: Shape, substitution: Substitution, number: str, index: str) -> bool:
-    return substitution.numbers[number] == product(shape[dim] for dim in substitution.indices[index])
-
-
 def _reads(
     pool: TermPool, shape: Shape, substitution: Substitution, name: str, window: str, first: str, after: str, line: str,
     *ends: str,
@@ -141,7 +137,6 @@ _GUARDS: dict[str, Callable[..., bool]] = {
     "ordered": _is_ordered,
     "whole": _of_elements(lambda view: counts(view) or view.is_zero),
     "digit": _is_digit,
-    "size": _is_size,
     "reads": _reads,
     "implies": _implies,
     "equivalent": _is_equivalent,

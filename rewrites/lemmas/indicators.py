@@ -69,24 +69,14 @@ LOOK_UP_INSIDE = Lemma(
     (("independent", "x", "j"), ("within", "n", "j")),
 )  # fmt: skip
 
-COUNTED_DIGITS = Lemma(
-    "VL47", "counted-digits", "the sum over some digits of a number that is compared compares its other digits",
-    (
-        "sum", "k",
-        (
-            "equal", ("spell", "q", ("spell", "p", "a", "b"), "c"),
-            ("spell", "q", ("spell", "p", "d", ("place", "k")), "e"),
-        ),
-    ),
+COMPARED_DIGITS = Lemma(
+    "VL47", "compared-digits", "numbers are equal where their upper digits and their lower digits are",
+    ("equal", ("spell", "q", "a", "c"), ("spell", "q", "d", "e")),
     ("mul", ("equal", "a", "d"), ("equal", "c", "e")),
-    (
-        ("whole", "a"), ("whole", "d"), ("digit", "c", "q"), ("digit", "e", "q"),
-        ("within", "b", "k"), ("size", "p", "k"),
-        *(("independent", name, "k") for name in "abcde"),
-    ),
+    (("whole", "a"), ("whole", "d"), ("digit", "c", "q"), ("digit", "e", "q")),
 )  # fmt: skip
 
 INDICATORS = (
     MASK_ONCE, MASK_OF_MASKED, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF, LOOK_UP, COUNT_OR,
-    LOOK_UP_AGAIN, LOOK_UP_INSIDE, COUNTED_DIGITS,
+    LOOK_UP_AGAIN, LOOK_UP_INSIDE, COMPARED_DIGITS,
 )  # fmt: skip

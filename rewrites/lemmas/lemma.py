@@ -64,7 +64,6 @@ GUARDS = {
     "implies": "`{1}` is 1 wherever `{0}` is 1, as z3 proves at every match",
     "equivalent": "`{0}` is 1 exactly where `{1}` is 1, as z3 proves at every match",
     "known": "`{0}` is 1 for all indices that the spec takes without error, as z3 proves at every match",
-    "size": "`{0}` is the size of the index `{1}`",
     "reads": "where `{1}` is from `{2}` up to `{3}`, `{0}` is zero at each `{4}` that is in one alone of the ranges "
     "from `{5}` up to `{6}` and from `{7}` up to `{8}`",
     "ordered": "`{0}` is at most `{1}`",

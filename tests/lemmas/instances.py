@@ -148,9 +148,6 @@ class Maker:
         for kind, *arguments in self.lemma.guards:
             if kind == "digit":
                 numbers[str(arguments[1])] = Fraction(SIZE)
-            if kind == "size":
-                unmet = self.broken is not None and self.broken[0] == "size"
-                numbers[str(arguments[0])] = Fraction(SIZE + unmet)
             if kind == "within_or":
                 numbers[str(arguments[2])] = Fraction(EXCEPTION)
         return numbers
@@ -254,7 +251,7 @@ class Maker:
 
 def _is_factor(lemma: Lemma) -> bool:
     """Whether the sum that a left side begins with is proposed as a factor of a product."""
-    return lemma.code in ("VL23", "VL47")
+    return lemma.code == "VL23"
 
 
 def _bodies(pattern: Pattern, operator: str) -> list[Pattern]:

@@ -53,8 +53,6 @@ class Draw:
             if said & {"digit", "within_or"} or self._is_end(lemma, name):
                 drawn[name] = float(position if self._is_end(lemma, name) else self.random.integers(1, 4))
             for guard in lemma.guards:
-                if guard[0] == "size" and guard[1] == name:
-                    drawn[name] = float(self._size(guard[2]))
                 if guard[0] == "within_or" and guard[3] == name:
                     drawn[name] = float(self.random.choice((-3, self._size(guard[2]), 7)))
             if number == 0 and not self._is_end(lemma, name):

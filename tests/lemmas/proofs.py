@@ -45,7 +45,6 @@ def _is_proved(lemma: Lemma) -> bool:
     if index is not None and (_reads_outside(lemma, left, index) or _reads_outside(lemma, right, index)):
         return False  # the element outside of the sum would be taken for the new one
     radices = [name for name in names(lemma, NUMBER) if any(g[0] == "digit" and g[2] == name for g in lemma.guards)]
-    radices += [str(g[1]) for g in lemma.guards if g[0] == "size"]
     if radices:
         choices = itertools.product(RADICES, repeat=len(radices))
         return all(_follows(lemma, None, "", (), dict(zip(radices, chosen, strict=True))) for chosen in choices)
@@ -164,7 +163,7 @@ class Sides:
         self.positive = {str(g[1]) for g in lemma.guards if g[0] == "positive"}
 
     def _is_whole(self, name: str) -> bool:
-        kinds = ("digit", "size", "within_or", "ordered", "reads")
+        kinds = ("digit", "within_or", "ordered", "reads")
         sides = (self.lemma.left, self.lemma.right)
         return any(name in g[1:] and g[0] in kinds for g in self.lemma.guards) or any(_is_end(s, name) for s in sides)
 
@@ -338,7 +337,6 @@ _GUARDS: dict[str, Any] = {
     "implies": Sides.implies,
     "equivalent": Sides.equivalent,
     "known": lambda sides, name: sides.value(name) == 1,
-    "size": lambda sides, number, index: sides.numbers[number] == sides.sizes[index],
     "reads": Sides.reads,
     "ordered": lambda sides, low, high: sides.numbers[low] <= sides.numbers[high],
 }

@@ -33,7 +33,7 @@ NOT_SPELLED = {
     # What stands outside of a sum cannot depend on its index, nor a value outside of a written sum on the summand.
     ("VL24", "f"), ("VL20", "f"), ("VL87", "g"), ("VL70", "m"), ("VL40", "m"), ("VL29", "x"), ("VL23", "n"),
     # Only digits are read as parts of a number.
-    ("VL47", "a"), ("VL47", "b"), ("VL47", "c"), ("VL47", "d"), ("VL47", "e"), ("VL47", "p"),
+    ("VL47", "a"), ("VL47", "c"), ("VL47", "d"), ("VL47", "e"),
 }  # fmt: skip
 """Lemmas with values of which a guard demands what no instance can break."""
 

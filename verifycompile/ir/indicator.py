@@ -47,12 +47,12 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     for value, number in ((left, right), (right, left)):
         if number.term is pool.unit and is_indicator(number) and is_indicator(value) and value.term is not pool.unit:
             return negate(pool, value) if number.is_zero else value
-    if left.term is right.term is pool.unit and isinstance(left.coefficient, Fraction) and left.shape == right.shape:
-        return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, left.shape)
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, equal, (left, right))
     if moved is not None:
         return moved
     result = elementwise(pool, EQUAL, (), (left, right))
+    if left.term is right.term is pool.unit and all(isinstance(v.coefficient, Fraction) for v in (left, right)):
+        return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, result.shape)
     if _never_equal(pool, left, right) or _never_equal(pool, right, left):
         pool.lemma_trace.append(("no-such-position", ""))
         return pool.zero(result.shape)
