@@ -11,7 +11,7 @@ import sys
 import pytest
 
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
-EXAMPLE = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "tensor_parallel_transformer.py"
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "tensor_parallel_transformer.py"
 
 
 def run(script: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

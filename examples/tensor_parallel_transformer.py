@@ -1,7 +1,7 @@
 """A tensor- and sequence-parallel transformer, proved equal to its single-device form, then trained on two processes.
 
-    python docs/examples/tensor_parallel_transformer.py          # verified, runs; losses equal those of one device
-    python docs/examples/tensor_parallel_transformer.py --bug    # refused: a gradient that is never reduced
+    python examples/tensor_parallel_transformer.py          # verified, runs; losses equal those of one device
+    python examples/tensor_parallel_transformer.py --bug    # refused: a gradient that is never reduced
 
 Everything runs on the CPU of one machine. ``--inner inductor`` compiles with Inductor, which needs a C++ compiler.
 """

@@ -1,0 +1,83 @@
+"""The examples for a laptop: the right form of each is verified, the wrong form is refused at the line that is wrong."""
+
+from __future__ import annotations
+
+import pathlib
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+IN_ONE_PROCESS = {
+    "megatron_layers": ("VC101", "return x + self.feed_forward(self.norm(x))", "is returned as a partial sum over tp"),
+    "pipeline_stages": ("VC103", "torch.autograd.grad(scaled, (weight, activation))", "makes the value 2 times too large"),
+    "experts": ("VC104", "torch.bmm(F.gelu(torch.bmm(rows, self.up))", "sharded in ways that do not fit together"),
+    "released_bug": ("VC114", "return mask.cumsum(-1) - 1", "each rank has the result of its own part"),
+}
+"""Script -> what the refusal of ``--bug`` says: the code, the text of the first line that it names, its label.
+
+``tensor_parallel_transformer``: ``tests/backends/test_two_processes.py``."""
+
+
+def line_of(name: str, text: str) -> int:
+    lines = (EXAMPLES / f"{name}.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if text in line)
+
+
+def assert_refused_at(printed: str, name: str, expected: tuple[str, str, str]) -> None:
+    code, text, label = expected
+    first, place, *rest = printed.splitlines()
+    assert first.startswith(f"error[{code}]: ")
+    assert f"examples/{name}.py:{line_of(name, text)}:" in place
+    assert label in rest[2]
+
+
+def run_here(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("name", IN_ONE_PROCESS)
+def test_right_form(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(name, monkeypatch) == 0
+    assert capsys.readouterr().out.startswith("verified: ")
+
+
+@pytest.mark.parametrize("name", IN_ONE_PROCESS)
+def test_wrong_form(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_here(name, monkeypatch, "--bug") == 1
+    assert_refused_at(capsys.readouterr().out, name, IN_ONE_PROCESS[name])
+
+
+@pytest.mark.parametrize("name", [*IN_ONE_PROCESS, "data_parallel", "tensor_parallel_transformer"])
+def test_misuse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_here(name, monkeypatch, "--no-such-option") == 2
+
+
+def test_every_example_is_tested() -> None:
+    tested = {*IN_ONE_PROCESS, "data_parallel", "tensor_parallel_transformer"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == tested
+
+
+def two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / "data_parallel.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+
+
+def test_data_parallel_trains_with_the_losses_of_one_device() -> None:
+    done = two_processes("--wrapper", "fsdp")
+    assert done.returncode == 0, done.stderr
+    parallel, single = (line.partition("losses ")[2] for line in done.stdout.splitlines())
+    assert parallel == single != ""
+
+
+def test_data_parallel_with_a_sum_is_refused() -> None:
+    done = two_processes("--bug")
+    assert done.returncode == 1, done.stderr
+    text, label = 'y, reduction="sum")', "is averaged over dp, though the ranks hold parts of a sum"
+    assert_refused_at(done.stdout, "data_parallel", ("VC103", text, label))
