@@ -11,7 +11,10 @@ from verifycompile.backends.reports import FOLDER_VARIABLE
 from verifycompile.command.coverage import COVERAGE_VARIABLE
 from verifycompile.lowering.lower import is_declared
 from verifycompile.program import Program
+from verifycompile.rewrites import families
 from verifycompile.torch_interface.source import location_of
+
+families.load()
 
 
 def lists_operators() -> bool:

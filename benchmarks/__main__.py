@@ -1,7 +1,7 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage``, ``operators``, ``agreement``, ``refusals``, ``comparison`` and ``attacks`` are commands of their own, see
-the modules of these names.
+``coverage``, ``operators``, ``agreement``, ``refusals``, ``comparison``, ``attacks`` and ``trusted`` are commands of
+their own, see the modules of these names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from benchmarks import agreement, coverage, operators
+from benchmarks import agreement, coverage, operators, trusted
 from benchmarks.measure import Measurement, Point, measure
 
 LAYERS = (1, 2, 4, 8, 32)
@@ -153,6 +153,8 @@ def main() -> int:
         from benchmarks import comparison  # of the tests' programs
 
         return comparison.main(sys.argv[2:])
+    if sys.argv[1:2] == ["trusted"]:
+        return trusted.main(sys.argv[2:])
     if sys.argv[1:2] == ["attacks"]:
         from benchmarks import attacks  # hypothesis comes with the tests' dependencies
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from verifycompile.generated_page import write_or_check
-from verifycompile.rewrites.catalogue import MATCHING_LEMMAS
+from verifycompile.rewrites.codes import MATCHING_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma, spelled

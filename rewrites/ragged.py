@@ -27,6 +27,7 @@ from verifycompile.rewrites.registry import (
     UnsupportedError,
     bind,
     declaration_of,
+    note_use,
 )
 from verifycompile.rewrites.rows import (
     Counts,
@@ -79,6 +80,7 @@ def call_ragged(b: Builder, counts: Counts, target: object, args: Sequence[Any],
     """The result of an operator with ragged operands, sizes or results."""
     declaration = _HANDLERS.get(target)
     if declaration is not None:
+        note_use(declaration)
         return declaration.handler(b, counts, **bind(declaration, args, kwargs))
     plain = declaration_of(target)
     if plain is not None and (is_pointwise(target) or target in _POINTWISE_BESIDES):

@@ -9,9 +9,10 @@ Its value depends on these arguments and on ``Builder.call`` alone, on no state:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from verifycompile.torch_interface.schema import Argument, arguments_of
@@ -72,12 +73,35 @@ def operator(*targets: object) -> Callable[[Handler], Handler]:
 
 def declaration_of(target: object) -> Declaration | None:
     """The declaration of an FX target, or None."""
-    return _DECLARATIONS.get(target)
+    found = _DECLARATIONS.get(target)
+    if found is not None:
+        note_use(found)
+    return found
 
 
 def declarations() -> Mapping[object, Declaration]:
     """All declarations, by target."""
     return dict(_DECLARATIONS)
+
+
+_listeners: list[set[str]] = []
+
+
+@contextlib.contextmanager
+def listening() -> Generator[set[str]]:
+    """Collects the names of the families whose declarations are asked for."""
+    found: set[str] = set()
+    _listeners.append(found)
+    try:
+        yield found
+    finally:
+        _listeners.pop()
+
+
+def note_use(declaration: Declaration) -> None:
+    """Tell those who listen which family a declaration is of."""
+    for listener in _listeners:
+        listener.add(declaration.handler.__module__.rpartition(".")[2])
 
 
 def bind(declaration: Declaration, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,10 @@ import torch.fx
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate, validate_term
 from verifycompile.lowering.lower import Lowering
+from verifycompile.rewrites import families
 from verifycompile.torch_interface.observation import forget_reads
+
+families.load()
 
 
 @pytest.fixture(autouse=True)

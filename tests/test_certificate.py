@@ -26,6 +26,7 @@ from tests.soundness.plain import reduce_out, verify_functions
 from tests.support import fake_mesh_world
 from verifycompile.certificate import Certificate, check_certificate
 from verifycompile.certificate.certificate import seal_of
+from verifycompile.certificate.making import certificate_of
 from verifycompile.certificate.storage import program_from_data, program_to_data
 from verifycompile.cli import main
 from verifycompile.diagnostics.report import Report, SecondLook
@@ -153,7 +154,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_nothing_is_written_down_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verifycompile.certificate.certificate._content", lambda *_: pytest.fail("made"))
+    monkeypatch.setattr("verifycompile.certificate.making._content", lambda *_: pytest.fail("made"))
     report = with_symbols()
     assert report.verdict is verifycompile.Verdict.VERIFIED
     assert report.certificate is not None
@@ -377,7 +378,7 @@ def test_a_result_with_a_mismatch_has_none() -> None:
     programs = program_from_data(data["spec"]), program_from_data(data["implementation"])
     result = RefinementResult({}, Mismatch("VC107", "no relation found", "output.0"))
     with pytest.raises(ValueError, match="a result with a mismatch has no certificate"):
-        Certificate.of(*programs, result, ())
+        certificate_of(*programs, result, ())
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"version": 1}'])

@@ -10,13 +10,16 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import sympy
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.question import Provenance
-from verifycompile.torch_interface.observation import Read
+
+if TYPE_CHECKING:
+    from verifycompile.torch_interface.observation import Read
 
 Size = int | sympy.Expr
 """A tensor dimension: a Python int, or a sympy expression of the program's free size symbols."""

@@ -12,7 +12,7 @@ import torch.fx
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
-from verifycompile.certificate import Certificate
+from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
@@ -119,7 +119,7 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
             counts=result.counts,
             stages=result.stages,
         ),
-        certificate=Certificate.of(spec, implementation, result, assumptions) if verdict is Verdict.VERIFIED else None,
+        certificate=certificate_of(spec, implementation, result, assumptions) if verdict is Verdict.VERIFIED else None,
         placements=dict(result.placements),
         second_look=look,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from verifycompile.cli import main
 from verifycompile.rewrites import documentation
-from verifycompile.rewrites.catalogue import MATCHING_LEMMAS
+from verifycompile.rewrites.codes import MATCHING_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.table import TABLE

@@ -11,7 +11,7 @@ from tests.operators.call import RefusedError, Sample, evaluate_call
 from tests.operators.samples import SAMPLES
 from tests.operators.test_collectives import COLLECTIVES
 from tests.operators.test_embedding_bags import BAGS
-from verifycompile.rewrites import catalogue
+from verifycompile.rewrites import families
 from verifycompile.rewrites.registry import NEUTRAL_ARGUMENTS, UnsupportedError, bind, declaration_of, declarations
 
 aten = torch.ops.aten
@@ -23,10 +23,9 @@ def test_every_declaration_has_a_sample() -> None:
 
 
 def test_every_family_is_loaded() -> None:
-    families = {family.__name__ for family in catalogue.FAMILIES}
+    names = {f"verifycompile.rewrites.{name}" for name in families.FAMILIES}
     handlers = {declaration.handler.__module__ for declaration in declarations().values()}
-    assert handlers == families & handlers
-    assert handlers <= families
+    assert handlers <= names
 
 
 @pytest.mark.parametrize("declaration", declarations().values(), ids=lambda d: str(d.target))

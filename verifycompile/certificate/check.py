@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifycompile.certificate.annotations import check_annotations
-from verifycompile.certificate.certificate import Certificate, claims_of, seal_of
+from verifycompile.certificate.certificate import Certificate, seal_of
 from verifycompile.certificate.instances import instance_from_data
-from verifycompile.certificate.replay import Equality, replay
+from verifycompile.certificate.replay import Equality, claims_of, replay
 from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, program_to_data
-from verifycompile.refinement.check import ClaimError
-from verifycompile.rewrites import solver
+from verifycompile.refinement.attempt import ClaimError
+from verifycompile.rewrites import families, registry, solver
 from verifycompile.rewrites.formula import from_data
 from verifycompile.rewrites.trials import counterexample
 
@@ -98,12 +98,15 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
         for item in data["equalities"]
     ]
     listed = {json.dumps(fact): fact for fact in data["facts"]}
-    with solver.answering(listed), solver.listening() as used:
+    families.load(data["families"])
+    with solver.answering(listed), solver.listening() as used, registry.listening() as families_used:
         found = replay(spec, implementation, placements, equalities)
     for text in used:
         _check_fact(listed[text], ask)
     if used.keys() != listed.keys():
         raise _RejectedError("it lists a fact that nothing needs")
+    if sorted(families_used) != data["families"]:
+        raise _RejectedError("it lists other families of declarations than the proof has used")
     claims = claims_of(found)
     if claims["relations"] != data["relations"]:
         raise _RejectedError("its relations are other ones")

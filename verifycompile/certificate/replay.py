@@ -18,13 +18,13 @@ from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program
-from verifycompile.refinement.check import Checker, ClaimError, new_pool
-from verifycompile.refinement.closure import Instance, instances_prove
+from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
+from verifycompile.refinement.closure import Instance, alias_of, instances_prove
 from verifycompile.refinement.encoding import encode
-from verifycompile.refinement.lemma_stage import alias_of, oriented
-from verifycompile.refinement.placement import Placements
+from verifycompile.refinement.placement import Placements, oriented
 from verifycompile.refinement.ring import equal_in_ring
-from verifycompile.rewrites.catalogue import code_of
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.codes import code_of
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.values import Group, Piece, Pieces
 
@@ -66,11 +66,11 @@ def replay(
     spec: Program, implementation: Program, placements: Mapping[str, Placements], equalities: Sequence[Equality]
 ) -> Replay:
     """Prove that the implementation refines the spec. Raises ClaimError where a claim does not hold."""
-    pool = new_pool(implementation)
+    pool = _pool(implementation)
     if equalities:  # they were proved with all facts about indices known
         _learn_facts(spec, implementation, pool, placements)
     for equality in equalities:
-        checker = Checker(spec, implementation, pool, placements)
+        checker = Attempt(spec, implementation, pool, placements)
         nodes = _named(spec, equality.spec_node), _named(implementation, equality.impl_node)
         left, right = checker.value_of(*nodes)
         if left is None or right is None:
@@ -92,6 +92,13 @@ def replay(
     )
 
 
+def _pool(implementation: Program) -> TermPool:
+    pool = plain_pool(implementation)
+    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.combination_rules.extend(COMBINATION_LEMMAS)
+    return pool
+
+
 def _is_shown(pool: TermPool, equality: Equality, expected: View, found: View) -> bool:
     if not equality.instances:
         return equal_in_ring(pool, expected, found)
@@ -103,15 +110,15 @@ def _learn_facts(spec: Program, implementation: Program, pool: TermPool, placeme
     """Lower both programs once, so that every fact about an index is known; what that proves is left to others."""
     while True:
         with contextlib.suppress(ClaimError):
-            Checker(spec, implementation, pool, placements).run()
+            Attempt(spec, implementation, pool, placements).run()
         if not pool.learn():
             return
 
 
-def _proved(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> Checker:
+def _proved(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> Attempt:
     """All outputs related as claimed, with no more facts about indices than that takes. Raises ClaimError."""
     while True:
-        checker = Checker(spec, implementation, pool, placements)
+        checker = Attempt(spec, implementation, pool, placements)
         try:
             mismatch = checker.run()
         except ClaimError:
@@ -128,6 +135,14 @@ def _named(program: Program, name: str) -> torch.fx.Node:
         if node.name == name:
             return node
     raise ClaimError(f"no node is called `{name}`")
+
+
+def claims_of(found: Replay) -> dict[str, Any]:
+    """What a proof from claims gives, as JSON has it."""
+    return {
+        "relations": dict(found.relations),
+        "steps": [{**vars(step), "lemmas": list(step.lemmas)} for step in found.steps],
+    }
 
 
 # ------------------------------------------------------------------------------------------------ what was computed

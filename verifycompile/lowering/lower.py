@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator as python_operator
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -37,11 +37,9 @@ from verifycompile.lowering.recorded import (
 )
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
-from verifycompile.rewrites import catalogue as _catalogue  # registers every declaration
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
 from verifycompile.rewrites.creation import stored
-from verifycompile.rewrites.custom_operators import Recognised, recognise
 from verifycompile.rewrites.layout import piece_of
 from verifycompile.rewrites.ragged import call_ragged
 from verifycompile.rewrites.random import RANDOM
@@ -57,12 +55,13 @@ from verifycompile.rewrites.registry import (
 )
 from verifycompile.rewrites.rows import Ragged, Unsorted, laid_out
 from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.torch_interface.custom import is_custom
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
-from verifycompile.torch_interface.value_names import names_of_inputs, value_name
 
-FAMILIES = _catalogue.FAMILIES
+if TYPE_CHECKING:
+    from verifycompile.rewrites.custom_operators import Recognised
 
 _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
     python_operator.add: python_operator.add,
@@ -177,7 +176,7 @@ class Lowering:
         if node.op == "get_attr":
             return self._constant(node)
         if node.op == "placeholder":
-            name = value_name(node, names_of_inputs(self.program))
+            name = _name(node, self.program)
             return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the spec")
         if node.op != "call_function":
             return self._unknown(node, UNREPRESENTABLE, f"a graph node of kind `{node.op}`")
@@ -206,7 +205,7 @@ class Lowering:
         if sympy.simplify(computed - sympy.sympify(value)) == 0:
             return value
         return self._unknown(
-            node, UNREPRESENTABLE, f"`{value_name(node)}` is recorded as {value} where its operands give {computed}"
+            node, UNREPRESENTABLE, f"`{_name(node)}` is recorded as {value} where its operands give {computed}"
         )
 
     def _call(self, node: torch.fx.Node) -> Any:
@@ -227,7 +226,7 @@ class Lowering:
         if _draws_undeclared(node):
             return self._unknown(node, UNSUPPORTED, f"`{node.target}` {RANDOM}")
         if declaration is None:
-            recognised = recognise(node.target)
+            recognised = _recognised(node.target)
             if recognised is not None:
                 return self._custom_call(node, recognised)
             return self._unknown(node, UNDECLARED, _undeclared(node))
@@ -296,7 +295,7 @@ class Lowering:
         kwargs = {k: self._argument(a, False) for k, a in node.kwargs.items()}
         self.builder.call = Call(dtypes_of(node), None, dtype_of(node))
         check_type(node, self.builder.call, self.program.coordinates)
-        recognised = recognise(node.target) if declaration_of(node.target) is None else None
+        recognised = _recognised(node.target) if declaration_of(node.target) is None else None
         if recognised is None:
             value = call_ragged(self.builder, self.sizes.counts, node.target, args, kwargs)
         else:
@@ -439,7 +438,22 @@ def is_declared(node: torch.fx.Node, program: Program) -> bool:
     """Whether a call is one that can be lowered, as far as its operator alone says."""
     if is_size(node) or node.name in program.groups or node.target is python_operator.getitem:
         return True
-    return declaration_of(node.target) is not None or recognise(node.target) is not None
+    return declaration_of(node.target) is not None or _recognised(node.target) is not None
+
+
+def _recognised(target: object) -> Recognised | None:
+    if not is_custom(target):
+        return None
+    from verifycompile.rewrites.custom_operators import recognise  # here, because few programs have such operators
+
+    return recognise(target)
+
+
+def _name(node: torch.fx.Node, program: Program | None = None) -> str:
+    """A node as a message names it."""
+    from verifycompile.torch_interface.value_names import names_of_inputs, value_name  # here: for messages alone
+
+    return value_name(node, None if program is None else names_of_inputs(program))
 
 
 def _takes_real_number(node: torch.fx.Node, number: torch.fx.Node) -> bool:

@@ -171,6 +171,13 @@ class _Closure:
         return id(instance) in self._replaced
 
 
+def alias_of(expected: View, found: View) -> View | None:
+    """``found.term`` as a view of ``expected.term`` over its own axes."""
+    if not found.term.operands or found.is_zero or expected.is_zero:
+        return None
+    return replacement(expected, found)
+
+
 def replacement(expected: View, found: View) -> View | None:
     """``found.term``, of which ``found`` is the whole, as a view of ``expected.term``; None where it is not."""
     digits = inverse_digits(found)

@@ -18,9 +18,9 @@ from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh
-from verifycompile.refinement.closure import replacement
+from verifycompile.refinement.closure import alias_of
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
-from verifycompile.refinement.placement import Placements, candidate_placements, reduce_partial, shard
+from verifycompile.refinement.placement import Placements, candidate_placements, oriented
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.registry import UnsupportedError
@@ -112,19 +112,3 @@ def _by_products(pool: TermPool, expected: View, found: View) -> EqualityProof |
         return None
     lemmas = ("multiply-distributes", "sum-distributes")
     return EqualityProof(tuple((name, 1) for name in lemmas), "ring")
-
-
-def oriented(
-    pool: TermPool, left: View, right: View, placements: Placements | None, mesh: Mesh | None
-) -> tuple[View, View]:
-    """Both values as they are compared under ``placements``. Raises UnsupportedError and UnalignedError."""
-    if mesh is None or placements is None:
-        return left, right
-    return shard(left, placements, mesh), reduce_partial(pool, right, placements, mesh)
-
-
-def alias_of(expected: View, found: View) -> View | None:
-    """``found.term`` as a view of ``expected.term`` over its own axes."""
-    if not found.term.operands or found.is_zero or expected.is_zero:
-        return None
-    return replacement(expected, found)

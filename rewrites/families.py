@@ -1,0 +1,26 @@
+"""The families of declarations: each is a module that registers its own when it is imported.
+
+A proof needs all of them. The checker of a certificate loads those alone that the proof has used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+FAMILIES = (
+    "activation", "advanced_indexing", "arithmetic", "attention", "collective", "complex_numbers", "contraction",
+    "convolution", "creation", "diagonals", "distances", "elementwise", "embedding_bags", "factorizations",
+    "foreach", "fourier", "grouped", "image_normalization", "indexing", "integers", "layout", "loss",
+    "margin_losses", "matrices", "normalization", "ordering", "pooling", "random", "reduction", "resampling",
+    "row_algebra", "row_choice", "row_layout", "row_parts", "row_writes", "sampling", "scatter", "searching",
+    "sorted_rows", "special_functions", "statistics", "strided", "writing",
+)  # fmt: skip
+
+
+def load(names: Iterable[str] = FAMILIES) -> None:
+    """Register the declarations of these families. Raises ValueError for a name that is none."""
+    for name in names:
+        if name not in FAMILIES:
+            raise ValueError(f"no family of declarations is called `{name}`")
+        importlib.import_module(f"verifycompile.rewrites.{name}")
