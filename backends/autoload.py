@@ -10,6 +10,12 @@ import sys
 from typing import Any
 
 FLAG_VARIABLE = "VERIFYCOMPILE"
+FOLDER_VARIABLE = "VERIFYCOMPILE_REPORT"
+"""The folder where a report of each graph is kept."""
+NUMBERS_VARIABLE = "VERIFYCOMPILE_PER_RANK_NUMBERS"
+"""Patterns as those of option ``per_rank_numbers``, separated by commas; the empty text: no number is per rank."""
+COVERAGE_VARIABLE = "VERIFYCOMPILE_COVERAGE"
+"""Set to 1, the flag lists the operators of each graph instead of proving it."""
 OVERRIDE_VARIABLE = "TORCH_COMPILE_OVERRIDE_BACKENDS"
 OVERRIDE = ">=0:verify_first"
 """Torch's own setting: every graph (frame id at least 0) goes to the backend ``verify_first``."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.fx
 
-from verifycompile.backends.autoload import FLAG_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
+from verifycompile.backends.autoload import FLAG_VARIABLE, NUMBERS_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
 from verifycompile.backends.frames import FRAMES, failure_of, outcome_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
@@ -23,9 +23,6 @@ from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
 from verifycompile.torch_interface.errors import RefinementError, as_compile_error
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
-
-NUMBERS_VARIABLE = "VERIFYCOMPILE_PER_RANK_NUMBERS"
-"""Patterns as those of option ``per_rank_numbers``, separated by commas; the empty text: no number is per rank."""
 
 
 def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import multiprocessing
 import os
-import pathlib
 import sys
 import time
 
-from verifycompile.backends.reports import FOLDER_VARIABLE, rank_of_job
+from verifycompile.backends.autoload import FOLDER_VARIABLE
+from verifycompile.backends.reports import keep_line, rank_of_job
 from verifycompile.diagnostics.describe import plural
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.source_text import display_path
@@ -65,7 +64,7 @@ class Frames:
         Raises ``OSError`` where the report folder cannot be written.
         """
         self._outcomes.append(outcome)
-        _keep(outcome)
+        keep_line("frames", {**dataclasses.asdict(outcome), "rank": rank_of_job()})
         if rank_of_job() not in (None, first_rank):
             return
         self._told.append(outcome)
@@ -123,15 +122,3 @@ def summary(outcomes: list[Outcome]) -> str:
 def _tell(text: str) -> None:
     sys.stderr.write(f"verifycompile: {text}\n")
     sys.stderr.flush()
-
-
-def _keep(outcome: Outcome) -> None:
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if not folder:
-        return
-    path = pathlib.Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    rank = rank_of_job()
-    fields = {**dataclasses.asdict(outcome), "rank": rank}
-    with (path / f"frames-{os.getpid()}.jsonl").open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(fields) + "\n")

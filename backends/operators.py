@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 from typing import Any
 
-from verifycompile.backends.reports import FOLDER_VARIABLE
-from verifycompile.command.coverage import COVERAGE_VARIABLE
+from verifycompile.backends.autoload import COVERAGE_VARIABLE, FOLDER_VARIABLE
+from verifycompile.backends.reports import keep_line
 from verifycompile.lowering.lower import is_declared
 from verifycompile.program import Program
 from verifycompile.rewrites import families
@@ -24,11 +22,7 @@ def lists_operators() -> bool:
 
 def keep_operators(spec: Program, implementation: Program) -> None:
     """Add a line for one graph to the report folder. Raises ``OSError`` where that cannot be written."""
-    folder = pathlib.Path(os.environ[FOLDER_VARIABLE])
-    folder.mkdir(parents=True, exist_ok=True)
-    calls = [*_calls(spec), *_calls(implementation)]
-    with (folder / f"operators-{os.getpid()}.jsonl").open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(calls) + "\n")
+    keep_line("operators", [*_calls(spec), *_calls(implementation)])
 
 
 def _calls(program: Program) -> list[dict[str, Any]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import warnings
+from typing import Any
 
 import torch.distributed as dist
 
+from verifycompile.backends.autoload import FOLDER_VARIABLE
 from verifycompile.diagnostics.render_concise import render_finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.torch_interface.dynamo_backend import compile_id, record_artifact
-
-FOLDER_VARIABLE = "VERIFYCOMPILE_REPORT"
 
 
 class VerificationWarning(UserWarning):
@@ -49,16 +50,35 @@ def keep_report(report: Report) -> str:
     Raises ``OSError`` where that folder cannot be written.
     """
     record_artifact("verify_report", report.to_json)
-    folder = os.environ.get(FOLDER_VARIABLE)
-    if not folder:
+    folder = report_folder()
+    if folder is None:
         return ""
     rank = rank_of_job()
     name = f"graph-{compile_id().replace('/', '-')}" + ("" if rank is None else f"-rank{rank}")
-    path = pathlib.Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
-    report.save_html(path / f"{name}.html")
+    (folder / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
+    report.save_html(folder / f"{name}.html")
     return f"{name}.json"
+
+
+def keep_line(kind: str, record: Any) -> None:
+    """Add a line of JSON to this process's file of a kind in the report folder, where one is named.
+
+    Raises ``OSError`` where that folder cannot be written.
+    """
+    folder = report_folder()
+    if folder is not None:
+        with (folder / f"{kind}-{os.getpid()}.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(record) + "\n")
+
+
+def report_folder() -> pathlib.Path | None:
+    """The folder of the environment variable, made where it is not there; None where none is named."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if not named:
+        return None
+    folder = pathlib.Path(named)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def rank_of_job() -> int | None:

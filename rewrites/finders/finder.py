@@ -10,7 +10,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.lemmas.dispose import dispose
 from verifycompile.rewrites.lemmas.lemma import Lemma
 from verifycompile.rewrites.lemmas.read import factors_of
-from verifycompile.rewrites.lemmas.substitution import Factors, InProduct, InSum, Substitution
+from verifycompile.rewrites.lemmas.substitution import Factors, InProduct, InSum, Position, Substitution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +29,7 @@ class ProductFinder:
     find: Callable[[TermPool, Sequence[View], int], Iterator[Proposal]]
 
     def __call__(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
-        for proposal in self.find(pool, factors, free):
-            position = InProduct(factors, free, proposal.matched)
-            found = dispose(pool, proposal.lemma, proposal.substitution, position)
-            if found is not None:
-                return found
-        return None
+        return _first(pool, self.find(pool, factors, free), lambda matched: InProduct(factors, free, matched))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +39,18 @@ class SumFinder:
     find: Callable[[TermPool, Sequence[View], tuple[Size, ...]], Iterator[Proposal]]
 
     def __call__(self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
-        for proposal in self.find(pool, summands, shape):
-            position = InSum(summands, shape, proposal.matched)
-            found = dispose(pool, proposal.lemma, proposal.substitution, position)
-            if found is not None:
-                return found
-        return None
+        return _first(pool, self.find(pool, summands, shape), lambda matched: InSum(summands, shape, matched))
+
+
+def _first(
+    pool: TermPool, proposals: Iterator[Proposal], position: Callable[[Sequence[View]], Position]
+) -> Sequence[View] | None:
+    """What the first proposal that is an instance of its lemma makes of what it matched; None without one."""
+    for proposal in proposals:
+        found = dispose(pool, proposal.lemma, proposal.substitution, position(proposal.matched))
+        if found is not None:
+            return found
+    return None
 
 
 def factors_without(pool: TermPool, view: View, factor: View) -> Factors | None:

@@ -115,9 +115,9 @@ def _reads(
     matrix = matrix_of(view)
     dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)] if matrix else []
     numbers = [substitution.numbers[end] for end in (first, after, *ends)]
-    if matrix is None or dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):  # type: ignore[arg-type]
+    if matrix is None or dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):  # type: ignore[arg-type]  # no symbols
         return False
-    start, stop, *spans = (int(number) for number in numbers)  # type: ignore[arg-type]
+    start, stop, *spans = (int(number) for number in numbers)  # type: ignore[arg-type]  # no symbols
     if not 0 <= start < stop <= matrix.windows:
         return False
     low, high = matrix.hits(LINE, (start, stop - 1))

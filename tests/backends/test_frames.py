@@ -9,6 +9,7 @@ import re
 import pytest
 
 from verifycompile.backends import frames
+from verifycompile.backends.autoload import FOLDER_VARIABLE
 from verifycompile.backends.frames import Frames, Outcome
 
 VERIFIED = Outcome("Block.forward", "model.py", 7, "verified", "spec given; 2 ranks compared", 0.25, assumptions=1)
@@ -61,7 +62,7 @@ def test_of_ranks_that_run_a_frame_together_the_first_tells_it(
 def test_every_rank_keeps_a_record_in_the_report_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.setenv(frames.FOLDER_VARIABLE, str(tmp_path / "reports"))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "reports"))
     monkeypatch.setattr(frames, "rank_of_job", lambda: 1)
     record = Frames()
     record.add(VERIFIED)

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from verifycompile.backends import reports
+from verifycompile.backends.autoload import FOLDER_VARIABLE
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -41,7 +42,7 @@ def test_warning_is_at_the_users_line() -> None:
 
 def test_report_folder_keeps_json_and_html(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "new" / "reports"
-    monkeypatch.setenv(reports.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
     monkeypatch.setattr(reports, "compile_id", lambda: "2/1")
     monkeypatch.setattr(reports, "rank_of_job", lambda: 1)
     reports.keep_report(UNPROVED)
@@ -50,7 +51,7 @@ def test_report_folder_keeps_json_and_html(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.delenv(reports.FOLDER_VARIABLE, raising=False)
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     reports.keep_report(UNPROVED)
     assert list(tmp_path.iterdir()) == []

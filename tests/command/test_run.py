@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from verifycompile import cli
 from verifycompile.command.coverage import Operators
 from verifycompile.command.formats import FORMATS
 from verifycompile.command.job import CheckedFrame, Job
@@ -64,6 +65,10 @@ def test_json_is_all_that_is_printed_and_the_script_prints_elsewhere() -> None:
 
 
 FINDING = Finding("VC101", Severity.ERROR, "a partial sum", impl_location=SourceLocation("model.py", 7))
+
+
+def test_every_form_that_the_command_takes_is_there() -> None:
+    assert tuple(FORMATS) == cli.FORMATS
 
 
 @pytest.mark.parametrize(

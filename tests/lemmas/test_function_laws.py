@@ -126,7 +126,7 @@ def wraps_around(law: Lemma) -> bool:
             return torch.sqrt(value(arguments[1], values))
         operands = [value(argument, values) for argument in arguments]
         functions = {"add": torch.add, "mul": torch.mul, "scale": torch.mul, "times": torch.mul}
-        return functions.get(str(operator), getattr(torch, str(operator), None))(*operands)  # type: ignore[misc]
+        return functions.get(str(operator), getattr(torch, str(operator), None))(*operands)  # type: ignore[misc]  # a law names no other function
 
     generator = torch.Generator().manual_seed(0)
     names = variables(law.left) | variables(law.right)

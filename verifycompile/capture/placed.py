@@ -109,11 +109,11 @@ class PlacedBoundary:
             if flat.node is None and flat.text:
                 raise UsageError("VC305", f"the compiled program hands `{flat.text}` to a call {_NOT_TRACED}")
             for kind, name in output_names(self._exported, flat):
-                placements, declared = self._requirement(flat, kind, name, by_name)
+                whole = self._called_whole(flat, name) if kind is OutputKind.VALUE else None
+                placements, declared = self._requirement(flat, kind, name, by_name, whole)
                 if placements is not None and _is_of_booleans(flat):
                     placements = of_booleans(placements)
                 # A forward value is free where its mesh says nothing; a gradient must be there what its parameter is.
-                whole = self._called_whole(flat, name) if kind is OutputKind.VALUE else None
                 free = self._open_axes(flat.layout) if whole is None else whole.open_axes
                 open_axes = free if kind is OutputKind.VALUE else frozenset[int]()
                 assert flat.node is not None
@@ -272,17 +272,17 @@ class PlacedBoundary:
             return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
 
     def _requirement(
-        self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput]
+        self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput], whole: _Placed | None
     ) -> tuple[Placements | None, str]:
         assert flat.node is not None
         try:
-            return self._required(flat, kind, name, inputs)
+            return self._required(flat, kind, name, inputs, whole)
         except LayoutError as blocked:
             self._block(flat.node, blocked)
             return None, ""
 
     def _required(
-        self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput]
+        self, flat: Flat, kind: OutputKind, name: str, inputs: Mapping[str, ProgramInput], whole: _Placed | None
     ) -> tuple[Placements | None, str]:
         assert flat.node is not None
         if flat.layout is not None and kind is OutputKind.GRADIENT:
@@ -294,7 +294,6 @@ class PlacedBoundary:
             declared = self._options.out_placements.get(name)
             if declared:
                 return self._checked(name, declared, ndim), "out_placements"
-            whole = self._called_whole(flat, name)
             return (None, "") if whole is None else (whole.placements, "the DTensor that it is taken from")
         owner_name = name.split(".", 1)[1]
         owner = inputs.get(owner_name)
@@ -310,8 +309,8 @@ class PlacedBoundary:
         if kind is OutputKind.GRADIENT and owner_name in self._between:
             # What the graph before takes for the gradient of its result.
             placements = self._between[owner_name].placements
-            whole = tuple(Replicate() if isinstance(item, Partial) else item for item in placements)
-            return whole, "the placements of the result that it is the gradient of"
+            gathered = tuple(Replicate() if isinstance(item, Partial) else item for item in placements)
+            return gathered, "the placements of the result that it is the gradient of"
         if kind is OutputKind.GRADIENT and owner.role is Role.INPUT:
             partial = any(isinstance(item, Partial) for item in owner.placements)
             return (None, "") if owner.assumed or partial else (owner.placements, "the input's placements")

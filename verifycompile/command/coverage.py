@@ -9,12 +9,10 @@ import pathlib
 import tempfile
 from collections.abc import Sequence
 
+from verifycompile.backends.autoload import COVERAGE_VARIABLE
 from verifycompile.command.job import run_job
 from verifycompile.diagnostics.describe import plural
 from verifycompile.diagnostics.source_text import display_path
-
-COVERAGE_VARIABLE = "VERIFYCOMPILE_COVERAGE"
-"""Set to 1, the flag lists the operators of each graph instead of proving it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from verifycompile.backends.autoload import FLAG_VARIABLE, FOLDER_VARIABLE, OVERRIDE_VARIABLE
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.read_json import findings_of
-
-FLAG_VARIABLE = "VERIFYCOMPILE"
-FOLDER_VARIABLE = "VERIFYCOMPILE_REPORT"
-_OVERRIDE_VARIABLE = "TORCH_COMPILE_OVERRIDE_BACKENDS"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +54,7 @@ def run_job(target: Sequence[str], folder: pathlib.Path, *, goes_on: bool, quiet
     standard error. Raises ``OSError`` where Python cannot be started.
     """
     flag = "warn" if goes_on else "1"
-    inherited = {name: value for name, value in os.environ.items() if name != _OVERRIDE_VARIABLE}
+    inherited = {name: value for name, value in os.environ.items() if name != OVERRIDE_VARIABLE}
     done = subprocess.run(  # noqa: S603 - the user's own script, run by the user's own interpreter
         [sys.executable, *target],
         env={**inherited, FLAG_VARIABLE: flag, FOLDER_VARIABLE: str(folder), **environment},

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
-from verifycompile.comparison.layout import Known, MergeError, Placements, merge, part_of
+from verifycompile.comparison.layout import Known, Placements, merge_given, part_of
 from verifycompile.comparison.programs import drawn
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.trace import Entry
@@ -57,12 +57,7 @@ def make_inputs(
         if own is not None:
             whole[entry.name] = _drawn_around(entry, parts[own], layout, own=own, mesh=mesh, seed=seed)
             continue
-        try:
-            replicas = merge(parts, layout, mesh)
-        except MergeError as error:
-            raise UsageError(
-                "VC303", f"the ranks' parts of `{entry.name}` are no tensor under the given layout: {error}."
-            ) from error
+        replicas = merge_given(entry.name, parts, layout, mesh)
         values = list(replicas.values())
         whole[entry.name] = values[0].to(parts[ranks.ranks[0]].dtype)
         if any(not torch.equal(value, values[0]) for value in values):

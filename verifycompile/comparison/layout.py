@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile.errors import UsageError
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import coordinate_of
 from verifycompile.torch_interface.placements import outer_blocks, reduction_name, sharded_dimension
@@ -34,6 +35,16 @@ def merge(parts: Mapping[int, torch.Tensor], layout: Placements, mesh: Mesh) -> 
     for axis in reversed(range(len(mesh.axes))):
         level = _without_axis(level, axis, layout[axis], mesh.axes[axis].size)
     return dict(level.values())
+
+
+def merge_given(
+    name: str, parts: Mapping[int, torch.Tensor], layout: Placements, mesh: Mesh
+) -> dict[int, torch.Tensor]:
+    """``merge`` of an input or a parameter, whose layout the user gave. Raises ``UsageError`` VC303."""
+    try:
+        return merge(parts, layout, mesh)
+    except MergeError as error:
+        raise UsageError("VC303", f"the ranks' parts of `{name}` are no tensor under its layout: {error}.") from error
 
 
 Level = dict[tuple[int, ...], tuple[int, torch.Tensor]]

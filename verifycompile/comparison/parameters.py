@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor.placement_types import Replicate
 
-from verifycompile.comparison.layout import MergeError, Placements, candidates, merge, part_of
+from verifycompile.comparison.layout import Placements, candidates, merge_given, part_of
 from verifycompile.comparison.programs import drawn
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.trace import Entry, Kind
@@ -103,12 +103,7 @@ def gather(
     for name, layout in layouts.items():
         found: dict[int, torch.Tensor | None] = ranks.call("parameter", name)
         parts = {rank: part for rank, part in found.items() if part is not None}
-        try:
-            replicas = merge(parts, layout, mesh)
-        except MergeError as error:
-            raise UsageError(
-                "VC303", f"the ranks' parts of `{name}` are no tensor under its layout: {error}."
-            ) from error
+        replicas = merge_given(name, parts, layout, mesh)
         rank, value = next(iter(replicas.items()))
         others = tuple(
             r for r, other in replicas.items() if r != rank and not torch.equal(other.nan_to_num(), value.nan_to_num())

@@ -89,7 +89,7 @@ def _members(group: Any) -> tuple[int, ...]:
     if isinstance(group, torch.ScriptObject):
         group = ProcessGroup.unbox(group)
     elif isinstance(group, str):
-        group = distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        group = distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]  # torch resolves names too
     known = distributed_c10d._world.pg_group_ranks
     ranks = known[group] if group in known else {index: index for index in range(group.size())}
     return tuple(sorted(ranks, key=ranks.__getitem__))

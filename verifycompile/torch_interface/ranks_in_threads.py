@@ -167,7 +167,7 @@ class RanksInThreads:
                 if not thread.finished:
                     thread.turn.release()
                 thread.thread.join()
-        return {thread.rank: thread.result for thread in threads}  # type: ignore[misc]
+        return {thread.rank: thread.result for thread in threads}  # type: ignore[misc]  # None where the call returns it
 
     def _take_turns(self, job: _Job[Result], threads: list[_Rank[Result]]) -> None:
         while any(not thread.finished for thread in threads):

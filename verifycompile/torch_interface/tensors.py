@@ -74,8 +74,8 @@ def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
         taken.append((made, local))
         return made
 
-    DTensor.from_local = staticmethod(recorded)  # type: ignore[method-assign]
+    DTensor.from_local = staticmethod(recorded)  # type: ignore[method-assign]  # put back below
     try:
         yield taken
     finally:
-        DTensor.from_local = original  # type: ignore[method-assign]
+        DTensor.from_local = original  # type: ignore[method-assign]  # as it was
