@@ -3,6 +3,7 @@
 Cost: a tensor-parallel model on two ranks against both programs run by themselves, in processor time and in peak
 memory above what the process had. Thresholds: TTrace's fourteen bugs and their right twins, over seeds and dtypes, with
 the estimated thresholds and with ``torch.allclose`` of fixed tolerances: how many false alarms, how many missed bugs.
+``--models``: ten models of Hugging Face transformers under their own plans instead, in which nothing may be found.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 import verifycompile
 from benchmarks.__main__ import table
+from benchmarks.real_programs import transformers
 from tests.comparison.fourteen import BUGS, Bug
 from tests.comparison.programs import Model, on_ranks, tensor_parallel
 from tests.support import fake_mesh_world
 from verifycompile.comparison.judge import Judged
+from verifycompile.comparison.report import CompareReport
 from verifycompile.torch_interface.mesh import RootMesh
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
 
@@ -99,12 +103,43 @@ def thresholds(seeds: int) -> list[tuple[str, ...]]:
     return rows
 
 
+def models(seeds: int) -> list[tuple[str, ...]]:
+    """Rows: of a training step of each model on two ranks, in how many seeds something was found."""
+    rows: list[tuple[str, ...]] = []
+    for name in transformers.SAMPLE:
+        for dtype in (torch.float32, torch.bfloat16):
+            found = [of_model(name, dtype, seed) for seed in range(seeds)]
+            alarms = sum(not report for report in found)
+            largest = max(item.ratio for report in found for item in report.tensors)
+            rows.append((name, str(dtype), str(len(found[0].tensors)), f"{alarms} of {seeds}", f"{largest:.2f}"))
+    return rows
+
+
+def of_model(name: str, dtype: torch.dtype, seed: int) -> CompareReport:
+    """A model with the weights of its spec, of which each rank has its part."""
+    torch.manual_seed(seed)
+    spec = transformers.single(name, "eager")
+    transformers.start(2)
+    try:
+        model = transformers.distributed(transformers.single_empty(name, "eager", None), {"tp": 2}, spec)
+        tokens = torch.randint(3, 64, (2, 8))
+        arguments = {"input_ids": tokens, "labels": tokens.clone(), "use_cache": False}
+        return verifycompile.compare(model.to(dtype), (), arguments, spec=spec.to(dtype), seed=seed)
+    finally:
+        dist.destroy_process_group()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Both tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks comparison", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="of each bug and twin")
+    parser.add_argument("--models", action="store_true", help="models of transformers instead")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
+    if options.models:
+        header = ("model", "dtype", "tensors", "false alarms", "largest ratio to a threshold")
+        print(table(header, models(options.seeds)))
+        return 0
     rows = [costs(*sizes) for sizes in ((512, 4, 8, 256), (256, 4, 8, 128), (64, 2, 8, 64))]
     print(table(("model", "both s", "compare s", "ratio", "both KiB", "compare KiB more"), rows))
     print()
