@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from verifycompile.errors import UsageError
     from verifycompile.graph_verification import verify_graphs
     from verifycompile.model_verification import verify
+    from verifycompile.step_verification import verify_step
     from verifycompile.symbolic.check import cross_check
     from verifycompile.symbolic.report import CrossCheckReport
     from verifycompile.torch_interface.errors import RefinementError
 
 __all__ = [
     "CompareReport", "CrossCheckReport", "RefinementError", "Report", "UsageError", "Verdict", "check_certificate",
-    "compare", "cross_check", "explain", "verify", "verify_graphs",
+    "compare", "cross_check", "explain", "verify", "verify_graphs", "verify_step",
 ]  # fmt: skip
 
 _MODULES = {
@@ -42,6 +43,7 @@ _MODULES = {
     "explain": "verifycompile.diagnostics.codes",
     "verify": "verifycompile.model_verification",
     "verify_graphs": "verifycompile.graph_verification",
+    "verify_step": "verifycompile.step_verification",
 }
 
 

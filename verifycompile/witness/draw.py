@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from verifycompile.program import Program, ProgramInput, Role
-from verifycompile.torch_interface.evaluation import size_hint
+from verifycompile.torch_interface.evaluation import operator_name, size_hint
 from verifycompile.witness.ignored import ignored_classes
 from verifycompile.witness.indices import counts_from_the_end, index_bound
 from verifycompile.witness.inputs import Inputs, spec_sizes, tangent_inputs, tensor_inputs, traced_shape
@@ -28,6 +28,8 @@ class Distribution(enum.Enum):
     """Positive floats, Booleans all False."""
     SMALL = "small"
     """Positive floats so small that what is added to them for stability counts."""
+    FAINT = "faint"
+    """As normal, and so much smaller that bounds on values (the clipping of gradients) do not act."""
     REVERSED = "reversed"
     """As normal, the floats of each input in reverse order."""
     WHOLE = "whole"
@@ -43,6 +45,9 @@ class Distribution(enum.Enum):
 
 
 _SMALL = 1e-6
+_FAINT = 1 / 32
+_BOUNDED = frozenset({"aten.clamp.default", "aten.clamp_max.default", "aten.hardtanh.default", "aten.minimum.default"})
+"""Operators that have no effect on values that are small enough."""
 _POSITIVE = (Distribution.POSITIVE, Distribution.POSITIVE_UNSET, Distribution.SMALL)
 
 
@@ -73,6 +78,8 @@ def applies(spec: Program, distribution: Distribution) -> bool:
     dtypes = {entry.node.meta["val"].dtype for entry in entries if entry.node.meta["val"].dim()}
     if distribution is Distribution.IGNORED:
         return bool(ignored_classes(spec))
+    if distribution is Distribution.FAINT:
+        return any(operator_name(node.target) in _BOUNDED for node in spec.graph.graph.nodes)
     if distribution is Distribution.NEGATIVE:
         return any(counts_from_the_end(entry.node) for entry in entries)
     if distribution is Distribution.ONE_INDEX:
@@ -117,6 +124,8 @@ def _draw_input(
     # Products with a matrix keep the size of their operand: activations neither saturate nor vanish with depth.
     fan_in = shape[-1] if entry.role is Role.PARAMETER and len(shape) > 1 else 1
     values = torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
+    if distribution is Distribution.FAINT:
+        return values * _FAINT
     return values.flip(tuple(range(len(shape)))) if distribution is Distribution.REVERSED else values
 
 
