@@ -24,6 +24,7 @@ def test_names() -> None:
         "explain",
         "verify",
         "verify_graphs",
+        "verify_step",
     ]
     for name in verifycompile.__all__:
         assert getattr(verifycompile, name).__name__ == name
