@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
+from verifycompile.comparison.alone import faults, parts_of_the_spec
 from verifycompile.comparison.differences import FINAL, Comparing, scales_of
 from verifycompile.comparison.inputs import Inputs, make_inputs
 from verifycompile.comparison.judge import Judged
@@ -203,7 +204,8 @@ class _Question:
         calls = ranks.call("places")[first]
         inner = inner_model(model)
         places = Places(named_modules(model), inner, calls)
-        findings = [*early, *findings_of(comparing.found, places, departed, parameters.whole)]
+        alone = self._each_alone(ranks, comparing, mesh) if departed == 0 else []
+        findings = [*early, *findings_of(comparing.found, places, departed, parameters.whole, alone)]
         doubts = self._doubts(spec, parameters, drew=drew or reference.drew)
         if findings and doubts:
             self.notes += doubts
@@ -275,6 +277,29 @@ class _Question:
             if any(item.exceeds and item.kind in FINAL for item in comparing.found.judged):
                 return step, drew
         return 0, drew
+
+    def _each_alone(self, ranks: Ranks, comparing: Comparing, mesh: Mesh) -> list[Judged]:
+        """What is off where every module has the spec's own inputs, after a run in which something was off."""
+        if not any(item.exceeds for item in comparing.found.judged):
+            return []
+        reference = comparing.reference
+        gradients = not comparing.scales
+        parts = parts_of_the_spec(comparing.found.judged, reference, ranks.ranks, mesh, gradients=gradients)
+        alone = Comparing(
+            ranks, reference, comparing.thresholds, comparing.layouts, mesh, self.options, scales=comparing.scales
+        )
+        ranks.call("begin", self.seed)
+        try:
+            with errors_of_ranks():
+                ran: dict[int, Ran] = ranks.call("forward", each=parts)
+                alone.take(ran, _FORWARD, 0)
+                outputs = [item for item in comparing.found.judged if item.kind is Kind.OUTPUT]
+                back = ranks.call("backward", each=_cotangents(ran, reference.cotangents[0], outputs, mesh, 0))
+                alone.take(back, _BACKWARD, 0)
+        except RankFailedError as error:
+            self.notes.append(f"no module was judged alone: the program does not run on the spec's tensors ({error})")
+            return []
+        return faults(alone.found.judged)
 
     def _describe(self, parameters: Parameters, inputs: Inputs, spec: Spec, own: int | None) -> None:
         self.assumptions += [*spec.assumptions, *inputs.assumptions]

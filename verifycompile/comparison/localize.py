@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,9 @@ from verifycompile.torch_interface.source import is_user_file
 _BEYOND, _REPLICAS, _OPEN = "VC120", "VC121", "VC213"
 _INSIDE = "its outputs are beyond rounding while its inputs are not"
 _BETWEEN = "what enters it is beyond rounding: it is computed by the code that calls the module"
+_ALONE = "it is off by itself, also where all modules have the spec's own inputs"
+_MOST = 4
+"""So many modules that are off by themselves have a finding each; the others are named."""
 _FORWARD = frozenset({Kind.ACTIVATION, Kind.OUTPUT, Kind.INPUT})
 
 
@@ -54,15 +58,29 @@ def _definition(function: Callable[..., Any], module: str) -> SourceLocation | N
     return SourceLocation(code.co_filename, code.co_firstlineno, 1, None, code.co_name, module)
 
 
-def findings_of(found: Differences, places: Places, step: int, parameters: Collection[str]) -> list[Finding]:
-    """The findings, the cause first; what follows from it is counted."""
+def findings_of(
+    found: Differences, places: Places, step: int, parameters: Collection[str], alone: Sequence[Judged] = ()
+) -> list[Finding]:
+    """The findings, the cause first; what follows from it is counted.
+
+    ``alone``: what is off where every module has the spec's own inputs; each is a finding of its own.
+    """
     beyond = [item for item in found.judged if item.exceeds]
     final = [item for item in beyond if item.kind in FINAL]
     absent = [(name, why) for name, kind, why in found.missing if kind in FINAL]
     findings: list[Finding] = []
     if beyond:
-        certain = bool(final)
-        findings.append(_cause(found.judged, beyond, places, Verdict.REFUTED if certain else Verdict.UNPROVED, step))
+        verdict = Verdict.REFUTED if final else Verdict.UNPROVED
+        culprit, what = _culprit(found.judged, beyond)
+        forward = culprit.kind in _FORWARD
+        others = [i for i in alone if i.module != culprit.module and (i.kind in _FORWARD) == forward]
+        followers = len(beyond) - 1 - len(others)
+        said: Any = {"verdict": verdict, "step": step}
+        findings.append(_cause(culprit, what, found.judged, places, followers=max(0, followers), **said))
+        findings += [_cause(item, _ALONE, found.judged, places, **said) for item in others[:_MOST]]
+        if more := [f"`{item.module}`" for item in others[_MOST:]]:
+            note = f"by themselves these are off as well: {', '.join(more)}"
+            findings[-1] = dataclasses.replace(findings[-1], notes=(*findings[-1].notes, note))
     for name, why in absent:
         findings.append(_absent(name, why, places, findings, name.partition(".")[2] in parameters))
     open_tensors = [item for item in found.judged if item.layout is None]
@@ -98,10 +116,18 @@ def _absent(name: str, why: str, places: Places, findings: Sequence[Finding], is
     )
 
 
-def _cause(judged: Sequence[Judged], beyond: Sequence[Judged], places: Places, verdict: Verdict, step: int) -> Finding:
-    culprit, what = _culprit(judged, beyond)
+def _cause(
+    culprit: Judged,
+    what: str,
+    judged: Sequence[Judged],
+    places: Places,
+    *,
+    verdict: Verdict,
+    step: int,
+    followers: int = 0,
+) -> Finding:
     location, labels = places.of(culprit.module)
-    if what is _BETWEEN:
+    if what is _BETWEEN or (what is _ALONE and ".input." in culprit.name):
         location, labels = places.call(culprit.module) or location, ()
     partial = _partial_before(culprit, judged)
     for item in partial:
@@ -122,7 +148,7 @@ def _cause(judged: Sequence[Judged], beyond: Sequence[Judged], places: Places, v
         ),
         output=culprit.name,
         verdict=verdict,
-        followers=len(beyond) - 1,
+        followers=followers,
     )
 
 
@@ -156,7 +182,7 @@ def _partial_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
     """Results of modules shortly before that are the spec's as parts of a sum: they become wrong later."""
     if culprit.kind not in _FORWARD:
         return []
-    before = judged[: next(index for index, item in enumerate(judged) if item is culprit)]
+    before = judged[: next(index for index, item in enumerate(judged) if item.name == culprit.name)]
     partial = [item for item in before if ".output." in item.name and "partial" in item.layout_text]
     return partial[-1:]
 

@@ -18,7 +18,7 @@ from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import mapped, tensors_of
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.source import is_user_file
-from verifycompile.torch_interface.tensors import arrived
+from verifycompile.torch_interface.tensors import arrived, like_dtensor
 
 Layout = Callable[[DTensor], Known]
 """The placements of a DTensor over the axes of the program's mesh."""
@@ -85,15 +85,24 @@ class Recorder:
 
     ``modules``: canonical path -> module. A tensor that several modules see is kept once, under its first name; the
     others are its ``aliases``; ``names`` has both in order. Modules that run again in backward are recomputed, and kept
-    under names of their own.
+    under names of their own. ``rewritten``: parts by name, which tensors hold from where they are recorded on, so that
+    what is wrong before makes nothing wrong that comes later (the rewriting of TTrace).
     """
 
     def __init__(
-        self, modules: Mapping[str, nn.Module], root: nn.Module | None, keep: Keep, layout: Layout | None
+        self,
+        modules: Mapping[str, nn.Module],
+        root: nn.Module | None,
+        keep: Keep,
+        layout: Layout | None,
+        rewritten: Mapping[str, torch.Tensor],
     ) -> None:
         self._modules = {path: module for path, module in modules.items() if module is not root}
         self._keep = keep
         self._layout = layout
+        self._rewritten = rewritten
+        lasting = [t for module in modules.values() for t in (*module.parameters(), *module.buffers())]
+        self._lasting = {local_part(t).untyped_storage().data_ptr() for t in lasting} if rewritten else set[int]()
         self._calls: dict[tuple[str, bool], int] = {}
         self._stack: list[tuple[str, SourceLocation | None]] = []
         self._seen: dict[tuple[int, int], tuple[torch.Tensor, str]] = {}
@@ -190,18 +199,34 @@ class Recorder:
             name, kind, tensor, self._layout, module=module, is_input=is_input, order=self._order, place=place
         )
         self._keep(entry, local_part(tensor))
+        self._rewrite(name, tensor)
         if not tensor.requires_grad or not tensor.is_floating_point() or kind in (Kind.RECOMPUTED, Kind.OUTPUT):
             return
         if not is_input or kind is Kind.INPUT:
             tensor.register_hook(functools.partial(self._gradient, entry))
 
-    def _gradient(self, of: Entry, gradient: torch.Tensor) -> None:
+    def _rewrite(self, name: str, tensor: torch.Tensor) -> None:
+        part = self._rewritten.get(name.removeprefix("recomputed."))
+        if part is None:
+            return
+        held = local_part(tensor)
+        repeats = any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True))
+        if part.shape == held.shape and not repeats and held.untyped_storage().data_ptr() not in self._lasting:
+            # Autograd is not told: the program did not do it, and what it saved shall have the new value too.
+            held.data.copy_(part)
+
+    def _gradient(self, of: Entry, gradient: torch.Tensor) -> torch.Tensor | None:
         self._order += 1
         kind = Kind.GRADIENT if of.kind is Kind.INPUT else Kind.ACTIVATION_GRADIENT
         entry = entry_of(f"grad.{of.name}", kind, gradient, self._layout)
         entry = dataclasses.replace(entry, module=of.module, is_input=of.is_input, order=self._order, place=of.place)
         self.names.append(entry.name)
         self._keep(entry, local_part(gradient))
+        part = self._rewritten.get(entry.name)
+        if part is None or part.shape != local_part(gradient).shape:
+            return None
+        part = part.to(gradient.dtype)
+        return like_dtensor(gradient, part) if isinstance(gradient, DTensor) else part
 
 
 def _calling_place(path: str) -> SourceLocation | None:

@@ -148,14 +148,13 @@ class Worker:
                     found.setdefault(name, self._layout(made))
         return found
 
-    def forward(self, modules: bool = True) -> Ran:
-        """Run the program on its inputs. ``modules``: whether the tensors of modules are traced as well."""
+    def forward(self, rewritten: Mapping[str, torch.Tensor] | None = None) -> Ran:
+        """Run the program on its inputs. ``rewritten``: parts that tensors of modules hold once they are traced."""
         self.forget()
         call = self._call
         inner = inner_model(self.model)
         root = inner if isinstance(inner, nn.Module) else None
-        traced = self._modules if modules else {}
-        recorder = self._recorder = Recorder(traced, root, self._keep_of_run, self._layout)
+        recorder = self._recorder = Recorder(self._modules, root, self._keep_of_run, self._layout, rewritten or {})
         before = torch.get_rng_state()
         recorder.arguments(call.names)
         with recorder.attached():

@@ -1,0 +1,49 @@
+"""Each module alone: the program runs again with the spec's own tensors, so that one fault makes no other (TTrace).
+
+Wherever a tensor of a module was compared, the ranks now hold their parts of the spec's value, and of its gradient.
+What is off in such a run is off by its own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.tensor.placement_types import Partial
+
+from verifycompile.comparison.judge import Judged
+from verifycompile.comparison.layout import part_of
+from verifycompile.comparison.reference import Reference
+from verifycompile.comparison.trace import Kind
+from verifycompile.program import Mesh
+
+_FORWARD = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
+_BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT})
+
+
+def parts_of_the_spec(
+    judged: Sequence[Judged], reference: Reference, ranks: Sequence[int], mesh: Mesh, *, gradients: bool
+) -> dict[int, tuple[dict[str, torch.Tensor]]]:
+    """For each rank its parts of the spec's tensors by name; of a sum over ranks there is no part that is the spec's.
+
+    ``gradients``: whether those of activations are among them: not where the ranks' are multiples of the spec's.
+    """
+    kinds = {Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT} if gradients else {Kind.ACTIVATION}
+    each: dict[int, tuple[dict[str, torch.Tensor]]] = {rank: ({},) for rank in ranks}
+    for item in judged:
+        if item.kind not in kinds or item.layout is None or any(isinstance(p, Partial) for p in item.layout):
+            continue
+        whole = reference.values[reference.aliases.get(item.name, item.name)]
+        for rank in ranks:
+            each[rank][0][item.name] = part_of(whole, item.layout, rank, mesh).contiguous()
+    return each
+
+
+def faults(judged: Sequence[Judged]) -> list[Judged]:
+    """The first tensor that is off of each module, in forward, or in backward where nothing is off in forward."""
+    beyond = [item for item in judged if item.exceeds]
+    forward = [item for item in beyond if item.kind in _FORWARD]
+    found: dict[str, Judged] = {}
+    for item in forward or [item for item in beyond if item.kind in _BACKWARD]:
+        found.setdefault(item.module, item)
+    return list(found.values())
