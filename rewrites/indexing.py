@@ -16,7 +16,7 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.advanced_indexing import matches, put_accumulated
-from verifycompile.rewrites.bounds import require_within, within
+from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_real
 from verifycompile.rewrites.ordering import is_distinct
@@ -185,11 +185,8 @@ def _put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, 
         other = indices[1 - dim]
         if not _counts(b, rows, b.shape(view)[dim]) or b.rank(other) != 1 or b.rank(values) > 1:
             continue
-        if not within(b.pool, other, b.shape(view)[1 - dim]):
-            # A negative index counts from the end.
-            raise UnsupportedError(UNSUPPORTED, "index_put with an index that is not known to be within its dimension")
         # Each row occurs once, so no two values meet in one element and their order does not matter.
-        mask = one_hot(b, other, b.shape(view)[1 - dim])
+        mask = matches(b, other, b.shape(view)[1 - dim])
         spread = b.unsqueeze(values, 1) if b.rank(values) else values
         if dim == 1:
             mask = b.transpose(mask, 0, 1)

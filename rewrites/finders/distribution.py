@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, open_view
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
-from verifycompile.ir.term import Operation, Term, TermPool, View
-from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
-from verifycompile.rewrites.index_arithmetic import integer_leaves
+from verifycompile.ir.term import Operation, TermPool, View
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
+from verifycompile.rewrites.index_arithmetic import implied, integer_leaves, is_arithmetic
 from verifycompile.rewrites.lemmas.products import DISTRIBUTE
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
@@ -77,9 +77,11 @@ def _weights_of_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iter
 
 
 def _masks_of_their_subject(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
-    """A mask of a sum that holds an indicator of what the mask is about.
+    """A mask of a sum that holds an indicator of what the mask is about, where the two may be one.
 
-    The look-up in a shard is a look-up in the whole table only together with its mask.
+    The look-up in a shard is a look-up in the whole table only together with its mask, and a mask that leaves out what
+    no row of a table is says nothing beside a look-up. Any other mask stays in front of its sum: distributed, it would
+    be written into all that follows a look-up.
     """
     if free != factors[0].rank:
         return
@@ -87,8 +89,8 @@ def _masks_of_their_subject(pool: TermPool, factors: Sequence[View], free: int) 
     for total in factors if masks else ():
         if total.term.operation is not COMBINE:
             continue
-        subjects = {leaf.term for mask in masks for leaf in integer_leaves(mask)}
-        if any(_reads(f, subjects) for part in open_view(total).operands for f in _indicators(part)):
+        found = [f for part in open_view(total).operands for f in _indicators(part)]
+        if any(_may_be_one(mask, f) for f in found for mask in masks):
             yield from distributed(factors, total)
 
 
@@ -101,8 +103,12 @@ def _indicators(view: View) -> Iterator[View]:
         yield view
 
 
-def _reads(indicator: View, subjects: set[Term]) -> bool:
-    return any(leaf.term in subjects for leaf in integer_leaves(indicator))
+def _may_be_one(mask: View, indicator: View) -> bool:
+    """Whether an indicator of what a mask is about compares a number that is computed from it, or implies the mask."""
+    if {leaf.term for leaf in integer_leaves(mask)}.isdisjoint(leaf.term for leaf in integer_leaves(indicator)):
+        return False
+    computed = any(is_arithmetic(view) for view in open_view(indicator).operands)
+    return computed or implied([indicator], [whole_view(mask, indicator.shape)], indicator.shape)
 
 
 def _is_weight(view: View) -> bool:

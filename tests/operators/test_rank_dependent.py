@@ -190,15 +190,21 @@ def test_places_of_the_largest_are_distinct(dim: int) -> None:
         torch.testing.assert_close(value, expected)
 
 
-def test_an_index_that_may_be_negative_is_refused() -> None:
-    """torch counts it from the end, the one-hot form finds nothing."""
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_an_index_that_may_be_negative_counts_from_the_end(accumulate: bool) -> None:
     ranks = Ranks()
-    b = ranks.b
-    x, values, tokens = (ranks.leaf(torch.ones(s, dtype=torch.float64)) for s in ((ROWS, CLASSES), (ROWS,), (ROWS,)))
-    for index in (tokens, b.sub(tokens, CLASSES * U)):
-        with pytest.raises(UnsupportedError) as refused:
-            ranks.call(aten.index_put.default, x, [b.iota(ROWS), index], values, False)
-        assert refused.value.message == "index_put with an index that is not known to be within its dimension"
+    target = torch.arange(ROWS) % (2 * CLASSES) - CLASSES
+    x, values = torch.randn(ROWS, CLASSES, dtype=torch.float64), torch.randn(ROWS, dtype=torch.float64)
+    result = ranks.call(
+        aten.index_put.default,
+        ranks.leaf(x),
+        [ranks.b.iota(ROWS), ranks.leaf(target.double())],
+        ranks.leaf(values),
+        accumulate,
+    )
+    expected = aten.index_put.default(x, (torch.arange(ROWS), target), values, accumulate)
+    for value in ranks.values(result):
+        torch.testing.assert_close(value, expected)
 
 
 @pytest.mark.parametrize(
