@@ -32,11 +32,11 @@ from verifycompile.comparison.programs import (
 )
 from verifycompile.comparison.proof import states_of
 from verifycompile.comparison.ranks import InTheJob, InThisProcess, RankFailedError, Ranks, errors_of_ranks
-from verifycompile.comparison.reference import Reference, step_name
+from verifycompile.comparison.reference import Reference, pass_name
 from verifycompile.comparison.report import CompareReport
 from verifycompile.comparison.threshold import epsilon_of, norm_of
 from verifycompile.comparison.trace import Kind
-from verifycompile.comparison.worker import Optimizer, Ran, Worker
+from verifycompile.comparison.worker import Clip, Optimizer, Ran, Training, Worker
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -62,7 +62,10 @@ def compare(
     *,
     optimizer: Optimizer | None = None,
     spec_optimizer: Optimizer | None = None,
+    clip: Clip | None = None,
+    spec_clip: Clip | None = None,
     steps: int = 1,
+    accumulation: int = 1,
     seeds: int = 2,
     seed: int = 0,
     proof: Report | None = None,
@@ -72,19 +75,27 @@ def compare(
 
     In a job of several processes every rank calls it and all get the same report; one process that stands for all
     ranks runs each of them in a thread. ``optimizer``: makes an optimizer of parameters (``torch.optim.AdamW``); with
-    it ``steps`` steps of training are compared. ``spec_optimizer``: the spec's, where it is another one. ``seeds``:
-    perturbed runs of the spec for each tolerance. ``seed``: of all random numbers. ``proof``: the report of ``verify``,
-    whose assumptions are told apart by what this run measured. ``options`` are those of ``verify``.
+    it ``steps`` steps of training are compared, each after ``accumulation`` passes whose gradients add up. ``clip``:
+    what is done to the gradients of parameters before a step (``lambda p: clip_grad_norm_(p, 1.0)``).
+    ``spec_optimizer``, ``spec_clip``: the spec's, where they are others. ``seeds``: perturbed runs of the spec for each
+    tolerance. ``seed``: of all random numbers. ``proof``: the report of ``verify``, whose assumptions are told apart by
+    what this run measured. ``options`` are those of ``verify``.
     Nothing of the model is changed: hooks are removed, and its values, gradients and buffers are put back.
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     checked = Options.from_mapping(options)
     if model is None and checked.build is None:
         raise UsageError("VC306", "there is nothing to compare: pass a model, or the option `build` that makes it.")
-    if optimizer is None and steps != 1:
-        raise UsageError("VC310", "option `steps` does not apply: there is no `optimizer`.")
-    question = _Question(model, tuple(args), dict(kwargs or {}), checked, optimizer, spec_optimizer or optimizer,
-                         steps if optimizer is not None else 0, seeds, seed, proof)  # fmt: skip
+    trains = {"steps": steps != 1, "accumulation": accumulation != 1, "clip": clip is not None,
+              "spec_clip": spec_clip is not None, "spec_optimizer": spec_optimizer is not None}  # fmt: skip
+    useless = [name for name, given in trains.items() if given and optimizer is None]
+    if useless:
+        raise UsageError("VC310", f"option `{useless[0]}` does not apply: there is no `optimizer`.")
+    if min(steps, accumulation) < 1:
+        raise UsageError("VC306", "options `steps` and `accumulation` must be whole numbers greater than zero.")
+    training = Training() if optimizer is None else Training(optimizer, clip, steps, accumulation)
+    spec_training = dataclasses.replace(training, optimizer=spec_optimizer or optimizer, clip=spec_clip or clip)
+    question = _Question(model, tuple(args), dict(kwargs or {}), checked, training, spec_training, seeds, seed, proof)
     with torch.enable_grad():
         if has_world() and not is_pretended():
             return question.in_the_job()
@@ -99,9 +110,8 @@ class _Question:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: Options
-    optimizer: Optimizer | None
-    spec_optimizer: Optimizer | None
-    steps: int
+    training: Training
+    spec_training: Training
     seeds: int
     seed: int
     proof: Report | None
@@ -111,7 +121,7 @@ class _Question:
 
     def _worker(self, model: Any, root: RootMesh | None) -> Worker:
         call = call_of(model, self.args, self.kwargs)
-        return Worker(model, self.options.param_names, layout_over(root), call, optimizer=self.optimizer)
+        return Worker(model, self.options.param_names, layout_over(root), call, training=self.training)
 
     def in_this_process(self) -> CompareReport:
         """With a thread for each rank."""
@@ -234,9 +244,9 @@ class _Question:
         call = template.with_tensors(
             lambda name, tensor: inputs.whole[name].detach().clone().requires_grad_(tensor.requires_grad)
         )
-        reference = Reference(spec.model, call, self.spec_optimizer, self.seed)
+        reference = Reference(spec.model, call, self.spec_training, self.seed)
         try:
-            reference.run(self.steps)
+            reference.run()
         except Exception as error:
             code = "VC303" if self.options.spec is not None else "VC307"
             what = "does not run on these inputs" if self.options.spec is not None else "cannot be recovered: it does "
@@ -247,7 +257,7 @@ class _Question:
     def _thresholds(self, reference: Reference, epsilons: tuple[float, float]) -> dict[str, float]:
         """The sum of the responses at both machine epsilons: each program is off by its own rounding."""
         total: dict[str, float] = {}
-        found = {epsilon: reference.responses(epsilon, self.seeds, self.steps) for epsilon in set(epsilons) if epsilon}
+        found = {epsilon: reference.responses(epsilon, self.seeds) for epsilon in set(epsilons) if epsilon}
         for epsilon in epsilons:
             for name, response in found.get(epsilon, {}).items():
                 total[name] = total.get(name, 0.0) + response
@@ -258,10 +268,10 @@ class _Question:
         return total
 
     def _run(self, ranks: Ranks, reference: Reference, comparing: Comparing, mesh: Mesh) -> tuple[int, bool]:
-        """Run the parallel program; returns the step that departed first, and whether random numbers were drawn."""
+        """Run the parallel program; returns the pass that departed first, and whether random numbers were drawn."""
         drew = False
         ranks.call("begin", self.seed)
-        for step in range(max(1, self.steps)):
+        for step in range(self.training.all_passes):
             ran: dict[int, Ran] = ranks.call("forward")
             drew = drew or any(one.drew for one in ran.values())
             comparing.take(ran, _FORWARD, step)
@@ -272,7 +282,7 @@ class _Question:
             )
             drew = drew or any(one.drew for one in back.values())
             comparing.take(back, _BACKWARD, step)
-            if self.steps:
+            if self.training.steps_after(step):
                 comparing.take(ranks.call("step"), _STEP, step)
             if any(item.exceeds and item.kind in FINAL for item in comparing.found.judged):
                 return step, drew
@@ -330,7 +340,7 @@ class _Question:
             ranks=len(ranks.ranks),
             epsilons=epsilons,
             seeds=self.seeds,
-            steps=self.steps,
+            steps=self.training.steps,
             seconds=time.perf_counter() - self.started,
             proof=states,
             contradiction=contradiction,
@@ -378,7 +388,7 @@ def _cotangents(
         own: dict[int, torch.Tensor] = {}
         held = {entry.name for entry in one.entries} | set(one.aliases)
         for index, cotangent in whole.items():
-            item = judged.get(step_name(step, f"output.{index}"))
+            item = judged.get(pass_name(step, f"output.{index}"))
             if item is None or item.layout is None or f"output.{index}" not in held:
                 continue
             layout = tuple(Replicate() if isinstance(p, Partial) else p for p in item.layout)

@@ -13,7 +13,7 @@ from torch.distributed.tensor.placement_types import Partial, Replicate
 from verifycompile.comparison.judge import Judged, Subject, judge
 from verifycompile.comparison.layout import Known, Placements
 from verifycompile.comparison.ranks import Ranks
-from verifycompile.comparison.reference import Reference, step_name, step_of
+from verifycompile.comparison.reference import Reference, pass_name, pass_of
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Ran
 from verifycompile.options import Options
@@ -76,10 +76,10 @@ class Comparing:
         own = {
             name: target
             for name, target in targets.items()
-            if target in known and known[target].kind in kinds and step_of(name) == step
+            if target in known and known[target].kind in kinds and pass_of(name) == step
         }
         last = len(self.reference.names)
-        prefix = step_name(step, "")
+        prefix = pass_name(step, "")
         for name in sorted(own, key=lambda name: self.reference.names.get(name, last)):
             plain = name.removeprefix(prefix)
             if plain in held:
@@ -88,12 +88,12 @@ class Comparing:
                 self.found.missing.append((name, known[name].kind, "the parallel program has no such tensor"))
         for name in held:
             recomputed = name.removeprefix("recomputed.")
-            target = targets.get(step_name(step, recomputed))
+            target = targets.get(pass_name(step, recomputed))
             if recomputed != name and target in known:
                 assert target is not None
-                yield step_name(step, name), target, name
-            elif recomputed == name and step_name(step, name) not in targets:
-                self.found.missing.append((step_name(step, name), Kind.ACTIVATION, "the spec has no such tensor"))
+                yield pass_name(step, name), target, name
+            elif recomputed == name and pass_name(step, name) not in targets:
+                self.found.missing.append((pass_name(step, name), Kind.ACTIVATION, "the spec has no such tensor"))
 
     def _judged(self, name: str, target: str, held: Mapping[int, Entry], parts: Mapping[int, torch.Tensor]) -> Judged:
         spec = self.reference.entries[target]
@@ -122,7 +122,7 @@ class Comparing:
 
     def _known(self, name: str, kind: Kind, entry: Entry) -> Known | None:
         """What is known of a layout: the tensor's own, its declaration's, or its parameter's."""
-        plain = name.partition(".")[2] if step_of(name) else name
+        plain = name.partition(".")[2] if pass_of(name) else name
         if kind is Kind.OUTPUT and plain in self.options.out_placements:
             return self.options.out_placements[plain]
         if kind not in (Kind.GRADIENT, Kind.PARAMETER, Kind.BUFFER, Kind.STATE, Kind.INPUT):
@@ -142,7 +142,7 @@ class Comparing:
 
 def module_of(name: str) -> str:
     """The module of the activation of this name."""
-    plain = name.partition(".")[2] if step_of(name) else name
+    plain = name.partition(".")[2] if pass_of(name) else name
     for word in ("grad.", "recomputed."):
         plain = plain.removeprefix(word)
     path = plain.rpartition(".output.")[0] or plain.rpartition(".input.")[0] or plain.rpartition(".input")[0]

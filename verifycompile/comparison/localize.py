@@ -212,7 +212,7 @@ def _message(item: Judged) -> str:
 def _notes(item: Judged, what: str, where: str, step: int) -> list[str]:
     norm = item.norm or 1.0
     notes = [
-        f"{where}: {what}" + (f"; first in step {step}" if step else ""),
+        f"{where}: {what}" + (f"; first in pass {step + 1}" if step else ""),
         (
             f"|difference| / |spec| = {item.error / norm:.3g}, of which rounding explains {item.threshold / norm:.3g}; "
             f"the ranks' parts as {item.layout_text}"

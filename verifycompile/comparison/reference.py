@@ -13,7 +13,7 @@ from verifycompile.comparison.names import Call
 from verifycompile.comparison.programs import seed_of
 from verifycompile.comparison.threshold import Responses
 from verifycompile.comparison.trace import Entry, Kind
-from verifycompile.comparison.worker import Optimizer, Worker
+from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
 from verifycompile.torch_interface.mesh import has_world
 from verifycompile.torch_interface.perturbation import perturbed, unperturbed
@@ -21,22 +21,22 @@ from verifycompile.torch_interface.perturbation import perturbed, unperturbed
 Cotangents = dict[int, torch.Tensor]
 
 
-def step_name(step: int, name: str) -> str:
-    """The name of a tensor in a step of training; of the first one it is the tensor's own."""
-    return f"step{step}.{name}" if step else name
+def pass_name(step: int, name: str) -> str:
+    """The name of a tensor in a pass of training; of the first one it is the tensor's own."""
+    return f"pass{step}.{name}" if step else name
 
 
-def step_of(name: str) -> int:
-    """The step of training that a name speaks of."""
+def pass_of(name: str) -> int:
+    """The pass of training that a name speaks of."""
     head, found, _ = name.partition(".")
-    number = head.removeprefix("step")
+    number = head.removeprefix("pass")
     return int(number) if found and number != head and number.isdigit() else 0
 
 
 class Reference:
     """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds."""
 
-    def __init__(self, model: Callable[..., Any], call: Call, optimizer: Optimizer | None, seed: int) -> None:
+    def __init__(self, model: Callable[..., Any], call: Call, training: Training, seed: int) -> None:
         self.values: dict[str, torch.Tensor] = {}
         self.entries: dict[str, Entry] = {}
         self.aliases: dict[str, str] = {}
@@ -44,25 +44,26 @@ class Reference:
         self.drew = False
         self.cotangents: list[Cotangents] = []
         self._seed = seed
+        self._training = training
         self._step = 0
         self._take: Callable[[str, Entry, torch.Tensor], None] = self._store
         self.call = call
-        self.worker = Worker(model, {}, None, call, optimizer=optimizer, keep=self._keep)
+        self.worker = Worker(model, {}, None, call, training=training, keep=self._keep)
 
     def _keep(self, entry: Entry, part: torch.Tensor) -> None:
-        self._take(step_name(self._step, entry.name), entry, part)
+        self._take(pass_name(self._step, entry.name), entry, part)
 
     def _store(self, name: str, entry: Entry, part: torch.Tensor) -> None:
         self.entries[name] = entry
         self.values[name] = part.clone()
 
-    def run(self, steps: int) -> None:
-        """The reference run: ``steps`` steps of training, or one forward and backward without an optimizer."""
+    def run(self) -> None:
+        """The reference run: the steps of training, or one forward and backward without an optimizer."""
         self._take = self._store
         with self._alone():
-            self._run(steps)
+            self._run()
 
-    def responses(self, epsilon: float, seeds: int, steps: int) -> Mapping[str, float]:
+    def responses(self, epsilon: float, seeds: int) -> Mapping[str, float]:
         """How far each tensor moved at most in runs whose operators err by ``epsilon``."""
         found = Responses(self.values)
         for number in range(seeds):
@@ -76,7 +77,7 @@ class Reference:
                 self._take = measure
                 with unperturbed(mode):
                     self._perturb_inputs(mode)
-                self._run(steps)
+                self._run()
         self._take = self._store
         self.worker.take_inputs(self.call.names)
         return found.largest
@@ -91,9 +92,9 @@ class Reference:
 
         self.worker.take_inputs({name: moved(tensor) for name, tensor in self.call.names.items()})
 
-    def _run(self, steps: int) -> None:
+    def _run(self) -> None:
         first = not self.cotangents
-        for step in range(max(1, steps)):
+        for step in range(self._training.all_passes):
             self._step = step
             ran = self.worker.forward()
             if first:
@@ -101,18 +102,18 @@ class Reference:
                 self.drew = self.drew or ran.drew
             back = self.worker.backward(self.cotangents[step])
             if first:
-                self.aliases |= {step_name(step, n): step_name(step, to) for n, to in back.aliases.items()}
+                self.aliases |= {pass_name(step, n): pass_name(step, to) for n, to in back.aliases.items()}
                 for name in back.names:
-                    self.names.setdefault(step_name(step, name), len(self.names))
+                    self.names.setdefault(pass_name(step, name), len(self.names))
                 self.drew = self.drew or back.drew
-            if steps:
+            if self._training.steps_after(step):
                 self.worker.step()
         self._step = 0
 
     def _cotangents(self) -> Cotangents:
         """1 for a loss; else numbers that the output's name decides, for each output that has a gradient."""
         starts = self.worker.starts()
-        shapes = {name: self.values[step_name(self._step, name)].shape for name, _, _ in starts if self._known(name)}
+        shapes = {name: self.values[pass_name(self._step, name)].shape for name, _, _ in starts if self._known(name)}
         trained = [(i, name, dtype) for i, (name, has, dtype) in enumerate(starts) if has and name in shapes]
         if len(trained) == 1 and shapes[trained[0][1]].numel() == 1:
             index, name, dtype = trained[0]
@@ -124,7 +125,7 @@ class Reference:
         return found
 
     def _known(self, name: str) -> bool:
-        return step_name(self._step, name) in self.values
+        return pass_name(self._step, name) in self.values
 
     @contextlib.contextmanager
     def _alone(self) -> Generator[None]:

@@ -17,6 +17,30 @@ from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, 
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
+Clip = Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a program is trained. ``optimizer``: makes an optimizer of parameters; without it one pass is run.
+
+    ``clip``: what is done to the gradients of parameters before each of ``steps`` steps; ``passes`` of forward and
+    backward go before it, whose gradients add up.
+    """
+
+    optimizer: Optimizer | None = None
+    clip: Clip | None = None
+    steps: int = 0
+    passes: int = 1
+
+    @property
+    def all_passes(self) -> int:
+        """Of forward and backward, until the last step."""
+        return max(1, self.steps * self.passes)
+
+    def steps_after(self, number: int) -> bool:
+        """Whether the optimizer steps after the pass of this number."""
+        return self.steps > 0 and (number + 1) % self.passes == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +63,7 @@ class Worker:
         layout: Layout | None,
         call: Call,
         *,
-        optimizer: Optimizer | None = None,
+        training: Training | None = None,
         keep: Keep | None = None,
     ) -> None:
         self.model = model
@@ -54,7 +78,7 @@ class Worker:
         self._recorder: Recorder | None = None
         self._before: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._streams = torch.get_rng_state(), random.getstate()
-        self._make_optimizer = optimizer
+        self._training = training or Training()
         self._optimizer: torch.optim.Optimizer | None = None
 
     def _store(self, entry: Entry, part: torch.Tensor) -> None:
@@ -194,11 +218,14 @@ class Worker:
         return Ran(tuple(self._entries[first:]), dict(recorder.aliases), tuple(recorder.names), drew)
 
     def step(self) -> Ran:
-        """One step of the optimizer; afterwards parameters and the optimizer's state are traced."""
-        assert self._make_optimizer is not None
+        """Clip, then one step of the optimizer; afterwards parameters and the optimizer's state are traced."""
+        training = self._training
+        assert training.optimizer is not None
+        trained = [t for t in self.tensors.values() if isinstance(t, nn.Parameter) and t.requires_grad]
         if self._optimizer is None:
-            trained = [t for t in self.tensors.values() if isinstance(t, nn.Parameter) and t.requires_grad]
-            self._optimizer = self._make_optimizer(trained)
+            self._optimizer = training.optimizer(trained)
+        if training.clip is not None:
+            training.clip(trained)
         first = len(self._entries)
         self._optimizer.step()
         state = getattr(self._optimizer, "state", {})
