@@ -284,8 +284,13 @@ def page(found: Sequence[Tally]) -> str:
             *(str(item.counts.get(o, "")) for o in OUTCOMES),
             shown[0] if shown else "",
         ]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append(f"| {' | '.join(map(_as_cell, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def _as_cell(text: str) -> str:
+    """Text of a table in Markdown: no end of a cell, and ``f32[](R)`` is no link."""
+    return text.replace("|", "\\|").replace("](", "]\\(")
 
 
 def _open(item: Tally) -> dict[str, int]:

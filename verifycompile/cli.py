@@ -61,14 +61,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] script.py [arguments]\n       %(prog)s [options] -m module [arguments]"
-    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, for example torch.distributed.run")
+    module = "run a module, for example torch.distributed.run; all that follows is its own"
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help=module)
     parser.add_argument("target", nargs=argparse.REMAINDER, help="a script, and what it is to be called with")
 
 
 def _target(options: argparse.Namespace) -> list[str] | None:
     """What follows ``python`` on a command line; None, and a sentence on standard error, where there is nothing."""
-    if options.module is not None:
-        return ["-m", options.module, *options.target]
+    if options.module:
+        return ["-m", *options.module, *options.target]
     if not options.target:
         _misuse(options.command, "name a script to run, or a module after -m.")
         return None

@@ -124,6 +124,7 @@ def test_exit_status(verdicts: list[str], script: int, status: int, said: str) -
     ("arguments", "said"),
     [
         (["run"], "verifycompile run: name a script to run, or a module after -m."),
+        (["run", "-m"], "verifycompile run: name a script to run, or a module after -m."),
         (["coverage", "absent.py"], "verifycompile coverage: there is no script `absent.py`."),
         (["run", "--format", "yaml", "x.py"], "invalid choice: 'yaml'"),
     ],
@@ -132,6 +133,13 @@ def test_misuse_ends_with_2_and_says_what_to_type(arguments: list[str], said: st
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+def test_options_of_a_module_are_its_own() -> None:
+    typed = ["run", "--format", "json", "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", "-m", "x"]
+    options = cli._parser().parse_args(typed)
+    assert options.format == "json"
+    assert cli._target(options) == ["-m", *typed[4:]]
 
 
 def test_version() -> None:

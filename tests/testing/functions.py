@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.distributed as dist
 
@@ -16,3 +18,9 @@ def rank_1_raises(rank: int) -> None:
     if rank == 1:
         raise ValueError("this rank is wrong")
     dist.barrier()
+
+
+def rank_1_ends(rank: int) -> int:
+    if rank == 1:
+        os._exit(3)
+    return rank

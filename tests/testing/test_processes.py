@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.testing.functions import rank_1_raises, sum_of_ranks
+from tests.testing.functions import rank_1_ends, rank_1_raises, sum_of_ranks
 from verifycompile.testing import RankError, run_on_ranks
 
 
@@ -22,3 +22,9 @@ def test_ranks_that_do_not_answer_are_named() -> None:
     with pytest.raises(RankError) as caught:
         run_on_ranks(sum_of_ranks, 2, 10, seconds=0.01)
     assert str(caught.value) == "rank 0: no answer within 0.01 s."
+
+
+def test_a_process_that_ends_is_not_waited_for() -> None:
+    with pytest.raises(RankError) as caught:
+        run_on_ranks(rank_1_ends, 2)
+    assert str(caught.value) == "rank 1: its process ended with exit status 3 before `function` returned."

@@ -13,6 +13,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import OutputKind, Program, ProgramOutput
+from verifycompile.torch_interface.dynamo import without_logged_failures
 from verifycompile.torch_interface.evaluation import symbolic_expression
 from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
 
@@ -128,7 +129,9 @@ class Draft:
             if node.op != "call_function" or (node not in first and changed.isdisjoint(node.all_input_nodes)):
                 continue
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
-            before, after = node.meta["val"], node.target(*args, **kwargs)
+            before = node.meta["val"]
+            with without_logged_failures():
+                after = node.target(*args, **kwargs)
             if isinstance(after, torch.Tensor) and after.shape == before.shape:
                 continue
             node.meta["val"] = after

@@ -11,13 +11,19 @@ import queue
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch.distributed as dist
 
 SECONDS = 300.0
 """How long the ranks may take together unless a test says otherwise."""
+
+LOOK = 0.5
+"""Seconds between two looks at whether the processes are still there."""
+LAST_WORDS = 5.0
+"""Seconds for which the answer of a process that has ended is waited for."""
 
 
 class RankError(AssertionError):
@@ -44,26 +50,34 @@ def run_on_ranks(function: Callable[..., Any], world_size: int, *arguments: Any,
         for process in processes:
             process.start()
         try:
-            return _collected(results, world_size, seconds)
+            return _collected(results, processes, seconds)
         finally:
             for process in processes:
                 process.terminate()
                 process.join()
 
 
-def _collected(results: Any, world_size: int, seconds: float) -> list[Any]:
+def _collected(results: Any, processes: Sequence[BaseProcess], seconds: float) -> list[Any]:
     found: dict[int, Any] = {}
     end = time.monotonic() + seconds
-    while len(found) < world_size:
+    while len(found) < len(processes):
+        absent = [rank for rank in range(len(processes)) if rank not in found]
+        ended = next((rank for rank in absent if processes[rank].exitcode is not None), None)
         try:
-            rank, error, value = results.get(timeout=max(end - time.monotonic(), 0.0))
+            # What a process has written before it ended arrives soon after.
+            left = max(end - time.monotonic(), 0.0)
+            rank, error, value = results.get(timeout=min(left, LAST_WORDS if ended is not None else LOOK))
         except queue.Empty:
-            absent = min(set(range(world_size)) - set(found))
-            raise RankError(absent, f"no answer within {seconds:g} s.") from None
+            if ended is not None:
+                text = f"its process ended with exit status {processes[ended].exitcode} before `function` returned."
+                raise RankError(ended, text) from None
+            if time.monotonic() >= end:
+                raise RankError(absent[0], f"no answer within {seconds:g} s.") from None
+            continue
         if error:
             raise RankError(rank, error)
         found[rank] = value
-    return [found[rank] for rank in range(world_size)]
+    return [found[rank] for rank in range(len(processes))]
 
 
 @dataclasses.dataclass(frozen=True)
