@@ -16,6 +16,7 @@ from verifycompile.backends.frames import FRAMES, failure_of, outcome_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
+from verifycompile.backends.waivers import waivers_of_job
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
@@ -61,7 +62,7 @@ def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGr
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     report = checked.report
-    if report is not None and not report:
+    if report is not None and not report and not report.is_waived:
         refused = RefinementError(report)
         refused.text = text_for_this_rank(report)
         raise refused
@@ -74,17 +75,17 @@ def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
-    if checked.report is not None and not checked.report:
+    if checked.report is not None and not checked.report and not checked.report.is_waived:
         warn_with_report(checked.report)
     return checked
 
 
 def _options_of_job(**options: Any) -> Options:
-    """A job under the flag has no place for options; which numbers are per rank it can say in the environment."""
+    """A job under the flag has no place for options: numbers per rank and waivers have variables and files."""
     patterns = os.environ.get(NUMBERS_VARIABLE)
     if patterns is not None:
         options["per_rank_numbers"] = [item.strip() for item in patterns.split(",") if item.strip()]
-    return Options.from_mapping(options)
+    return Options.from_mapping({**options, "waivers": waivers_of_job()})
 
 
 def _with_variable(report: Report) -> Report:
@@ -114,5 +115,6 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
         FRAMES.add(failure_of(frame, started, reason), says=False)
         raise
     outcome = outcome_of(frame, started, checked.report, checked.unasked, checked.kept)
-    FRAMES.add(outcome, first_rank=checked.first_rank, says=checked.report is None or bool(checked.report))
+    goes_on = checked.report is None or bool(checked.report) or checked.report.is_waived
+    FRAMES.add(outcome, first_rank=checked.first_rank, says=goes_on)
     return checked

@@ -12,6 +12,7 @@ import time
 from verifycompile.backends.autoload import FOLDER_VARIABLE
 from verifycompile.backends.reports import keep_line, rank_of_job
 from verifycompile.diagnostics.describe import plural
+from verifycompile.diagnostics.render_concise import tag
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.source_text import display_path
 from verifycompile.torch_interface.dynamo import Frame
@@ -20,14 +21,17 @@ NOT_CHECKED = "not checked"
 """A frame of which nothing could be asked."""
 FAILED = "failed"
 """A frame of which the question is incomplete, or whose check ended in an error."""
+WAIVED = "waived"
+"""A frame that is not verified and runs, because every finding is waived."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What became of one compilation.
 
-    ``verdict``: one of a report's, ``NOT_CHECKED`` or ``FAILED``. ``reason``: why it was not checked; of what was
-    checked, against which spec and for which ranks. ``report``: its file in the report folder, "" without one.
+    ``verdict``: one of a report's, ``WAIVED``, ``NOT_CHECKED`` or ``FAILED``. ``reason``: why it was not checked or is
+    waived; of what was checked, against which spec and for which ranks. ``report``: its file in the report folder, ""
+    without one.
     """
 
     function: str
@@ -95,6 +99,9 @@ def outcome_of(frame: Frame, started: float, report: Report | None, unasked: str
     """``report``: None where nothing was asked, for the reason ``unasked``. ``kept``: the report's file, or ""."""
     verdict = NOT_CHECKED if report is None else report.verdict.value
     reason = unasked if report is None else report.question.describe()
+    if report is not None and report.is_waived:
+        verdict = WAIVED
+        reason = "; ".join(f"{tag(finding)} {finding.waived}" for finding in report.findings)
     line = frame.resumed_line if frame.is_resumption else frame.code.co_firstlineno
     return Outcome(
         function=frame.function,

@@ -13,6 +13,7 @@ from verifycompile.agreement.together import captured_in_job, ranks_together, ve
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
+from verifycompile.backends.waivers import apply_waivers, warn_of_waived
 from verifycompile.capture import (
     Results,
     capture_both,
@@ -69,7 +70,9 @@ def verify(
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     report = checked.report
-    if report is not None and not report:
+    if report is not None and report.is_waived:
+        warn_of_waived(report)
+    elif report is not None and not report:
         if report.verdict is Verdict.REFUTED or settings.on_unproved == "error":
             raise RefinementError(report)
         warn_with_report(report)
@@ -118,7 +121,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         if lists_operators():
             keep_operators(both.spec, both.implementation)
             return _unasked("its operators are listed instead")
-        report = verify_together(both.spec, both.implementation, options, channel)
+        found = verify_together(both.spec, both.implementation, options, channel)
+    report = apply_waivers(found, options.waivers)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
     if report:

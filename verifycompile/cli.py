@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="verifycompile",
         description="Proofs for parallelized PyTorch programs.",
-        epilog="Exit status: 0 all verified, 1 findings or unproved, 2 misuse or a failure.",
+        epilog="Exit status: 0 all verified or waived, 1 findings or unproved, 2 misuse or a failure.",
     )
     parser.add_argument(
         "--version", action="version", version=f"verifycompile {importlib.metadata.version('verifycompile')}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 class UsageError(Exception):
     """The call, the model or an option does not fit; nothing was verified.
 
-    ``code`` is a diagnostic code (``VC301`` to ``VC310``), ``message`` one or more sentences without it.
+    ``code`` is a diagnostic code (``VC301`` to ``VC311``), ``message`` one or more sentences without it.
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from verifycompile.agreement.together import captured_in_job, verify_together
 from verifycompile.capture import arguments_of_call, capture_model, frame_of_model, model_or_built
 from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.waiver import sentence_of_unused, unused, with_waivers
+from verifycompile.errors import UsageError
 from verifycompile.options import Options
 
 
@@ -30,4 +32,12 @@ def verify(
         frame = frame_of_model(own, positional, named)
         with captured_in_job(frame) as channel:
             spec, implementation = capture_model(own, positional, named, checked)
-        return verify_together(spec, implementation, checked, channel)
+        return waived(verify_together(spec, implementation, checked, channel), checked)
+
+
+def waived(report: Report, options: Options) -> Report:
+    """The report with what the options waive. Raises ``UsageError`` VC311 for a waiver of something else."""
+    unneeded = unused(options.waivers, (report,))
+    if unneeded:
+        raise UsageError("VC311", sentence_of_unused(unneeded[0]))
+    return with_waivers(report, options.waivers)

@@ -9,7 +9,9 @@ from typing import Any, cast
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Shard
 
+from verifycompile.diagnostics.waiver import Waiver
 from verifycompile.errors import UsageError
+from verifycompile.waivers import waivers_of
 
 _MAPPINGS = ("in_placements", "param_placements", "param_names", "out_placements", "grad_placements")
 
@@ -32,6 +34,7 @@ class Options:
     a number per rank; an empty sequence says that none does, None says nothing.
     ``inner``: backend that compiles what was verified. ``on_unproved``: ``"error"`` or ``"warn"``.
     ``time_limit``: seconds for everything that follows capture; None: ten times what capture took, at least 120.
+    ``waivers``: findings that stop nothing for a time; the path of a TOML file or a list, see ``waivers_of``.
     ``memory_limit``: bytes by which the process may grow meanwhile; None: what it has after capture, at least 4 GiB.
     """
 
@@ -48,6 +51,7 @@ class Options:
     on_unproved: str = "error"
     time_limit: float | None = None
     memory_limit: int | None = None
+    waivers: tuple[Waiver, ...] = ()
 
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any] | None) -> Options:
@@ -79,6 +83,7 @@ class Options:
             raise UsageError("VC306", "option `inner` must be the name of a backend of torch.compile, or a callable.")
         if values.get("on_unproved", "error") not in ("error", "warn"):
             raise UsageError("VC306", 'option `on_unproved` must be "error" or "warn".')
+        values["waivers"] = waivers_of(values.get("waivers"))
         _check_limits(values.get("time_limit"), values.get("memory_limit"))
         return Options(**values)
 

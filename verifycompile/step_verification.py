@@ -15,6 +15,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.graph_verification import CapturedGraphs, report_on
+from verifycompile.model_verification import waived
 from verifycompile.options import Options
 from verifycompile.question import Provenance, Question
 from verifycompile.rank_evidence import with_rank_evidence
@@ -24,7 +25,7 @@ from verifycompile.within_limits import within_limits
 
 _OPTIONS = (
     "mesh", "in_placements", "param_placements", "param_names", "out_placements", "on_unproved", "time_limit",
-    "memory_limit",
+    "memory_limit", "waivers",
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def verify_step(
     ``spec_optimizer``: what the two functions use; by default what they refer to.
     What is compared: the results, and every parameter, buffer, gradient and tensor of optimizer state after the step.
     ``options``: ``mesh``, ``in_placements``, ``param_placements``, ``param_names``, ``out_placements``,
-    ``on_unproved``, ``time_limit`` and ``memory_limit``, as for ``verify``.
+    ``on_unproved``, ``time_limit``, ``memory_limit`` and ``waivers``, as for ``verify``.
     Nothing is executed: the step is called twice for each rank, on tensors without memory, in this one process under
     torch's fake process group. Raises ``UsageError`` where the question is incomplete or contradictory.
     """
@@ -58,14 +59,14 @@ def verify_step(
     try:
         captured = capture_step(own, single, Arguments(step, positional, named), checked)
     except CaptureError as error:
-        return _uncaptured(error, checked)
+        return waived(_uncaptured(error, checked), checked)
     mesh = captured.root.description
     graphs = CapturedGraphs(captured.spec, captured.programs, mesh, captured.even)
     seconds = captured.spec.seconds + sum(program.seconds for program in captured.programs)
     report = within_limits(checked, seconds, lambda: report_on(graphs, checked))
     report = with_rank_evidence(report, captured.programs[0], checked)
     question = Question(Provenance.GIVEN, Provenance.ASSUMED, len(mesh.ranks))
-    return dataclasses.replace(report, question=question)
+    return waived(dataclasses.replace(report, question=question), checked)
 
 
 def _checked(step: object, spec: object, options: Mapping[str, Any]) -> Options:

@@ -54,6 +54,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC212": "not decided element by element",
         "VC213": "tensor that was not compared",
         "VC214": "run that did not end",
+        "VC215": "training step that cannot be captured",
         "VC301": "no device mesh",
         "VC302": "several device meshes",
         "VC303": "shapes do not fit the spec",
@@ -64,6 +65,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC308": "plain parameter of local shape without placement",
         "VC309": "no spec can be recovered from local parameters",
         "VC310": "option or wrapper that does not apply",
+        "VC311": "waiver that does not hold",
     }
 
 
@@ -136,7 +138,7 @@ def test_explain() -> None:
     ("code", "message"),
     [
         ("VC105X", "unknown diagnostic code 'VC105X'; did you mean VC105, VC310, VC305?"),
-        ("shard", "unknown diagnostic code 'shard'; codes run from VC101 to VC310, see docs/errors.md"),
+        ("shard", "unknown diagnostic code 'shard'; codes run from VC101 to VC311, see docs/errors.md"),
     ],
 )
 def test_explain_of_an_unknown_code(code: str, message: str) -> None:
@@ -166,5 +168,5 @@ def test_the_command_explains(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_rejects_an_unknown_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "shard"]) == 2
     assert capsys.readouterr().err == (
-        "verifycompile explain: unknown diagnostic code 'shard'; codes run from VC101 to VC310, see docs/errors.md\n"
+        "verifycompile explain: unknown diagnostic code 'shard'; codes run from VC101 to VC311, see docs/errors.md\n"
     )

@@ -14,6 +14,7 @@ from typing import Any
 from verifycompile.backends.autoload import FLAG_VARIABLE, FOLDER_VARIABLE, OVERRIDE_VARIABLE
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.read_json import findings_of
+from verifycompile.diagnostics.severity import Severity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,26 +26,30 @@ class CheckedFrame:
 
     @property
     def verdict(self) -> str:
-        """``verified``, ``refuted``, ``unproved``, ``not checked`` or ``failed``."""
+        """``verified``, ``refuted``, ``unproved``, ``waived``, ``not checked`` or ``failed``."""
         return str(self.record["verdict"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """``status``: what the script ended with. ``frames``: of every process, in order of process and compilation."""
+    """``status``: what the script ended with. ``frames``: of every process, in order of process and compilation.
+
+    ``unneeded``: a sentence for each waiver that no process needed.
+    """
 
     status: int
     frames: tuple[CheckedFrame, ...]
+    unneeded: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Those of all frames; ranks that find the same are one."""
+        """Those of all frames, and of waivers; ranks that find the same are one."""
         found: dict[tuple[object, ...], Finding] = {}
         for frame in self.frames:
             for finding in frame.findings:
                 key = (finding.code, finding.message, finding.impl_location, finding.spec_location, finding.output)
                 found.setdefault(key, finding)
-        return tuple(found.values())
+        return (*found.values(), *(Finding("VC311", Severity.ERROR, sentence) for sentence in self.unneeded))
 
 
 def run_job(target: Sequence[str], folder: pathlib.Path, *, goes_on: bool, quiet: bool, **environment: str) -> Job:
@@ -61,7 +66,16 @@ def run_job(target: Sequence[str], folder: pathlib.Path, *, goes_on: bool, quiet
         stdout=sys.stderr if quiet else None,
         check=False,
     )
-    return Job(done.returncode, tuple(_frames(folder)))
+    return Job(done.returncode, tuple(_frames(folder)), _unneeded(folder))
+
+
+def _unneeded(folder: pathlib.Path) -> tuple[str, ...]:
+    needed: dict[str, bool] = {}
+    for file in sorted(folder.glob("waivers-*.jsonl")):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            needed[record["sentence"]] = needed.get(record["sentence"], False) or record["needed"]
+    return tuple(sentence for sentence, was_needed in needed.items() if not was_needed)
 
 
 def _frames(folder: pathlib.Path) -> list[CheckedFrame]:

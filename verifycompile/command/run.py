@@ -9,9 +9,12 @@ from collections.abc import Sequence
 
 from verifycompile.command.formats import DOCUMENTS, FORMATS
 from verifycompile.command.job import Job, run_job
+from verifycompile.diagnostics.describe import plural
 
 VERIFIED, REFUSED, FAILED = 0, 1, 2
-"""Exit statuses: all verified; a finding; misuse, a failure of the script or of the check, or nothing to check."""
+"""Exit statuses: all verified or waived; a finding, or a waiver that is not needed; misuse, a failure of the script or
+of the check, or nothing to check.
+"""
 
 
 def run(target: Sequence[str], form: str, reports: str | None, *, goes_on: bool) -> tuple[int, str, str]:
@@ -35,10 +38,15 @@ def judged(job: Job) -> tuple[int, str]:
     verdicts = {frame.verdict for frame in job.frames}
     if not verdicts.isdisjoint(("refuted", "unproved")):
         return REFUSED, ""
+    if job.unneeded:
+        return REFUSED, job.unneeded[0]
     if "failed" in verdicts:
         return FAILED, "a graph could not be checked; the script's own messages say why."
     if job.status != 0:
         return FAILED, f"the script ended with status {job.status}; what it compiled until then was verified."
+    waived = sum(frame.verdict == "waived" for frame in job.frames)
+    if waived:
+        return VERIFIED, f"{plural(waived, 'frame')} waived and not verified."
     if "verified" not in verdicts:
         reason = "the script compiled nothing" if not verdicts else "no graph that the script compiled is parallel"
         return FAILED, f"nothing was checked: {reason}."

@@ -140,6 +140,29 @@ CODES = (
         fixed_example="torch.compile(model, backend='verify')",
     ),
     Code(
+        code="VC311",
+        title="waiver that does not hold",
+        severity=Severity.ERROR,
+        meaning=(
+            "A waiver is over, has no reason, no date or nothing that it speaks of, stands in a file that cannot be "
+            "read, or waives nothing that was found."
+        ),
+        reason="A waiver that nobody looks at again would let the next error pass that it happens to fit.",
+        example=(
+            "waivers = [{'code': 'VC201', 'reason': 'the new kernel has no declaration yet'}]      # for ever\n"
+            "torch.compile(model, backend='verify', options={'waivers': waivers})"
+        ),
+        fix=(
+            "Give `reason`, `expires` (a date) and `code`, `module` (a pattern of module paths) or `node` (file and "
+            "line). Take a waiver out when what it waives is mended, and decide again when it is over."
+        ),
+        fixed_example=(
+            "reason = 'the new kernel has no declaration yet'\n"
+            "waiver = {'code': 'VC201', 'module': 'layers.*.attention', 'reason': reason, 'expires': '2027-01-31'}\n"
+            "torch.compile(model, backend='verify', options={'waivers': [waiver]})"
+        ),
+    ),
+    Code(
         code="VC309",
         title="no spec can be recovered from local parameters",
         severity=Severity.ERROR,

@@ -32,6 +32,8 @@ def title_of(finding: Finding) -> str:
 def finding_notes(finding: Finding) -> tuple[str, ...]:
     """What is known about a finding besides its labels: relations, output, module, followers."""
     notes = list(finding.notes)
+    if finding.waived:
+        notes.append(f"waived: {finding.waived}")
     if finding.relation_expected:
         notes.append(f"relation expected: {finding.relation_expected}")
     if finding.relation_found:

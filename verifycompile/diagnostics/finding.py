@@ -85,6 +85,7 @@ class Finding:
     explain it, in order of importance.
     ``hint``: a fix that was verified before it is offered, else None. ``output``: the program output that fails
     because of this; ``followers``: how many more outputs and spec nodes lack a relation only because of this one.
+    ``waived``: why, by which waiver and until when this stops nothing; "" where it does.
     """
 
     code: str
@@ -102,6 +103,7 @@ class Finding:
     notes: tuple[str, ...] = ()
     output: str = ""
     followers: int = 0
+    waived: str = ""
 
     @property
     def location(self) -> SourceLocation | None:

@@ -25,7 +25,7 @@ def findings_of(text: str) -> tuple[Finding, ...]:
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:
-    plain = ("code", "message", "label", "output", "relation_found", "relation_expected", "hint", "followers")
+    plain = ("code", "message", "label", "output", "relation_found", "relation_expected", "hint", "followers", "waived")
     return Finding(
         **{name: data[name] for name in plain},
         severity=Severity(data["severity"]),

@@ -54,6 +54,7 @@ def finding_object(finding: Finding) -> Mapping[str, Any]:
         "notes": list(finding.notes),
         "hint": finding.hint,
         "followers": finding.followers,
+        "waived": finding.waived,
         "counterexample": None if counterexample is None else _counterexample(counterexample),
     }
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 VERIFIED = "verified: every output of the spec is a clean expression of the parallel program's outputs"
 UNPROVED = "unproved: the parallel program is neither verified nor refuted; what blocked the proof is listed above"
 
+WAIVED = "waived: all findings above are waived, so that the program goes on; nothing of it is verified"
+
 
 def render_report(report: Report, *, color: bool = False) -> str:
     """The text that ``str(report)`` and the compile error show. Ends without a newline."""
@@ -39,6 +41,8 @@ def render_report(report: Report, *, color: bool = False) -> str:
         parts.append("\n".join(["assumed:", *lines]))
     if report.verdict is Verdict.UNPROVED:
         parts.append(paint(UNPROVED, Style.UNPROVED, color))
+    if report.is_waived:
+        parts.append(paint(WAIVED, Style.UNPROVED, color))
     return "\n\n".join(parts)
 
 

@@ -97,6 +97,11 @@ class Report:
         if self.verdict is Verdict.REFUTED and not shown:
             raise ValueError("a refuted report needs a counterexample")
 
+    @property
+    def is_waived(self) -> bool:
+        """Whether every finding is waived, so that the program may go on. Nothing of it is verified."""
+        return bool(self.findings) and all(finding.waived for finding in self.findings)
+
     def __bool__(self) -> bool:
         return self.verdict is Verdict.VERIFIED
 
