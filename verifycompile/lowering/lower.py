@@ -36,6 +36,7 @@ from verifycompile.lowering.recorded import (
     whole_split,
 )
 from verifycompile.lowering.sizes import Sizes
+from verifycompile.lowering.unfolding import UNFOLDED, Unfolding
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
@@ -56,6 +57,7 @@ from verifycompile.rewrites.registry import (
 from verifycompile.rewrites.rows import Ragged, Unsorted, laid_out
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.custom import is_custom
+from verifycompile.torch_interface.decompositions import has_decomposition
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
@@ -95,6 +97,8 @@ class Lowering:
         self.casts: dict[str, torch.fx.Node] = {}
         self.seconds: list[float] = []
         self.sizes = Sizes(program, side)
+        self._unfolding = Unfolding(self.sizes)
+        self._call_under_way: torch.fx.Node | None = None
         self._laid_out: dict[torch.fx.Node, View] = {}
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
         for program_input in program.inputs:
@@ -174,7 +178,7 @@ class Lowering:
         if node.name in self.program.groups:
             return Group(self.program.groups[node.name])
         if node.op == "get_attr":
-            return self._constant(node)
+            return self._constant(node, self.program.graph)
         if node.op == "placeholder":
             name = _name(node, self.program)
             return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the spec")
@@ -189,6 +193,7 @@ class Lowering:
             if empty is not None:
                 return empty
             return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
+        self._call_under_way = node
         return self._call(node)
 
     def _size_value(self, node: torch.fx.Node) -> Any:
@@ -224,12 +229,10 @@ class Lowering:
             return empty
         declaration = declaration_of(node.target)
         if _draws_undeclared(node):
-            return self._unknown(node, UNSUPPORTED, f"`{node.target}` {RANDOM}")
+            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
         if declaration is None:
             recognised = _recognised(node.target)
-            if recognised is not None:
-                return self._custom_call(node, recognised)
-            return self._unknown(node, UNDECLARED, _undeclared(node))
+            return self._undeclared_call(node) if recognised is None else self._custom_call(node, recognised)
         keep_pieces = node.target in TAKES_PIECES
         split = whole_split(node)
         if split is not None and isinstance(self.values[split], Pieces):
@@ -246,10 +249,78 @@ class Lowering:
         check_type(node, self.builder.call, self.program.coordinates)
         # A given spec may be of another precision than the inputs that the model takes.
         check_operands(node, self.builder.call, any_precision=self.side == "spec")
-        value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
-        check_result(self.builder, self.sizes, node, value)
-        self.casts.update({cast: self.casts.get(cast, node) for cast in casts_of(node, self.builder.call)})
+        call = self.builder.call
+        try:
+            value = declaration.handler(self.builder, **bind(declaration, args, kwargs))
+            check_result(self.builder, self.sizes, node, value)
+        except UndefinedError:
+            raise
+        except (UnsupportedError, UnalignedError, ShapeError) as refusal:
+            return self._unfolded_or(node, refusal)
+        self._note_casts(node, call)
         return value
+
+    def _note_casts(self, node: torch.fx.Node, call: Call) -> None:
+        place = self._call_under_way or node
+        self.casts.update({cast: self.casts.get(cast, place) for cast in casts_of(node, call)})
+
+    # -- decompositions
+
+    def _undeclared_call(self, node: torch.fx.Node) -> Any:
+        self.builder.call = Call(dtypes_of(node), self.sizes.shape_of(node), dtype_of(node))
+        try:
+            check_type(node, self.builder.call, self.program.coordinates)
+            check_operands(node, self.builder.call, any_precision=self.side == "spec")
+            return self._unfolded(node)
+        except UndefinedError:
+            raise
+        except (UnsupportedError, UnalignedError, ShapeError) as error:
+            raise UnsupportedError(UNDECLARED, _undeclared(node, str(error))) from error
+
+    def _unfolded_or(self, node: torch.fx.Node, refusal: Exception) -> Any:
+        """What torch's decomposition of a call gives that its declaration refuses; else the refusal is raised."""
+        try:
+            return self._unfolded(node)
+        except (UnsupportedError, UnalignedError, ShapeError, NonFiniteScalarError):
+            raise refusal from None
+
+    def _unfolded(self, node: torch.fx.Node) -> Any:
+        """The value of a call by the operators that torch decomposes it into. Raises ``UnsupportedError``."""
+        operands = [self._argument(operand, False) for operand in self._unfolding.operands(node)]
+        with self._unfolding.of(node) as decomposition:
+            self.values.update(zip(decomposition.placeholders, operands, strict=True))
+            try:
+                for call in decomposition.calls:
+                    self.values[call] = self._value_within(call, decomposition.graph)
+                values = [
+                    self.view(result) if isinstance(result, torch.fx.Node) else None for result in decomposition.results
+                ]
+                self._raise_refusals(decomposition.calls)
+                if not self._unfolding.is_compared(decomposition):
+                    self.pool.assumptions[f"operator `{node.target}` is {UNFOLDED}"] = None
+            finally:
+                for inner in (*decomposition.placeholders, *decomposition.calls):
+                    self.values.pop(inner, None)
+        return tuple(values) if isinstance(node.meta.get("val"), (list, tuple)) else values[0]
+
+    def _value_within(self, node: torch.fx.Node, graph: torch.fx.GraphModule) -> Any:
+        """The value of a node of a decomposition. Raises ``UnsupportedError`` where it has none."""
+        if is_size(node):
+            value = self._size_value(node)
+        elif node.op == "get_attr":
+            value = self._constant(node, graph)
+        elif node.target is python_operator.getitem:
+            value = piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
+        else:
+            value = self._call(node)
+        self._raise_refusals([node])
+        return value
+
+    def _raise_refusals(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Nodes of a decomposition are no blockers: the call is."""
+        refused = [blocker for node in nodes if (blocker := self.blockers.pop(node, None)) is not None]
+        if refused:
+            raise UnsupportedError(refused[0].code, refused[0].message)
 
     def _lay_out_sorted(self, node: torch.fx.Node) -> bool:
         """Whether all operands of a call can be written as tensors of known sizes, as they now are."""
@@ -303,7 +374,7 @@ class Lowering:
         recorded = tensors_of(node.meta.get("val"))
         for found, tensor in zip(value if isinstance(value, tuple) else (value,), recorded, strict=True):
             check_ragged(self.builder, self.sizes, node, found, tensor)
-        self.casts.update({cast: self.casts.get(cast, node) for cast in casts_of(node, self.builder.call)})
+        self._note_casts(node, self.builder.call)
         return value
 
     def _custom_call(self, node: torch.fx.Node, recognised: Recognised) -> Any:
@@ -420,9 +491,9 @@ class Lowering:
         term = self.pool.intern(UNKNOWN, (self.side, node.name, position), (), shape, len(shape), 0, (), ())
         return identity_view(term)
 
-    def _constant(self, node: torch.fx.Node) -> Any:
+    def _constant(self, node: torch.fx.Node, graph: torch.fx.GraphModule) -> Any:
         """A tensor stored in the graph. Its content is its identity: equal contents are equal terms."""
-        value: Any = python_operator.attrgetter(str(node.target))(self.program.graph)
+        value: Any = python_operator.attrgetter(str(node.target))(graph)
         if not isinstance(value, torch.Tensor):
             return value
         content = constant_content(value)
@@ -438,7 +509,8 @@ def is_declared(node: torch.fx.Node, program: Program) -> bool:
     """Whether a call is one that can be lowered, as far as its operator alone says."""
     if is_size(node) or node.name in program.groups or node.target is python_operator.getitem:
         return True
-    return declaration_of(node.target) is not None or _recognised(node.target) is not None
+    known = declaration_of(node.target) is not None or _recognised(node.target) is not None
+    return known or has_decomposition(node.target)
 
 
 def _recognised(target: object) -> Recognised | None:
@@ -462,10 +534,11 @@ def _takes_real_number(node: torch.fx.Node, number: torch.fx.Node) -> bool:
     return node.target in _TAKES_REAL_NUMBERS and number in node.args[:2] and number not in elsewhere
 
 
-def _undeclared(node: torch.fx.Node) -> str:
+def _undeclared(node: torch.fx.Node, refusal: str) -> str:
     if is_mark(node, in_flight):
         return "a tensor that a collective writes is read before the program waits for it, or where it stays undefined"
-    return f"operator `{node.target}` has no declaration"
+    message = f"operator `{node.target}` has no declaration"
+    return f"{message}, and torch's decomposition of it is refused: {refusal}" if refusal else message
 
 
 def _draws_undeclared(node: torch.fx.Node) -> bool:

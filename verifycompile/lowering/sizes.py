@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import sympy
@@ -25,16 +27,41 @@ class Sizes:
     def __init__(self, program: Program, side: str) -> None:
         self._program, self._side = program, side
         self._symbols = input_symbols(program)
+        self._standing_for: Mapping[sympy.Basic, sympy.Basic] = {}
         self.counts = Counts()
         self.reads_counts = any(reads_count(node) for node in program.graph.graph.nodes)
         if self.reads_counts:
             self.counts.lengths |= self._lengths()
 
+    @contextlib.contextmanager
+    def reading(self, symbols: Mapping[sympy.Basic, sympy.Basic]) -> Generator[None]:
+        """Read sizes of another graph, whose symbols stand for those of the program."""
+        before, self._standing_for = self._standing_for, symbols
+        try:
+            yield
+        finally:
+            self._standing_for = before
+
+    def _expression(self, value: Any) -> Any:
+        return value.node.expr.xreplace(self._standing_for)
+
+    def known(self, value: Any) -> Size:
+        """A size or number that both programs have in common. Raises ``UnsupportedError`` for any other one."""
+        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return value
+        expression = self._expression(value)
+        if self.is_unknown(expression) or not isinstance(value, torch.SymInt):
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
+        found = self.size(value)
+        if isinstance(found, sympy.Basic) and found.free_symbols & set(self._program.coordinates):
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{found}` depends on the rank")
+        return found
+
     def size(self, value: Any) -> Size:
         """A dimension recorded by torch as an int or a sympy expression over the unified symbols."""
         if isinstance(value, int):
             return value
-        expression = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value)
+        expression = sympy.sympify(self._expression(value) if isinstance(value, torch.SymInt) else value)
         # A size that the program computes (from a tensor's content) is another number in the other program.
         own = {s: sympy.Symbol(f"{self._side}:{s}", positive=True) for s in expression.free_symbols - self._symbols}
         return normalize_size(expression.xreplace({**self._program.size_values, **own}))
@@ -48,16 +75,17 @@ class Sizes:
         """A number that torch recorded. Raises ``UnsupportedError`` for one that is read from a tensor."""
         if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return value
-        unknown = value.node.expr.free_symbols - self._symbols - set(self._program.coordinates)
+        expression = self._expression(value)
+        unknown = expression.free_symbols - self._symbols - set(self._program.coordinates)
         if unknown - self.counts.views.keys():
-            raise UnsupportedError(UNREPRESENTABLE, f"the number `{value.node.expr}` is read from a tensor")
-        expression = value.node.expr.xreplace(dict(self._program.size_values))
+            raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
+        expression = expression.xreplace(dict(self._program.size_values))
         return int(expression) if getattr(expression, "is_Integer", False) else expression
 
     def has_unknown_size(self, node: torch.fx.Node) -> bool:
         """Whether a size of what a node gives is read from a tensor."""
         sizes = [size for value in tensors_of(node.meta.get("val")) for size in value.shape]
-        return any(isinstance(s, torch.SymInt) and self.is_unknown(s.node.expr) for s in sizes)
+        return any(isinstance(s, torch.SymInt) and self.is_unknown(self._expression(s)) for s in sizes)
 
     def is_unknown(self, expression: sympy.Basic) -> bool:
         """Whether a number depends on what is read from a tensor."""

@@ -1,0 +1,112 @@
+"""Calls that torch unfolds: which graph computes one, and whether what the graph gives is what was recorded."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from verifycompile.lowering.recorded import reads_memory
+from verifycompile.lowering.sizes import Sizes
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.torch_interface.decompositions import (
+    Decomposition,
+    NotDecomposedError,
+    Operand,
+    decompose,
+    leaves_of,
+)
+
+DEEPEST = 12
+"""Decompositions of operators in decompositions."""
+
+UNFOLDED = "what torch decomposes it into: the two were not compared on numbers"
+
+
+class Unfolding:
+    """The decompositions of one program's calls. Within one, no call of the same operator is unfolded again."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._open: list[object] = []
+
+    @contextlib.contextmanager
+    def of(self, node: torch.fx.Node) -> Generator[Decomposition]:
+        """The graph that computes a call, while its nodes are lowered. Raises ``UnsupportedError``."""
+        if node.target in self._open or len(self._open) >= DEEPEST:
+            raise UnsupportedError(UNREPRESENTABLE, "")
+        found = self._decomposition(node)
+        self._require_recorded(node, found)
+        self._open.append(node.target)
+        try:
+            with self._sizes.reading(found.symbols):
+                yield found
+        finally:
+            self._open.pop()
+
+    def is_compared(self, decomposition: Decomposition) -> bool:
+        """Whether it gives on numbers what the operator gives, as far as known. Raises ``UnsupportedError``."""
+        with _as_refusals():
+            return decomposition.is_compared()
+
+    def operands(self, node: torch.fx.Node) -> list[Any]:
+        """The arguments of a call that its decomposition has placeholders for."""
+        leaves = leaves_of((node.args, node.kwargs))
+        return [leaf for leaf in leaves if isinstance(self._described(leaf), (Operand, sympy.Expr))]
+
+    def _decomposition(self, node: torch.fx.Node) -> Decomposition:
+        args = [self._described(argument) for argument in node.args]
+        kwargs = {name: self._described(argument) for name, argument in node.kwargs.items()}
+        with _as_refusals():
+            found = decompose(node.target, args, kwargs)
+        if found.symbols and self._sizes.reads_counts:
+            raise UnsupportedError(UNREPRESENTABLE, "sizes that are no numbers, among those that are read from tensors")
+        for call in found.calls:
+            if reads_memory(call):
+                raise UnsupportedError(UNREPRESENTABLE, f"`{call.target}` reads its operand through its memory")
+        return found
+
+    def _described(self, argument: Any) -> Any:
+        """An argument without its content."""
+        if isinstance(argument, torch.fx.Node):
+            argument = argument.meta.get("val")
+            if argument is None:
+                raise UnsupportedError(UNREPRESENTABLE, "an argument of which nothing is recorded")
+        if isinstance(argument, torch.Tensor):
+            return Operand(tuple(self._sizes.known(size) for size in argument.shape), argument.dtype)
+        if isinstance(argument, (list, tuple)):
+            return [self._described(item) for item in argument]  # pyright: ignore[reportUnknownVariableType]
+        return self._sizes.known(argument)
+
+    def _require_recorded(self, node: torch.fx.Node, found: Decomposition) -> None:
+        """Results must be of the shapes and dtypes that torch recorded for the call."""
+        recorded = node.meta.get("val")
+        expected = [self._outline(value) for value in (recorded if isinstance(recorded, (list, tuple)) else [recorded])]
+        given: list[Any] = []
+        with self._sizes.reading(found.symbols):
+            for result in found.results:
+                given.append(self._outline(result.meta.get("val") if isinstance(result, torch.fx.Node) else result))
+        if given != expected:
+            raise UnsupportedError(UNREPRESENTABLE, f"it gives {_shown(given)} where torch recorded {_shown(expected)}")
+
+    def _outline(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return Operand(tuple(self._sizes.size(size) for size in value.shape), value.dtype)
+
+
+@contextlib.contextmanager
+def _as_refusals() -> Generator[None]:
+    try:
+        yield
+    except NotDecomposedError as error:
+        raise UnsupportedError(UNREPRESENTABLE, str(error)) from error
+
+
+def _shown(values: list[Any]) -> str:
+    found = [f"{v.dtype}{list(v.shape)}" if isinstance(v, Operand) else str(v) for v in values]
+    return ", ".join(found).replace("torch.", "")
