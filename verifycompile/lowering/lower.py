@@ -6,6 +6,7 @@ nothing else, so that everything computed from it stays unproved, with the node 
 
 from __future__ import annotations
 
+import functools
 import operator as python_operator
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +37,6 @@ from verifycompile.lowering.recorded import (
     whole_split,
 )
 from verifycompile.lowering.sizes import Sizes
-from verifycompile.lowering.unfolding import UNFOLDED, Unfolding
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
@@ -57,12 +57,12 @@ from verifycompile.rewrites.registry import (
 from verifycompile.rewrites.rows import Ragged, Unsorted, laid_out
 from verifycompile.rewrites.values import Group, Piece, Pieces
 from verifycompile.torch_interface.custom import is_custom
-from verifycompile.torch_interface.decompositions import has_decomposition
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
 if TYPE_CHECKING:
+    from verifycompile.lowering.unfolding import Unfolding
     from verifycompile.rewrites.custom_operators import Recognised
 
 _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
@@ -97,7 +97,6 @@ class Lowering:
         self.casts: dict[str, torch.fx.Node] = {}
         self.seconds: list[float] = []
         self.sizes = Sizes(program, side)
-        self._unfolding = Unfolding(self.sizes)
         self._call_under_way: torch.fx.Node | None = None
         self._laid_out: dict[torch.fx.Node, View] = {}
         self._blocked_by_program = {b.node: b for b in program.blockers if b.node is not None}
@@ -284,6 +283,12 @@ class Lowering:
         except (UnsupportedError, UnalignedError, ShapeError, NonFiniteScalarError):
             raise refusal from None
 
+    @functools.cached_property
+    def _unfolding(self) -> Unfolding:
+        from verifycompile.lowering.unfolding import Unfolding  # here, because few programs have such calls
+
+        return Unfolding(self.sizes)
+
     def _unfolded(self, node: torch.fx.Node) -> Any:
         """The value of a call by the operators that torch decomposes it into. Raises ``UnsupportedError``."""
         operands = [self._argument(operand, False) for operand in self._unfolding.operands(node)]
@@ -296,8 +301,7 @@ class Lowering:
                     self.view(result) if isinstance(result, torch.fx.Node) else None for result in decomposition.results
                 ]
                 self._raise_refusals(decomposition.calls)
-                if not self._unfolding.is_compared(decomposition):
-                    self.pool.assumptions[f"operator `{node.target}` is {UNFOLDED}"] = None
+                self.pool.assumptions.update(dict.fromkeys(self._unfolding.assumptions(node, decomposition)))
             finally:
                 for inner in (*decomposition.placeholders, *decomposition.calls):
                     self.values.pop(inner, None)
@@ -509,8 +513,11 @@ def is_declared(node: torch.fx.Node, program: Program) -> bool:
     """Whether a call is one that can be lowered, as far as its operator alone says."""
     if is_size(node) or node.name in program.groups or node.target is python_operator.getitem:
         return True
-    known = declaration_of(node.target) is not None or _recognised(node.target) is not None
-    return known or has_decomposition(node.target)
+    if declaration_of(node.target) is not None or _recognised(node.target) is not None:
+        return True
+    from verifycompile.torch_interface.decompositions import has_decomposition  # here: for lists of operators alone
+
+    return has_decomposition(node.target)
 
 
 def _recognised(target: object) -> Recognised | None:

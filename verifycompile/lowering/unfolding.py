@@ -48,10 +48,10 @@ class Unfolding:
         finally:
             self._open.pop()
 
-    def is_compared(self, decomposition: Decomposition) -> bool:
-        """Whether it gives on numbers what the operator gives, as far as known. Raises ``UnsupportedError``."""
+    def assumptions(self, node: torch.fx.Node, decomposition: Decomposition) -> list[str]:
+        """What is assumed where a call is its decomposition. Raises ``UnsupportedError`` where the two differ."""
         with _as_refusals():
-            return decomposition.is_compared()
+            return [] if decomposition.is_compared() else [f"operator `{node.target}` is {UNFOLDED}"]
 
     def operands(self, node: torch.fx.Node) -> list[Any]:
         """The arguments of a call that its decomposition has placeholders for."""
