@@ -62,6 +62,41 @@ def test_calls_that_differ_anywhere_have_different_forms(left, right):
     assert first != second
 
 
+def order(*calls: tuple[object, ...], returned: tuple[int, ...]) -> list[int]:
+    """In which order calls are read; a whole number among the arguments is the call of that place, ``"x"`` the input."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.empty(4, 4)
+    nodes: list[torch.fx.Node] = []
+    for target, *arguments in calls:
+        operands = tuple(x if a == "x" else nodes[a] for a in arguments)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        nodes.append(graph.call_function(target, operands))  # pyright: ignore[reportArgumentType]
+        nodes[-1].meta["val"] = torch.empty(4, 4)
+    graph.output([nodes[k] for k in returned])
+    lowering = Lowering(Program(torch.fx.GraphModule(torch.nn.Module(), graph), (), ()), TermPool(), "spec")
+    reading = Reading(lowering, [nodes[k] for k in returned], Forms())
+    assert [reading.position[node] for node in reading.nodes] == list(range(len(nodes)))
+    for node, operands in zip(reading.nodes, reading.operands, strict=True):
+        assert all(reading.position.get(o, -1) < reading.position[node] <= reading.last_use[o] for o in operands)
+    return [nodes.index(node) for node in reading.nodes]
+
+
+def test_what_only_leads_to_an_output_stands_behind_what_it_takes():
+    calls = [(aten.sin.default, "x"), (aten.cos.default, 0), (aten.exp.default, 1)]
+    late = [(aten.neg.default, 0), (aten.abs.default, 3), (aten.add.Tensor, 3, 4)]
+    assert order(*calls, *late, returned=(2, 5)) == [0, 3, 4, 5, 1, 2]
+
+
+def test_what_takes_two_values_stays_where_it_is():
+    calls = [(aten.sin.default, "x"), (aten.cos.default, 0), (aten.exp.default, 1), (aten.add.Tensor, 0, 1)]
+    assert order(*calls, returned=(2, 3)) == [0, 1, 2, 3]
+
+
+def test_what_draws_random_numbers_stays_where_it_is():
+    calls = [(aten.sin.default, "x"), (aten.cos.default, 0), (aten.exp.default, 1), (aten.bernoulli.default, 0)]
+    assert order(*calls, returned=(2, 3)) == [0, 1, 2, 3]
+
+
 def test_runs_are_found_between_other_nodes():
     layer = list(range(10, 20))
     sequence = [1, 2, *layer, *layer, *layer, 3, 4, *reversed(layer), *reversed(layer), 5]

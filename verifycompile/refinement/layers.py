@@ -26,6 +26,11 @@ def shifted(run: Run, by: int) -> Run:
     return Run(run.start + by, run.stop + by, run.period)
 
 
+def shifted_to(run: Run, start: int) -> range:
+    """The positions of one repetition, from ``start`` on."""
+    return range(start, start + run.period)
+
+
 class Layers:
     """The repetitions of both programs in one phase (forward or backward)."""
 
@@ -81,7 +86,10 @@ class Layers:
     # -- where to cut
 
     def _cut(self, spec: Run, implementation: Run) -> tuple[int, int] | None:
-        """The first positions before which both programs hand on the same values to the next repetition."""
+        """The first positions before which both programs hand on the same values to the next repetition.
+
+        Where there are several, those between which both programs compute the same outputs.
+        """
         if spec.start < self.sides[0].done or implementation.start < self.sides[1].done:
             return None
         runs = (spec, implementation)
@@ -93,6 +101,7 @@ class Layers:
         # Nearest first: what is lowered to look at a place further on is lowered in vain.
         pairs = sorted(itertools.product(*candidates), key=sum)
         handed_on: list[dict[int, set[Term]]] = [{}, {}]
+        fits: tuple[int, int] | None = None
         for pair in pairs[:_MAX_CUTS]:
             for side, run, position, known in zip(self.sides, runs, pair, handed_on, strict=True):
                 if position not in known:
@@ -100,8 +109,14 @@ class Layers:
                     known[position] = self._handed_on(side, run, position)
             first, second = pair
             if handed_on[1][second] and handed_on[1][second] <= handed_on[0][first]:
-                return first, second
-        return None
+                if self._outputs_meet(shifted_to(spec, first), shifted_to(implementation, second)):
+                    return first, second
+                fits = fits or (first, second)
+        return fits
+
+    def _outputs_meet(self, spec: range, implementation: range) -> bool:
+        """Whether each output that one of two parts has is one of the other part as well."""
+        return all((p in spec) == (q in implementation) for p, q in self.memo.output_positions())
 
     @staticmethod
     def _takes(side: Side, run: Run) -> Sequence[Sequence[int]]:

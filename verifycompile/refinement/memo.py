@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -173,6 +173,12 @@ class Memo:
                 if isinstance(value, View) and _is_real(node):
                     self._real.add(value.term)
 
+    def output_positions(self) -> Iterator[tuple[int, int]]:
+        """Where both halves of each pair of outputs are computed; -1 for what is no computation."""
+        spec, implementation = (side.reading.position for side in self.sides)
+        for left, right in self._outputs:
+            yield spec.get(left.node, -1), implementation.get(right.node, -1)
+
     def restore(self) -> None:
         """Leave in both programs the values of the nodes that were lowered, by what they were lowered to."""
         for side, node in self._taken_over:
@@ -206,7 +212,7 @@ class Memo:
                         index = boundary[operand] = -1 - len(boundary)
                         if operand not in values:
                             raise NotRepeatedError
-                        content.extend((index, self._describe(values[operand], numbers)))
+                        content.extend((index, self._describe(values[operand], reading, numbers)))
                     else:
                         content.append(index)
                 node = reading.nodes[position]
@@ -246,7 +252,7 @@ class Memo:
             tuple(required.values()),
         )
 
-    def _describe(self, value: Any, numbers: dict[Term, int]) -> Hashable:
+    def _describe(self, value: Any, reading: Reading, numbers: dict[Term, int]) -> Hashable:
         """A boundary value up to the names of the opaque terms."""
         if isinstance(value, View):
             term = value.term
@@ -259,8 +265,10 @@ class Memo:
             return value.coefficient, "new", number, self._description(term), value.shape, value.axes
         if value is None:
             return None
-        if isinstance(value, (Group, sympy.Basic)):
+        if isinstance(value, Group):
             return value
+        if isinstance(value, sympy.Basic):
+            return reading.named_alike(value)
         if isinstance(value, (bool, int, float)):
             return type(value), repr(value)
         if isinstance(value, (Piece, Pieces, tuple)):
