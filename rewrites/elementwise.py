@@ -339,7 +339,7 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
     left, right = b.view(then), b.view(otherwise)
     if not is_indicator(condition):
         raise UnsupportedError(UNSUPPORTED, "`where` on a condition that is not known to be boolean")
-    if right.is_zero:
+    if right.is_zero or (condition.term is b.pool.unit and condition.coefficient == 1):
         return _spread(b, b.mul(condition, left), right)
     if left.is_zero:
         return _spread(b, b.mul(b.negate(condition), right), left)
@@ -481,7 +481,10 @@ _STORED = TermProperty(_copies_all, _is_stored_term)
 
 
 @operator(aten._to_copy.default)
-def to_copy(b: Builder, self: View, dtype: Any) -> View:
+def to_copy(b: Builder, self: View | Number, dtype: Any) -> View:
+    if not isinstance(self, View):  # torch takes a number for a tensor without dimensions
+        require_exact(b, self=self)
+        return b.view(self)
     return cast(b, self, b.dtype_of("self"), dtype)
 
 

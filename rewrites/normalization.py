@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from verifycompile.ir.exponential import may_be_lowest
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast, require_real
+from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -159,5 +161,8 @@ def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, 
 
 @operator(aten._safe_softmax.default)
 def safe_softmax(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
-    """Softmax whose wholly masked rows are zero."""
-    return b.along(SAFE_SOFTMAX, (), cast(b, self, b.dtype_of("self"), dtype), dim)
+    """Softmax whose wholly masked rows are zero; where no row is masked wholly, softmax."""
+    scores = cast(b, self, b.dtype_of("self"), dtype)
+    if b.rank(scores) and not may_be_lowest(extreme(b, scores, [dim], True, "max")):
+        return softmax_of(b, scores, dim)
+    return b.along(SAFE_SOFTMAX, (), scores, dim)

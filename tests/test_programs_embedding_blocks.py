@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 import verifycompile
-from tests.programs.forms.vocabulary import WIDTH, Table, WholeTable, words
+from tests.programs.forms import comm
+from tests.programs.forms.vocabulary import VOCABULARY, WIDTH, Table, WholeTable, words
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
 
@@ -33,6 +34,23 @@ class Blocks(nn.Module):
         for weight in self.weights:
             h = h + F.silu(F.rms_norm(h, (WIDTH,)) @ weight)
         return h
+
+
+class TableOnBothAxes(nn.Module):
+    """Shards of the table are numbered over both axes of the mesh."""
+
+    def __init__(self, mesh: DeviceMesh, mistake: str) -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+        self.weight = nn.Parameter(torch.randn(VOCABULARY // mesh.size(), WIDTH))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        outer, inner = self.mesh.get_local_rank("outer"), self.mesh.get_local_rank("inner")
+        number = inner * 2 + outer if self.mistake else outer * 2 + inner
+        start = number * self.weight.shape[0]
+        outside = (ids < start) | (ids >= start + self.weight.shape[0])
+        found = self.weight[(ids - start).masked_fill(outside, 0)].masked_fill(outside.unsqueeze(-1), 0.0)
+        return comm.leave(comm.leave(found, self.mesh.get_group("inner")), self.mesh.get_group("outer"))
 
 
 def verdict(mesh: DeviceMesh, build: Any, depth: int, **options: Any) -> Verdict:
@@ -73,5 +91,17 @@ def test_beside_data_parallel_ranks(mistake: str) -> None:
             out_placements={"output.0": rows},
             param_placements={"table.weight": (Replicate(), Shard(0))},
             grad_placements={"table.weight": (Partial(), Shard(0)), "weights.0": summed, "weights.1": summed},
+        )
+    assert found is (Verdict.REFUTED if mistake else Verdict.VERIFIED)
+
+
+@pytest.mark.parametrize("mistake", ["", "axes exchanged"])
+def test_table_on_both_axes_of_a_mesh(mistake: str) -> None:
+    with fake_mesh_world((2, 2), ("outer", "inner")) as mesh:
+        found = verdict(
+            mesh,
+            lambda: Blocks(TableOnBothAxes(mesh, mistake), 2),
+            2,
+            param_placements={"table.weight": (Shard(0), Shard(0))},
         )
     assert found is (Verdict.REFUTED if mistake else Verdict.VERIFIED)

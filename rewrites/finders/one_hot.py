@@ -10,7 +10,7 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, equal
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import Axis, TermPool, View
+from verifycompile.ir.term import CONSTANT, Axis, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.index_arithmetic import integer_leaves, is_arithmetic
 from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH
@@ -84,6 +84,11 @@ def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[Vie
         if dim == position or not (value.uses(dim) or (computed and any(f.uses(dim) for f in indicators))):
             continue
         yield _position(pool, shape, ((dim, 1, count), (position, 1, shape[position])))
+    if computed and position is not None:
+        # Several dimensions number the shards, as the axes of a mesh do.
+        for digits in dict.fromkeys(v.axes[0] for v in integer_leaves(value) if v.term.operation is IOTA):
+            if len(digits) > 1 and all(dim not in (position, CONSTANT) for dim, _, _ in digits):
+                yield _position(pool, shape, (*digits, (position, 1, shape[position])))
     if computed:
         yield counter
 

@@ -315,9 +315,14 @@ def _of_one_object(ranks: int) -> tuple[str, ...]:
 
 
 def _rearranged(exported: Export) -> tuple[str, ...]:
-    if not exported.joint.rearranged:
-        return ()
-    return ("torch's rearrangements around collectives equal the views and the exchange that it documents them as",)
+    texts: list[str] = []
+    if exported.joint.rearranged:
+        texts.append(
+            "torch's rearrangements around collectives equal the views and the exchange that it documents them as"
+        )
+    if exported.joint.attends:
+        texts.append("the blocks that a mask of `flex_attention` lists are those in which its function holds somewhere")
+    return tuple(texts)
 
 
 def _with_spec_names(exported: Export, options: Options) -> Export:

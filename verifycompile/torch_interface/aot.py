@@ -17,6 +17,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
+from verifycompile.torch_interface.flex_attention import has_flex_attention, with_attention_written_out
 from verifycompile.torch_interface.mesh import real_mesh
 from verifycompile.torch_interface.placements import in_digit_order
 from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
@@ -83,6 +84,7 @@ class JointGraph:
 
     ``rank_reads``: where torch itself put this rank's number into the graph.
     ``rearranged``: the rearrangements around collectives are views here and pieces in what torch compiles.
+    ``attends``: it has ``flex_attention`` as torch's reference computes it.
     """
 
     graph: torch.fx.GraphModule
@@ -90,6 +92,7 @@ class JointGraph:
     outputs: tuple[Flat, ...]
     rank_reads: tuple[ExportRead, ...] = ()
     rearranged: bool = False
+    attends: bool = False
 
 
 def export_joint(
@@ -104,10 +107,12 @@ def export_joint(
     torch differentiates results that are views of inputs, or of one another, outside of the joint graph. Such results
     are copied first, so that every result through which a gradient flows has a tangent.
     """
+    attends = has_flex_attention(graph)
+    graph = with_attention_written_out(graph) if attends else graph
     joint, views = _export(graph, example_inputs, for_all_ranks=for_all_ranks)
-    if not views:
-        return joint
-    return _export(_with_copied_results(graph, views), example_inputs, for_all_ranks=for_all_ranks)[0]
+    if views:
+        joint, _ = _export(_with_copied_results(graph, views), example_inputs, for_all_ranks=for_all_ranks)
+    return dataclasses.replace(joint, attends=attends)
 
 
 _OWN_TENSORS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
@@ -115,15 +120,15 @@ _OWN_TENSORS = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.c
 
 
 def _with_copied_results(graph: torch.fx.GraphModule, positions: frozenset[int]) -> torch.fx.GraphModule:
-    copied = torch.fx.GraphModule(graph, torch.fx.Graph())
-    results = list(copied.graph.graph_copy(graph.graph, {}))  # type: ignore[arg-type] - Dynamo returns a sequence
+    nodes = torch.fx.Graph()
+    results = list(nodes.graph_copy(graph.graph, {}))  # type: ignore[arg-type] - Dynamo returns a sequence
     for position in positions:
         original = results[position]
-        results[position] = copied.graph.call_function(torch.clone, (original,))
+        results[position] = nodes.call_function(torch.clone, (original,))
         results[position].meta.update(original.meta)
-    copied.graph.output(tuple(results))
+    nodes.output(tuple(results))
+    copied = torch.fx.GraphModule(graph, nodes)  # with the attributes that the nodes read
     copied.meta.update(graph.meta)
-    copied.recompile()
     return copied
 
 

@@ -1,0 +1,103 @@
+"""``flex_attention`` by heads and by rows of the queries: what its functions of scores and positions say is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.tensor import Shard
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import verifycompile
+from tests.support import fake_mesh_world
+from verifycompile import Verdict
+
+LOWEST = -float("inf")
+HEADS, RANKS = (Shard(1),), 2
+Attention = Callable[..., Any]
+
+
+def whole(query: Any, key: Any, value: Any) -> Any:
+    return flex_attention(query, key, value)
+
+
+def causal(query: Any, key: Any, value: Any) -> Any:
+    return flex_attention(query, key, value, score_mod=lambda s, b, h, i, j: torch.where(i >= j, s, LOWEST))
+
+
+def strictly_causal(query: Any, key: Any, value: Any) -> Any:
+    return flex_attention(query, key, value, score_mod=lambda s, b, h, i, j: torch.where(i > j, s, LOWEST))
+
+
+def in_blocks(query: Any, key: Any, value: Any) -> Any:
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16, device="cpu")
+    return flex_attention(query, key, value, block_mask=mask)
+
+
+def capped(query: Any, key: Any, value: Any) -> Any:
+    return flex_attention(query, key, value, score_mod=lambda s, b, h, i, j: 5 * torch.tanh(s / 5))
+
+
+def scaled(query: Any, key: Any, value: Any) -> Any:
+    return flex_attention(query, key, value, scale=0.5)
+
+
+def biased(first: Callable[[], int]) -> Attention:
+    """Each head falls off with the distance at a rate of its own."""
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        head = first()
+        return flex_attention(
+            query, key, value, score_mod=lambda s, b, h, i, j: s + (i - j) * torch.exp2(-(h + head + 1.0))
+        )
+
+    return attention
+
+
+def first_head() -> int:
+    return dist.get_rank() * 2
+
+
+def plain(query: Any, key: Any, value: Any) -> Any:
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+def plain_causal(query: Any, key: Any, value: Any) -> Any:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+PROGRAMS = [
+    (whole, whole, True),
+    (causal, causal, True),
+    (in_blocks, in_blocks, True),
+    (capped, capped, True),
+    (plain, whole, True),
+    (plain_causal, causal, True),
+    (plain_causal, in_blocks, True),
+    (causal, in_blocks, True),
+    (biased(lambda: 0), biased(first_head), True),
+    (whole, scaled, False),
+    (causal, strictly_causal, False),
+    (plain_causal, whole, False),
+    (plain, capped, False),
+    (biased(lambda: 0), biased(lambda: 0), False),
+]
+
+
+@pytest.mark.parametrize(("spec", "program", "right"), PROGRAMS)
+def test_heads_of_a_rank(spec: Attention, program: Attention, right: bool) -> None:
+    with fake_mesh_world((RANKS,), ("tp",)) as mesh:
+        report = verifycompile.verify(
+            None,
+            tuple(torch.randn(1, 4 // RANKS, 16, 8) for _ in range(3)),
+            build=lambda: program,
+            spec=spec,
+            mesh=mesh,
+            in_placements={"query": HEADS, "key": HEADS, "value": HEADS},
+            out_placements={"output.0": HEADS},
+        )
+    assert report.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(report)
