@@ -12,7 +12,8 @@ from typing import Any
 import torch.fx
 
 from verifycompile.backends.autoload import FLAG_VARIABLE, NUMBERS_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
-from verifycompile.backends.frames import FRAMES, failure_of, outcome_of
+from verifycompile.backends.frames import FRAMES, failure_of, name_of, outcome_of
+from verifycompile.backends.progress import progress_of
 from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
@@ -107,7 +108,8 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
     """``check_graph``, whose outcome is told in a line unless an error or a warning tells it."""
     frame, started = frame_under_compilation(), time.perf_counter()
     try:
-        checked = check_graph(gm, example_inputs, options)
+        with progress_of(name_of(frame)):
+            checked = check_graph(gm, example_inputs, options)
         if checked.report is not None:
             checked = dataclasses.replace(checked, report=_with_variable(checked.report))
     except Exception as error:

@@ -90,6 +90,11 @@ FRAMES = Frames()
 """Those of this process; filled by the backend behind the flag alone."""
 
 
+def name_of(frame: Frame) -> str:
+    """``forward (train.py:41)``."""
+    return outcome_of(frame, 0.0, None, "", "").frame
+
+
 def failure_of(frame: Frame, started: float, reason: str) -> Outcome:
     """A check that ended in an error. ``started``: the reading of ``time.perf_counter`` when it began."""
     return dataclasses.replace(outcome_of(frame, started, None, reason, ""), verdict=FAILED)

@@ -116,6 +116,11 @@ class Bounds:
         return self._is_full or time.perf_counter() > self._scopes[-1].deadline
 
     @property
+    def stage(self) -> str:
+        """The attempt under way; read by other threads too."""
+        return self._scopes[-1].name
+
+    @property
     def seconds_left(self) -> float:
         """Until the attempt under way must end."""
         return max(0.0, self._scopes[-1].deadline - time.perf_counter())
@@ -210,6 +215,8 @@ def _take_back_interruption(thread: int) -> None:
 # ------------------------------------------------------------------------------------------------ of a thread
 
 _local = threading.local()
+_running: dict[int, Bounds] = {}
+"""Identity of a thread -> the limits under which it works, for those who watch it."""
 
 
 @contextlib.contextmanager
@@ -228,6 +235,7 @@ def limited(limits: Limits) -> Generator[Bounds]:
 
     watcher = threading.Thread(target=watch, name="verifycompile limits", daemon=True)
     _local.bounds = bounds
+    _running[threading.get_ident()] = bounds
     gc.callbacks.append(bounds.note_collection)
     watcher.start()
     try:
@@ -235,6 +243,7 @@ def limited(limits: Limits) -> Generator[Bounds]:
     finally:
         gc.callbacks.remove(bounds.note_collection)
         _local.bounds = None
+        del _running[threading.get_ident()]
         ended.set()
         watcher.join()
 
@@ -242,6 +251,11 @@ def limited(limits: Limits) -> Generator[Bounds]:
 def current() -> Bounds | None:
     """The limits under which this thread works."""
     return getattr(_local, "bounds", None)
+
+
+def running_in(thread: int) -> Bounds | None:
+    """The limits under which another thread works."""
+    return _running.get(thread)
 
 
 def check() -> None:
