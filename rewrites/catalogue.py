@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verifycompile.ir.term import CombinationRule, ContractionRule
-from verifycompile.rewrites import log_weights, padded_pieces, similar
+from verifycompile.rewrites import padded_pieces, similar
 from verifycompile.rewrites.finders import (
     counters,
     distribution,
@@ -13,6 +13,7 @@ from verifycompile.rewrites.finders import (
     one_hot,
     one_hot_gradient,
     ranges,
+    shares,
 )
 
 CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
@@ -40,7 +41,7 @@ CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
 """What is tried on the factors of a product, in this order: what makes terms plainer before what makes more of them."""
 
 COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
-    log_weights.rests_of_shares,
+    shares.rests_of_shares,
     similar.sum_similar,
     ranges.neighbouring_ranges,
     padded_pieces.sum_padded,

@@ -7,17 +7,11 @@ together, and ``a - logsigmoid(a - b)`` its logarithm.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, multiply_views, open_view
-from verifycompile.ir.exponential import LOGARITHM, POWER, is_positive
-from verifycompile.ir.scalar import ONE
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.algebra import COMBINE, open_view
+from verifycompile.ir.exponential import LOGARITHM, is_positive
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
-from verifycompile.rewrites.lemmas.exponentials import REST_OF_SHARE
-from verifycompile.rewrites.lemmas.substitution import Substitution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,43 +42,3 @@ def odds(b: Builder, view: View) -> Odds | None:
 
 def _is_sum(view: View) -> bool:
     return view.term.operation is COMBINE
-
-
-def _parts(pool: TermPool, total: View, factors: Sequence[View]) -> Iterator[tuple[View, View]]:
-    """Two positive values of which ``total`` is the sum, one of them a part of ``total`` or among ``factors``.
-
-    The other one is what is left of a written sum. Where the sum has another form, as that of all pieces has, it is
-    what another of the factors is divided by.
-    """
-    summands = open_view(total).operands if _is_sum(total) else ()
-    for part in (*summands, *factors):
-        if not is_positive(part):
-            continue
-        if summands and is_positive(rest := combine(pool, [total, part.scaled(-ONE)])):
-            yield part, rest
-        for other in factors:
-            divided = other.term.operation is POWER and other.term.attributes[0] == -1
-            if divided and is_positive(base := open_view(other).operands[0]) and combine(pool, [part, base]) == total:
-                yield part, base
-
-
-def _rests_of_shares(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Iterator[Proposal]:
-    """``x - x b / (a + b)`` for positive a and b."""
-    for taken in operands:
-        if taken.term.operation is not CONTRACT or taken.term.summed:
-            continue
-        for factor in open_view(taken).operands:
-            if factor.term.operation is not POWER or factor.term.attributes[0] != -1:
-                continue
-            (total,) = (whole_view(v, shape) for v in open_view(factor).operands)
-            factors = [whole_view(v, shape) for v in open_view(taken).operands if v is not factor]
-            for part, rest in _parts(pool, total, factors):
-                inverse = elementwise(pool, POWER, (-ONE,), (part,))
-                wanted = multiply_views(pool, taken.scaled(-ONE), total, inverse)
-                for view in operands:
-                    if (view.term, view.axes, view.coefficient) == (wanted.term, wanted.axes, wanted.coefficient):
-                        given = Substitution({"x": (view,), "a": (rest,), "b": (part,)})
-                        yield Proposal(REST_OF_SHARE, given, (view, taken))
-
-
-rests_of_shares = SumFinder(_rests_of_shares)

@@ -26,12 +26,16 @@ from tests.soundness.plain import reduce_out, verify_functions
 from tests.support import fake_mesh_world
 from verifycompile.certificate import Certificate, check_certificate
 from verifycompile.certificate.certificate import seal_of
+from verifycompile.certificate.digests import Digests
 from verifycompile.certificate.making import certificate_of
-from verifycompile.certificate.storage import program_from_data, program_to_data
+from verifycompile.certificate.storage import placements_from_data, program_from_data, program_to_data
 from verifycompile.cli import main
 from verifycompile.diagnostics.report import Report, SecondLook
 from verifycompile.options import Options
+from verifycompile.refinement.attempt import Attempt
+from verifycompile.refinement.check import new_pool
 from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.verification import verify_programs
 
 
@@ -100,7 +104,8 @@ def test_what_was_proved_holds(name: str) -> None:
 def test_what_is_in_it() -> None:
     found = content("facts of the solver")
     assert len(found["facts"]) >= 2
-    assert any("VL40" in step["lemmas"] for step in found["steps"])
+    assert {step["lemma"] for step in found["steps"]} >= {"VL40"}
+    assert {step["node"].partition(".")[0] for step in found["steps"]} == {"spec", "impl"}
     assert check_certificate(sealed(found), solver=True)
     (equality, *_) = content("equalities of the e-graph")["equalities"]
     assert "VL05" in equality["lemmas"]
@@ -222,31 +227,63 @@ def other_operator(data: dict[str, Any], draw: random.Random) -> str:
     return f"{side} {node['name']}"
 
 
+def values_of(data: dict[str, Any], side: str) -> dict[str, str]:
+    """What the nodes of a program are, as text that is equal for equal values."""
+    spec, implementation = program_from_data(data["spec"]), program_from_data(data["implementation"])
+    placements = {name: placements_from_data(item) or () for name, item in data["placements"].items()}
+    attempt = Attempt(spec, implementation, new_pool(implementation), placements)
+    assert attempt.run() is None
+    digests = Digests()
+    lowering = attempt.spec if side == "spec" else attempt.implementation
+    return {node.name: digests.value(value) for node, value in lowering.values.items()}
+
+
 def other_argument(data: dict[str, Any], draw: random.Random) -> str:
     side = draw.choice(["spec", "implementation"])
     node = draw.choice(nodes_with(data, side, lambda node: any(isinstance(a, dict) for a in node.get("args", []))))
     earlier = data[side]["nodes"][: data[side]["nodes"].index(node)]
     position = draw.choice([k for k, a in enumerate(node["args"]) if isinstance(a, dict)])
-    values = {step["node"]: step["value"] for step in data["steps"] if step["program"] == side}
+    values = values_of(data, side)
     taken = values.get(node["args"][position].get("node"))
     node["args"][position] = {"node": draw.choice([n["name"] for n in earlier if values.get(n["name"]) != taken])}
     return f"{side} {node['name']} takes {node['args'][position]}"
 
 
 def other_step(data: dict[str, Any], draw: random.Random) -> str:
+    """A step with the substitution of another one."""
     step = draw.choice(data["steps"])
-    step["value"] = draw.choice([s["value"] for s in data["steps"] if s["value"] != step["value"]])
-    return f"value of {step['node']}"
+    others = [s for s in data["steps"] if s.get("values") != step.get("values")]
+    step["values"] = draw.choice(others).get("values", {})
+    return f"step at {step['node']}"
 
 
 def other_lemma(data: dict[str, Any], draw: random.Random) -> str:
     step = draw.choice(data["steps"])
-    step["lemmas"] = [*step["lemmas"], "VL01"]
-    return f"lemmas of {step['node']}"
+    step["lemma"] = draw.choice([lemma.code for lemma in TABLE if lemma.code != step["lemma"]])
+    return f"{step['lemma']} at {step['node']}"
+
+
+def other_position(data: dict[str, Any], draw: random.Random) -> str:
+    """Two steps, each at the position of the other one."""
+    first, second = draw.sample(data["steps"], 2)
+    first["position"], second["position"] = second["position"], first["position"]
+    return f"steps at {first['node']} and {second['node']}"
+
+
+def other_node(data: dict[str, Any], draw: random.Random) -> str:
+    step = draw.choice(data["steps"])
+    step["node"] = draw.choice([s["node"] for s in data["steps"] if s["node"] != step["node"]])
+    return f"a step at {step['node']}"
 
 
 def dropped_step(data: dict[str, Any], draw: random.Random) -> str:
     return f"without {data['steps'].pop(draw.randrange(len(data['steps'])))['node']}"
+
+
+def other_values(data: dict[str, Any], draw: random.Random) -> str:
+    side = draw.choice(["spec", "implementation"])
+    data["values"][side] = data["values"]["implementation" if side == "spec" else "spec"]
+    return f"values of the {side}"
 
 
 def dropped_node(data: dict[str, Any], draw: random.Random) -> str:
@@ -286,8 +323,8 @@ def other_program(data: dict[str, Any], draw: random.Random) -> str:
 
 
 TAMPERINGS = (
-    other_operator, other_argument, other_step, other_lemma, dropped_step, dropped_node, other_relation,
-    other_placement, other_input, other_program,
+    other_operator, other_argument, other_step, other_lemma, other_position, other_node, dropped_step, other_values,
+    dropped_node, other_relation, other_placement, other_input, other_program,
 )  # fmt: skip
 
 

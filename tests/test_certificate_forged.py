@@ -6,7 +6,7 @@ import copy
 import functools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.programs import mlp
+from tests.programs.forms import vocabulary
 from tests.test_certificate import content, get_at, leaves, of_case, sealed, set_at
+from tests.test_forms import judged
 from verifycompile.certificate import CertificateCheck, check_certificate
 from verifycompile.graph_verification import verify_graphs
 
@@ -222,3 +224,114 @@ def test_what_is_covered() -> None:
     assert found.facts == ()
     facts = check_certificate(sealed(content("facts of the solver"))).facts
     assert len(facts) >= 2
+
+
+# ------------------------------------------------------------------------------------------------ steps by lemmas
+
+
+@functools.cache
+def _loss() -> str:
+    """A cross entropy over a sharded vocabulary: exponentials, look-ups and masks."""
+    (form,) = (form for form in vocabulary.FORMS if form.name == "loss-cross-entropy-4")
+    report, _ = judged(form, "")
+    assert report.certificate is not None
+    return report.certificate.to_json()
+
+
+def _with_steps() -> dict[str, Any]:
+    return json.loads(_loss())
+
+
+def _refused(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Iterator[str]:
+    """Why a certificate is refused, for each of its steps after a change of the step."""
+    for number in range(len(_with_steps()["steps"])):
+        data = _with_steps()
+        change(data, data["steps"][number])
+        yield _rejected(data)
+
+
+def test_a_step_that_is_left_out() -> None:
+    """A relation may hold without a step: then the certificate says the same without it."""
+    before, accepted = check_certificate(_loss()), 0
+    for step in _with_steps()["steps"]:
+        data = _with_steps()
+        data["steps"].remove(step)
+        found = check_certificate(sealed(data))
+        accepted += bool(found)
+        assert not found or str(found) == str(before)
+        assert found or found.reason.startswith(("no relation of", "its values", "it lists", "it holds a view"))
+    assert accepted <= len(_with_steps()["steps"]) // 4
+
+
+@pytest.mark.parametrize(("field", "other"), [(0, "7/3"), (2, "0" * 16), (3, []), (4, [2, 2])])
+def test_a_view_of_a_step_is_another_one(field: int, other: Any) -> None:
+    """Each view of the table with another coefficient, term, axes or shape.
+
+    A linear law holds with a multiple of its values too: such a certificate holds, and says the same.
+    """
+    before, accepted = check_certificate(_loss()), 0
+    for number in range(len(_with_steps()["views"])):
+        data = _with_steps()
+        same = data["views"][number][field] == other
+        data["views"][number][field] = other
+        found = check_certificate(sealed(data))
+        assert not found or str(found) == str(before)
+        assert found or found.reason.startswith(("its step by", "no relation of", "its values"))
+        accepted += bool(found) and not same
+    assert accepted <= len(_with_steps()["views"]) // (2 if field == 0 else 8)
+
+
+def test_a_step_by_another_lemma() -> None:
+    def change(data: dict[str, Any], step: dict[str, Any]) -> None:
+        step["lemma"] = "VL42" if step["lemma"] != "VL42" else "VL41"
+
+    assert all(" is none: " in reason for reason in _refused(change))
+
+
+def test_other_factors_are_matched() -> None:
+    def change(data: dict[str, Any], step: dict[str, Any]) -> None:
+        step["matched"] = step["matched"][1:] or [step["matched"][0] + 1]
+
+    assert all(" is none: " in reason for reason in _refused(change))
+
+
+def test_a_step_of_another_node() -> None:
+    def change(data: dict[str, Any], step: dict[str, Any]) -> None:
+        step["node"] = "spec.none"
+
+    assert all("`spec.none` is needed at `" in reason for reason in _refused(change))
+
+
+def test_a_step_at_another_position() -> None:
+    def change(data: dict[str, Any], step: dict[str, Any]) -> None:
+        step["position"] = "0" * 16
+
+    for reason in _refused(change):
+        assert reason.startswith(("no relation of", "it lists", "its step by"))
+
+
+def test_two_steps_at_one_position() -> None:
+    data = _with_steps()
+    data["steps"].append(data["steps"][0])
+    assert _rejected(data) == "two steps are at one position"
+
+
+def test_a_step_with_something_more() -> None:
+    data = _with_steps()
+    data["steps"][0]["believe"] = True
+    assert _rejected(data) == "a step has no `believe`"
+
+
+def test_views_that_no_step_needs() -> None:
+    data = _with_steps()
+    data["views"].append(data["views"][0])
+    assert _rejected(data) == "it holds a view that no step needs"
+
+
+def test_families_that_were_not_used() -> None:
+    data = _with_steps()
+    fewer = {**data, "families": [name for name in data["families"] if name != "normalization"]}
+    reason = "it lists other families of declarations than the proof has used"
+    assert _rejected(fewer) == _rejected({**data, "families": [*data["families"], "writing"]}) == reason
+    other = "no certificate: ValueError: no family of declarations is called `os`"
+    assert _rejected({**data, "families": ["os"]}) == other

@@ -10,7 +10,8 @@ from tests.test_certificate import text_of
 SEARCHES_AND_SHOWS = (
     "verifycompile/capture/", "verifycompile/cause/", "verifycompile/comparison/", "verifycompile/diagnostics/",
     "verifycompile/reduction/", "verifycompile/reproduction/", "verifycompile/symbolic/", "verifycompile/witness/",
-    "verifycompile/agreement/", "verifycompile/command/", "backends/", "verifycompile/certificate/making.py",
+    "verifycompile/agreement/", "verifycompile/command/", "backends/", "rewrites/finders/", "rewrites/catalogue.py",
+    "verifycompile/certificate/making.py", "verifycompile/certificate/recording.py",
     "verifycompile/refinement/check.py", "verifycompile/refinement/classify.py", "verifycompile/refinement/diagnose.py",
     "verifycompile/refinement/egraph.py", "verifycompile/refinement/layers.py", "verifycompile/refinement/lemma_stage.py",
     "verifycompile/refinement/memo.py", "verifycompile/refinement/missing_gradient.py",

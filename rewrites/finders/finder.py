@@ -22,6 +22,10 @@ class Proposal:
     matched: Sequence[View]
 
 
+Disposed = tuple[Proposal, Sequence[View]]
+"""A proposal that was an instance, and what stands at its position by the lemma."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ProductFinder:
     """Proposes what to rewrite among the factors of a product, which is summed over dimensions from ``free`` on."""
@@ -29,6 +33,11 @@ class ProductFinder:
     find: Callable[[TermPool, Sequence[View], int], Iterator[Proposal]]
 
     def __call__(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+        found = self.instance(pool, factors, free)
+        return None if found is None else found[1]
+
+    def instance(self, pool: TermPool, factors: Sequence[View], free: int) -> Disposed | None:
+        """The first proposal that is an instance of its lemma."""
         return _first(pool, self.find(pool, factors, free), lambda matched: InProduct(factors, free, matched))
 
 
@@ -39,17 +48,21 @@ class SumFinder:
     find: Callable[[TermPool, Sequence[View], tuple[Size, ...]], Iterator[Proposal]]
 
     def __call__(self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
+        found = self.instance(pool, summands, shape)
+        return None if found is None else found[1]
+
+    def instance(self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Disposed | None:
+        """The first proposal that is an instance of its lemma."""
         return _first(pool, self.find(pool, summands, shape), lambda matched: InSum(summands, shape, matched))
 
 
 def _first(
     pool: TermPool, proposals: Iterator[Proposal], position: Callable[[Sequence[View]], Position]
-) -> Sequence[View] | None:
-    """What the first proposal that is an instance of its lemma makes of what it matched; None without one."""
+) -> Disposed | None:
     for proposal in proposals:
         found = dispose(pool, proposal.lemma, proposal.substitution, position(proposal.matched))
         if found is not None:
-            return found
+            return proposal, found
     return None
 
 

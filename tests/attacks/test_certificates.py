@@ -121,8 +121,8 @@ FORGERIES: dict[str, Callable[[Data], None]] = {
     ),
     "a relation left out": lambda d: d["relations"].pop("output.0"),
     "another relation": lambda d: d["relations"].update({"output.0": d["relations"]["output.1"]}),
-    "no steps": lambda d: d.update(steps=[]),
-    "a step left out": lambda d: d.update(steps=d["steps"][1:]),
+    "other values": lambda d: d["values"].update(spec=d["values"]["implementation"]),
+    "a step that nothing needs": lambda d: d["steps"].append({"node": "spec.x", "lemma": "VL42", "position": "0", "matched": []}),
     "no assumptions": lambda d: d.update(assumptions=[]),
     "version": lambda d: d.update(version=-1),
 }  # fmt: skip

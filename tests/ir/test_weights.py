@@ -15,7 +15,7 @@ from verifycompile.rewrites.activation import log_sigmoid_forward, sigmoid, sigm
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import MAXIMUM, choose
-from verifycompile.rewrites.log_weights import rests_of_shares
+from verifycompile.rewrites.finders.shares import rests_of_shares
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.squares import is_sum_of_squares
 

@@ -5,17 +5,23 @@ A certificate is made when it is first asked for (``making.py``). Most proofs ar
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
+import lzma
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 FORMAT_VERSION = 4
 
+_LONGEST = 500_000
+_LONGEST_UNPACKED = 1 << 30
+"""Characters."""
+
 FIELDS = frozenset({
     "version", "spec", "implementation", "relations", "placements", "equalities", "facts", "steps", "assumptions",
-    "families", "seal",
+    "families", "values", "views", "seal",
 })  # fmt: skip
 
 
@@ -24,8 +30,9 @@ class Certificate:
 
     ``data`` is JSON: both programs (``spec``, ``implementation``), the ``relations`` of the outputs and their
     ``placements``, the ``equalities`` that the e-graph found, the ``facts`` of integer arithmetic that the solver
-    proved, per node of each program a step with its value and the lemmas by which it was found, the ``assumptions``,
-    the ``families`` of declarations that were used, and a ``seal``, the hash of all that.
+    proved, the ``steps`` by lemmas, each (node, lemma, substitution, position) with numbers of ``views``, of each
+    program a digest of the ``values`` of its nodes, the ``assumptions``, the ``families`` of declarations that were
+    used, and a ``seal``, the hash of all that.
     """
 
     def __init__(
@@ -42,7 +49,7 @@ class Certificate:
 
     @property
     def steps(self) -> tuple[Mapping[str, Any], ...]:
-        """The values of all nodes, and the lemmas by which they were found."""
+        """Each lemma that was applied: at which node and position, and with which substitution."""
         return tuple(self.data["steps"])
 
     def __eq__(self, other: object) -> bool:
@@ -52,18 +59,38 @@ class Certificate:
         return hash(self.data["seal"])
 
     def to_json(self) -> str:
-        """One JSON object. Raises ValueError for a program that cannot be written down."""
-        return json.dumps(self.data, sort_keys=True)
+        """One JSON object; a long one is packed. Raises ValueError for a program that cannot be written down."""
+        text = json.dumps(self.data, sort_keys=True)
+        return text if len(text) <= _LONGEST else json.dumps({"packed": _packed(text)})
 
     @staticmethod
     def from_json(text: str) -> Certificate:
         """Read what ``to_json`` wrote. Raises ``ValueError`` for anything else and for another format version."""
         data: Any = json.loads(text)
+        if isinstance(data, dict) and data.keys() == {"packed"}:  # pyright: ignore[reportUnknownMemberType]
+            data = json.loads(_unpacked(str(data["packed"])))  # pyright: ignore[reportUnknownArgumentType]
         if not isinstance(data, dict) or data.keys() != FIELDS:  # pyright: ignore[reportUnknownMemberType]
             raise ValueError("not a verifycompile certificate")
         if data["version"] != FORMAT_VERSION:
             raise ValueError(f"certificate format {data['version']} is not the supported format {FORMAT_VERSION}")
         return Certificate(lambda: data, data["relations"], data["assumptions"])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+
+def _packed(text: str) -> str:
+    """Layers are alike, so that what they say is packed to a few percent."""
+    return base64.b85encode(lzma.compress(text.encode())).decode()
+
+
+def _unpacked(packed: str) -> str:
+    """Raises ValueError for what was not packed, or is longer than any program."""
+    reader = lzma.LZMADecompressor()
+    try:
+        text = reader.decompress(base64.b85decode(packed), _LONGEST_UNPACKED)
+    except lzma.LZMAError as error:
+        raise ValueError(f"not a verifycompile certificate: {error}") from error
+    if not reader.eof:
+        raise ValueError("not a verifycompile certificate: it ends too early, or is too long")
+    return text.decode()
 
 
 def seal_of(data: Mapping[str, Any]) -> str:

@@ -9,21 +9,25 @@ e-graph, and what the certificate says of any value. The solver's facts are list
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verifycompile.certificate.annotations import check_annotations
 from verifycompile.certificate.certificate import Certificate, seal_of
-from verifycompile.certificate.instances import instance_from_data
-from verifycompile.certificate.replay import Equality, claims_of, replay
+from verifycompile.certificate.lemma_steps import LemmaSteps, steps_from_data
+from verifycompile.certificate.replay import Replay, replay
 from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, program_to_data
+from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
+from verifycompile.refinement.placement import Placements
 from verifycompile.rewrites import families, registry, solver
 from verifycompile.rewrites.formula import from_data
 from verifycompile.rewrites.trials import counterexample
+
+if TYPE_CHECKING:
+    from verifycompile.certificate.equalities import Equality
 
 _MAX_POINTS = 400
 
@@ -87,30 +91,25 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
         check_annotations(program)
     if [program_to_data(spec), program_to_data(implementation)] != [data["spec"], data["implementation"]]:
         raise _RejectedError("it holds what its programs do not need")
-    equalities = [
-        Equality(
-            item["spec_node"],
-            item["impl_node"],
-            placements_from_data(item["placements"]),
-            tuple(item["lemmas"]),
-            tuple(map(instance_from_data, item["instances"])),
-        )
-        for item in data["equalities"]
-    ]
+    equalities = _equalities(data["equalities"])
+    rules = LemmaSteps(steps_from_data(data["steps"], data["views"]))
     listed = {json.dumps(fact): fact for fact in data["facts"]}
     families.load(data["families"])
     with solver.answering(listed), solver.listening() as used, registry.listening() as families_used:
-        found = replay(spec, implementation, placements, equalities)
+        found = _replayed(spec, implementation, placements, equalities, rules)
     for text in used:
         _check_fact(listed[text], ask)
     if used.keys() != listed.keys():
         raise _RejectedError("it lists a fact that nothing needs")
     if sorted(families_used) != data["families"]:
         raise _RejectedError("it lists other families of declarations than the proof has used")
-    claims = claims_of(found)
-    if claims["relations"] != data["relations"]:
+    if rules.unused:
+        raise _RejectedError(f"it lists a step at `{rules.unused[0].node}` that nothing needs")
+    _check_views(data)
+    if dict(found.relations) != data["relations"]:
         raise _RejectedError("its relations are other ones")
-    _compare_steps(claims["steps"], data["steps"])
+    if dict(found.values) != data["values"]:
+        raise _RejectedError("its values are other ones")
     missing = [text for text in found.assumptions if text not in data["assumptions"]]
     if missing:
         raise _RejectedError(f"it does not list the assumption: {missing[0]}")
@@ -119,11 +118,41 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     )
 
 
-def _compare_steps(found: Sequence[Mapping[str, Any]], claimed: Sequence[Mapping[str, Any]]) -> None:
-    for ours, theirs in itertools.zip_longest(found, claimed):
-        if ours != theirs:
-            step = ours or theirs
-            raise _RejectedError(f"its step at node `{step['node']}` of the {step['program']} is another one")
+def _equalities(written: Sequence[Mapping[str, Any]]) -> Sequence[Equality]:
+    if not written:
+        return ()
+    from verifycompile.certificate.equalities import Equality  # here, because few proofs have any
+
+    return [Equality.from_data(item) for item in written]
+
+
+def _replayed(
+    spec: Program,
+    implementation: Program,
+    placements: Mapping[str, Placements],
+    equalities: Sequence[Equality],
+    rules: LemmaSteps,
+) -> Replay:
+    """The proof made again. What is wrong with a step says more than what could not be proved without it."""
+    try:
+        found = replay(spec, implementation, placements, equalities, rules)
+    except ClaimError as error:
+        raise _RejectedError(rules.fault or str(error)) from error
+    if rules.fault:
+        raise _RejectedError(rules.fault)
+    return found
+
+
+def _check_views(data: Mapping[str, Any]) -> None:
+    """Each view of the table is used by a step."""
+    used: set[int] = set()
+    for step in data["steps"]:
+        for numbers in step.get("values", {}).values():
+            used.update(numbers)
+        for parts in step.get("each", {}).values():
+            used.update(number for part in parts for number in part)
+    if used != set(range(len(data["views"]))):
+        raise _RejectedError("it holds a view that no step needs")
 
 
 # ------------------------------------------------------------------------------------------------ facts

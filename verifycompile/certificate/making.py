@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from verifycompile.certificate.certificate import FORMAT_VERSION, Certificate, seal_of
-from verifycompile.certificate.instances import instance_to_data
-from verifycompile.certificate.replay import Equality, claims_of, replay
+from verifycompile.certificate.equalities import Equality
+from verifycompile.certificate.recording import Recording, WrittenSteps
+from verifycompile.certificate.replay import replay
 from verifycompile.certificate.storage import StorageError, placements_to_data, program_to_data
 from verifycompile.program import Program
 from verifycompile.refinement.lemma_stage import ProvedEquality
@@ -43,25 +44,25 @@ def _content(
         if isinstance(s, ProvedEquality)
     ]
     programs = {"spec": program_to_data(spec), "implementation": program_to_data(implementation)}
+    recording = Recording()
+    replay(spec, implementation, result.placements, equalities, recording)
+    rules = WrittenSteps(recording)
     with solver.listening() as facts, registry.listening() as used:
-        found = replay(spec, implementation, result.placements, equalities)
+        found = replay(spec, implementation, result.placements, equalities, rules)
+    if rules.fault:
+        raise StorageError(rules.fault)
     if found.relations != result.relations:
         raise StorageError("the proof found other relations when it was made again")
     content = {
         "version": FORMAT_VERSION,
         **programs,
         "placements": {name: placements_to_data(item) for name, item in sorted(result.placements.items())},
-        "equalities": [
-            {
-                **vars(equality),
-                "placements": placements_to_data(equality.placements),
-                "lemmas": list(equality.lemmas),
-                "instances": [instance_to_data(instance) for instance in equality.instances],
-            }
-            for equality in equalities
-        ],
+        "equalities": [equality.to_data() for equality in equalities],
         "facts": [json.loads(text) for text in facts],
-        **claims_of(found),
+        "relations": dict(found.relations),
+        "values": dict(found.values),
+        "steps": rules.data,
+        "views": rules.views,
         "families": sorted(used),
         "assumptions": list(assumptions),
     }

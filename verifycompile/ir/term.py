@@ -207,6 +207,7 @@ class TermPool:
     ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
     ``learn``.
     ``answers``: what was asked about these terms before, as the ring prover is; it is forgotten with ``memo``.
+    ``place``: the node that is being lowered, empty elsewhere.
     ``sources``: all terms without operands, in order of creation.
     ``singles``: float literals that torch holds in single precision, with the numbers that they were read as.
     """
@@ -230,6 +231,7 @@ class TermPool:
         self.piecewise: Piecewise | None = None
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []
+        self.place = ""
         self.unit = self.intern(UNIT, (), (), (), 0, 0, (), ())
 
     def __len__(self) -> int:

@@ -140,7 +140,9 @@ class Lowering:
     def _lower_node(self, node: torch.fx.Node) -> None:
         bounds.note_place(node)
         started, before, proved = time.perf_counter(), len(self.pool.lemma_trace), solver.number_proved()
+        outside, self.pool.place = self.pool.place, f"{self.side}.{node.name}"
         self.values[node] = self._checked_value(node)
+        self.pool.place = outside
         self.seconds.append(time.perf_counter() - started)
         if solver.number_proved() > proved:
             self.solved.add(node)

@@ -27,7 +27,6 @@ from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.part_by_part import same_part_by_part
 from verifycompile.refinement.placement import Placements, describe, holds, same_value, with_open_axes
 from verifycompile.refinement.result import Mismatch
-from verifycompile.rewrites.piecewise import Piecewise
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.torch_interface.schema import is_mutable
 
@@ -46,6 +45,8 @@ def plain_pool(program: Program | None = None) -> TermPool:
     """A pool without lemmas, for an implementation ``program``."""
     pool = TermPool()
     if program is not None and program.piecewise:
+        from verifycompile.rewrites.piecewise import Piecewise  # here, because few programs have parts
+
         pool.piecewise = Piecewise()
     return pool
 

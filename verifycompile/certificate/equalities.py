@@ -1,0 +1,98 @@
+"""Equalities that a search has found, as a certificate holds them: shown again, then taken for known.
+
+Of an instance of a law an expression is a list as JSON, a rational number an object with its text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from verifycompile.certificate.storage import StorageError, placements_from_data, placements_to_data
+from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.term import TermPool, View
+from verifycompile.program import Mesh
+from verifycompile.refinement.attempt import ClaimError
+from verifycompile.refinement.closure import Instance, alias_of, instances_prove
+from verifycompile.refinement.encoding import encode
+from verifycompile.refinement.placement import Placements, oriented
+from verifycompile.refinement.ring import equal_in_ring
+from verifycompile.rewrites.interpretation import Expression
+from verifycompile.rewrites.registry import UnsupportedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Equality:
+    """The values of two nodes are equal under these placements (None: no mesh), by the lemmas named.
+
+    ``instances``: of laws, by which they are; without any, they are equal in the ring.
+    """
+
+    spec_node: str
+    impl_node: str
+    placements: Placements | None
+    lemmas: tuple[str, ...]
+    instances: tuple[Instance, ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """The equality as JSON has it."""
+        return {
+            **vars(self),
+            "placements": placements_to_data(self.placements),
+            "lemmas": list(self.lemmas),
+            "instances": [_instance_to_data(instance) for instance in self.instances],
+        }
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Equality:
+        """The equality that was written. Raises StorageError."""
+        return Equality(
+            data["spec_node"],
+            data["impl_node"],
+            placements_from_data(data["placements"]),
+            tuple(data["lemmas"]),
+            tuple(map(_instance_from_data, data["instances"])),
+        )
+
+    def take(self, pool: TermPool, left: View, right: View, mesh: Mesh | None) -> None:
+        """Replace the implementation's term by the spec's from now on. Raises ClaimError where they are not equal."""
+        try:
+            expected, found = oriented(pool, left, right, self.placements, mesh)
+        except (UnsupportedError, UnalignedError) as error:
+            raise ClaimError(f"the equality of `{self.impl_node}`: {error}") from error
+        alias = alias_of(expected, found)
+        if alias is None or found.term in pool.aliases or not self._is_shown(pool, expected, found):
+            raise ClaimError(f"`{self.impl_node}` is not shown to be `{self.spec_node}`")
+        pool.replace(found.term, alias)
+
+    def _is_shown(self, pool: TermPool, expected: View, found: View) -> bool:
+        if not self.instances:
+            return equal_in_ring(pool, expected, found)
+        encoded = encode(expected, found)
+        return encoded is not None and instances_prove(pool, *encoded, self.instances) is not None
+
+
+def _instance_to_data(instance: Instance) -> dict[str, Any]:
+    return {"law": instance.code, "values": {name: _to_data(value) for name, value in instance.values.items()}}
+
+
+def _instance_from_data(data: Mapping[str, Any]) -> Instance:
+    return Instance(str(data["law"]), {str(name): _from_data(value) for name, value in data["values"].items()})
+
+
+def _to_data(expression: Expression) -> Any:
+    if isinstance(expression, Fraction):
+        return {"number": str(expression)}
+    return [_to_data(part) for part in expression] if isinstance(expression, tuple) else expression
+
+
+def _from_data(data: Any) -> Expression:
+    if isinstance(data, dict):
+        return Fraction(data["number"])
+    if isinstance(data, list):
+        return tuple(_from_data(part) for part in data)
+    if isinstance(data, bool) or not isinstance(data, (int, str)):
+        raise StorageError(f"no expression: {data!r}")
+    return data
