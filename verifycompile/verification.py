@@ -11,6 +11,7 @@ import torch.fx
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
+from verifycompile.capture.in_parts import joins_and_cuts
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, with_script
@@ -87,6 +88,10 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
     if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
+    if verdict is Verdict.UNPROVED and ended is None and not fatal and not implementation.piecewise:
+        found = _put_together(spec, implementation, options)
+        if found is not None:
+            return found
     causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
@@ -123,6 +128,15 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
         placements=dict(result.placements),
         second_look=look,
     )
+
+
+def _put_together(spec: Program, implementation: Program, options: Options) -> Report | None:
+    """The report on programs that join and cut tensors, where they are proved as put together of parts."""
+    if not joins_and_cuts(spec) and not joins_and_cuts(implementation):
+        return None
+    piecewise = dataclasses.replace(implementation, piecewise=True)
+    proof = bounds.attempt("the proof with parts put together", lambda: proves(spec, piecewise), _SHARE_OF_PROOF)
+    return _verify(spec, piecewise, options, Repairs()) if proof is True else None
 
 
 def _second_look(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:

@@ -42,6 +42,12 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
         yield _in_equal_pieces(spec, nodes), dataclasses.replace(_in_equal_pieces(merged, nodes), piecewise=True)
 
 
+def joins_and_cuts(program: Program) -> bool:
+    """Whether a program concatenates something and takes parts of something, as one with fused weights does."""
+    targets = {node.target for node in program.graph.graph.nodes}
+    return aten.cat.default in targets and not targets.isdisjoint((*_SPLITS, aten.slice.Tensor))
+
+
 def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Program:
     """The program with slices that no multiple of their length begins put together of pieces that fit all slices."""
     spans = [span for node in nodes if (span := _span(node)) is not None]
