@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -481,3 +482,85 @@ def test_what_modules_keep_from_call_to_call_is_as_it_was(mesh: DeviceMesh) -> N
     report = verify_step(step, batch(), spec=spec_step, in_placements=ROWS)
     assert report.verdict is Verdict.VERIFIED, str(report)
     assert (model.calls, model.kept) == (0, None)
+
+
+def overlapped(model: nn.Module, optimizer: torch.optim.Optimizer, waits: bool) -> Callable[..., Any]:
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        F.mse_loss(model(x), y).backward()
+        handles = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
+        for handle in handles if waits else handles[1:]:
+            assert handle is not None
+            handle.wait()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.div_(2)  # UNWAITED
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def without_results(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        plain(model, optimizer, clip=False)(x, y)
+
+    return step
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_reductions_that_overlap_are_waited_for(waits: bool, mesh: DeviceMesh) -> None:
+    report = report_of(lambda m, o: overlapped(m, o, waits), without_results, in_placements=ROWS)
+    if waits:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    assert report.verdict is Verdict.UNPROVED
+    (finding,) = report.findings
+    assert finding.message == (
+        "the step cannot be captured: `aten.div_.Tensor` uses a tensor of an asynchronous `allreduce` that is not "
+        "waited for."
+    )
+    assert finding.impl_location is not None
+    assert "# UNWAITED" in linecache.getline(__file__, finding.impl_location.line)
+
+
+def test_a_result_that_nobody_waits_for(mesh: DeviceMesh) -> None:
+    def parallel(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        reduced = data_parallel(model, optimizer)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            reduced(x, y)
+            dist.all_reduce(x.new_zeros(3), async_op=True)
+
+        return step
+
+    report = report_of(parallel, plain, in_placements=ROWS)
+    assert report.verdict is Verdict.UNPROVED
+    assert report.findings[0].message == (
+        "the step cannot be captured: an asynchronous `allreduce` is never waited for."
+    )
+
+
+def test_step_that_updates_every_other_time(mesh: DeviceMesh) -> None:
+    def parallel(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        calls: list[int] = []
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            F.mse_loss(model(x), y).backward()
+            calls.append(1)
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+            if len(calls) % 2 == 0:
+                optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def stateless(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    report = report_of(parallel, without_results, stateless, in_placements=ROWS)
+    assert report.verdict is Verdict.UNPROVED
+    assert report.findings[0].message == (
+        "the step cannot be captured: its second and its third call do not call the same operators: a step must do one "
+        "thing."
+    )

@@ -49,8 +49,8 @@ def verify_step(
     What is compared: the results, and every parameter, buffer, gradient and tensor of optimizer state after the step.
     ``options``: ``mesh``, ``in_placements``, ``param_placements``, ``param_names``, ``out_placements``,
     ``on_unproved``, ``time_limit``, ``memory_limit`` and ``waivers``, as for ``verify``.
-    Nothing is executed: the step is called twice for each rank, on tensors without memory, in this one process under
-    torch's fake process group. Raises ``UsageError`` where the question is incomplete or contradictory.
+    Nothing is executed: the step is called three times for each rank, on tensors without memory, in this one process
+    under torch's fake process group. Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     checked = _checked(step, spec, options)
     positional, named = arguments_of_call(args, kwargs)

@@ -141,7 +141,8 @@ def _traced(step: Step, tensors: Mapping[str, torch.Tensor], arguments: Argument
     except UsageError:
         raise
     except (StepError, WrapperError) as error:
-        raise CaptureError(f"{step.label} cannot be captured: {error}", None) from error
+        place = _line_of(error.__cause__) if isinstance(error.__cause__, Exception) else None
+        raise CaptureError(f"{step.label} cannot be captured: {error}", place) from error
     except Exception as error:
         first = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")

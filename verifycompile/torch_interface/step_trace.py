@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten
 
 from verifycompile.torch_interface.data_parallel_step import without_wrappers, wrappers_in_step
 from verifycompile.torch_interface.tensors import of_acting_rank, without_pending_collective
+from verifycompile.torch_interface.unwaited import UnwaitedError, waits_required
 
 _PROFILER = "profiler"
 aten = torch.ops.aten
@@ -66,7 +67,9 @@ def trace_step(
     model: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> TracedStep:
-    """The graph of the second of two calls: the first one makes the optimizer's state.
+    """The graph of the second of three calls: the first one makes the optimizer's state.
+
+    The third one shows a step that counts its calls, as one that updates every other time.
 
     ``arguments``: tensors by name. ``call``: calls the step with other tensors in their place.
     Raises ``StepError`` where the step finds other state than it leaves, and what the step raises.
@@ -87,6 +90,7 @@ def trace_step(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(mode)
         stack.enter_context(scalars)
+        stack.enter_context(_waits_required())
         with numbers.ignore_fresh_unbacked_symbols(), _attributes_restored(model):
             call(step, given)
         kept = _kept(model, optimizers)
@@ -105,12 +109,25 @@ def trace_step(
         held = {name: Kept(_described(item.value), item.owner) for name, item in kept.items()}
         described = {name: _described(value) for name, value in given.items()}
         locals_ = [_local(value) for value in inputs.values()]
-        graph = make_fx(run, record_stack_traces=True, _allow_non_fake_inputs=True)(*locals_)
+        with _attributes_restored(model):
+            graph = make_fx(run, record_stack_traces=True, _allow_non_fake_inputs=True)(*locals_)
         returned = tuple(_described(value) for value in results)
+        again = make_fx(run, _allow_non_fake_inputs=True)(*locals_)
+    if _operators(graph) != _operators(again):
+        raise StepError("its second and its third call do not call the same operators: a step must do one thing")
     _tidy(graph)
     _require_no_foreign_state(graph)
     assumptions = [*wrappers.assumptions, *(f"what is returned is not compared: {text}" for text in others)]
     return TracedStep(graph, tuple(inputs), described, held, returned, tuple(assumptions))
+
+
+@contextlib.contextmanager
+def _waits_required() -> Generator[None]:
+    try:
+        with waits_required():
+            yield
+    except UnwaitedError as error:
+        raise StepError(str(error)) from error
 
 
 def _held(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -303,6 +320,10 @@ _WITH_FACTOR: dict[Any, Callable[[Any, Any], Any]] = {
 
 
 # ------------------------------------------------------------------------------------------------ the graph
+
+
+def _operators(graph: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
 
 
 def _tidy(graph: torch.fx.GraphModule) -> None:
