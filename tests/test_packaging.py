@@ -101,6 +101,27 @@ def test_another_release_of_torch_is_named_when_the_package_is_imported() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("verifycompile ex", ["explain "]), ("verifycompile run --format ", ["full", "concise", "json", "github", "sarif"])],
+)
+def test_a_shell_is_told_what_may_be_typed_next(typed: str, offered: list[str], tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("argcomplete", reason="pip install '.[completion]'")
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": typed, "COMP_POINT": str(len(typed))}
+    answer = tmp_path / "answer"
+    subprocess.run(
+        [sys.executable, "-m", "verifycompile"],
+        env={**os.environ, **asked, "COMP_TYPE": "9", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)},
+        check=True,
+    )
+    assert answer.read_text().split("\n") == offered
+
+
+def test_the_changelog_has_an_entry_for_this_release_or_the_next() -> None:
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    assert headings[0] == "## [Unreleased]" or headings[0].startswith(f"## [{PROJECT['project']['version']}] - ")
+
+
 def test_the_license_is_named_and_shipped() -> None:
     project = PROJECT["project"]
     assert (project["license"], project["license-files"]) == ("BSD-3-Clause", ["LICENSE"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,10 @@ FORMATS = ("full", "concise", "json", "github", "sarif")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0 all is well, 1 a finding, 2 misuse or a failure."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:
+        _complete(parser)
+    options = parser.parse_args(arguments)
     match options.command:
         case "run":
             return _run(options)
@@ -25,6 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _show(options.command, _lemmas, options.code)
         case _:
             return _show(options.command, _explain, options.code)
+
+
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks what may be typed next: `eval "$(register-python-argcomplete verifycompile)"`."""
+    try:
+        import argcomplete
+    except ImportError:
+        return
+    argcomplete.autocomplete(parser)
 
 
 def _parser() -> argparse.ArgumentParser:
