@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from verifycompile.torch_interface.resized import resized_number, resized_tensor, shape_without_memory
+from verifycompile.torch_interface.resized import WithoutMemory, resized_number, resized_tensor
 
 aten = torch.ops.aten
 
@@ -42,7 +42,35 @@ def test_numbers_in_a_symbolic_number_are_sizes():
 
 def test_operators_without_memory():
     meta = torch.empty(1 << 20, 1 << 20, device="meta")
-    assert shape_without_memory(aten.sum.dim_IntList, (meta, [1]), {}).shape == (1 << 20,)
-    created = shape_without_memory(aten.full.default, ([1 << 40], 1), {"device": torch.device("cpu")})
+    assert WithoutMemory()(aten.sum.dim_IntList, (meta, [1]), {}).shape == (1 << 20,)
+    created = WithoutMemory()(aten.full.default, ([1 << 40], 1), {"device": torch.device("cpu")})
     assert created.device.type == "meta"
-    assert shape_without_memory(operator.add, (1, 2), {}) == 3
+    assert WithoutMemory()(operator.add, (1, 2), {}) == 3
+
+
+def test_equal_calls_without_memory_are_made_once():
+    calls: list[torch.Tensor] = []
+
+    def doubled(x: torch.Tensor, factor: object) -> torch.Tensor:
+        calls.append(x)
+        return x * 2
+
+    without_memory = WithoutMemory()
+    meta = torch.empty(4, 6, device="meta")
+    first = without_memory(doubled, (meta, 1), {})
+    assert without_memory(doubled, (torch.empty(4, 6, device="meta"), 1), {}) is first
+    assert len(calls) == 1
+    different = [
+        (torch.empty(6, 4, device="meta"), 1),
+        (torch.empty(6, 4, device="meta").t(), 1),
+        (torch.empty(4, 6, device="meta", dtype=torch.int64), 1),
+        (torch.empty(5, 6, device="meta")[1:], 1),
+        (torch.empty(5, 6, device="meta")[:4], 1),
+        (meta, True),
+        (meta, 1.0),
+        (meta, -0.0),
+        (meta, 0.0),
+    ]
+    for number, arguments in enumerate(different):
+        without_memory(doubled, arguments, {})
+        assert len(calls) == number + 2

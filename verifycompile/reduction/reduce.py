@@ -14,6 +14,7 @@ from verifycompile.reduction.dimensions import Dimensions
 from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reduction.rewrite import UnreducibleError, rewrite, whole_node
 from verifycompile.reduction.solve import Sizes, solve
+from verifycompile.torch_interface.resized import WithoutMemory
 
 KEPT = 8
 """Numbers up to this one stay as they are."""
@@ -39,9 +40,9 @@ class Reduced:
 
     def read_as(self, chosen: Mapping[Number, Number]) -> tuple[Program, Program]:
         """The programs at the same sizes with another reading of their numbers; what is not in ``chosen`` stays."""
-        constants = Constants(chosen)
+        constants, without_memory = Constants(chosen), WithoutMemory()
         spec, implementation = (
-            rewrite(program, self.source[0], self.solution, constants, checked)
+            rewrite(program, self.source[0], self.solution, constants, without_memory=without_memory, checked=checked)
             for program, checked in zip(self.source, (self.spec, self.implementation), strict=True)
         )
         return spec, implementation
@@ -67,6 +68,7 @@ def reduce_sizes(
     for dimension in constraints.sizes:
         if dimension.number in (pinned or {}):
             constraints.pinned.setdefault(dimension, (pinned or {})[dimension.number])
+    without_memory = WithoutMemory()
     for _ in range(_ROUNDS):
         solution = solve(constraints, kept, apart=apart)
         if solution is None:
@@ -77,7 +79,10 @@ def reduce_sizes(
         found = readings((spec, implementation), solution)
         constants = Constants({number: new for reading in found for number, new in reading.taken.items()})
         try:
-            small = [rewrite(program, spec, solution, constants) for program in (spec, implementation)]
+            small = [
+                rewrite(program, spec, solution, constants, without_memory=without_memory)
+                for program in (spec, implementation)
+            ]
         except UnreducibleError as error:
             reason = f"`{error.node.name}` takes no other sizes: {error.message}"
             if not constraints.pin_results(error.node, reason):

@@ -17,7 +17,7 @@ from verifycompile.reduction.constraints import SIZES
 from verifycompile.reduction.recorded import dimensions_of, known_sizes, named_arguments
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.resized import resized_number, resized_tensor, shape_without_memory
+from verifycompile.torch_interface.resized import WithoutMemory, resized_number, resized_tensor
 from verifycompile.torch_interface.schema import names_of
 
 _UNCHECKED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention", "_grouped_mm")
@@ -33,23 +33,37 @@ class UnreducibleError(Exception):
 
 
 def rewrite(
-    program: Program, spec: Program, sizes: Sizes, constants: Constants, checked: Program | None = None
+    program: Program,
+    spec: Program,
+    sizes: Sizes,
+    constants: Constants,
+    *,
+    without_memory: WithoutMemory,
+    checked: Program | None = None,
 ) -> Program:
     """``program`` at ``sizes``. Raises ``UnreducibleError`` where an operator does not take them.
 
     ``spec``: the one of whose inputs and outputs those of ``program`` are parts. ``checked``: ``program`` at these
-    sizes with other constants, of which the shapes are known to be right.
+    sizes with other constants, of which the shapes are known to be right. ``without_memory``: calls the operators.
     """
-    return _Copy(program, spec, sizes, constants, checked).program()
+    return _Copy(program, spec, sizes, constants, without_memory=without_memory, checked=checked).program()
 
 
 class _Copy:
     def __init__(
-        self, program: Program, spec: Program, sizes: Sizes, constants: Constants, checked: Program | None
+        self,
+        program: Program,
+        spec: Program,
+        sizes: Sizes,
+        constants: Constants,
+        *,
+        without_memory: WithoutMemory,
+        checked: Program | None,
     ) -> None:
         nodes = () if checked is None else checked.graph.graph.nodes
         self._known = {node.name: node.meta["val"] for node in nodes if _is_known(node)}
         self._program, self._sizes, self._constants = program, sizes, constants
+        self._called = without_memory
         self._wholes = {entry.name: entry.node for entry in (*spec.inputs, *spec.outputs)}
         self._new: dict[torch.fx.Node, torch.fx.Node] = {}
 
@@ -207,9 +221,9 @@ class _Copy:
         operands = [operand.meta.get("val") for operand in copied.all_input_nodes]
         if not all(_is_concrete(value) for value in operands) or not _is_concrete(expected):
             return self._number(node, copied, expected)
-        args, kwargs = map_arg((copied.args, copied.kwargs), _without_memory)
+        args, kwargs = map_arg((copied.args, copied.kwargs), _recorded)
         try:
-            found = shape_without_memory(copied.target, args, kwargs)
+            found = self._called(copied.target, args, kwargs)
         except Exception as error:
             raise UnreducibleError(node, f"{type(error).__name__}: {error}") from error
         if _shapes(found) != _shapes(expected):
@@ -259,7 +273,7 @@ def _is_given(node: torch.fx.Node, name: str) -> bool:
     return name in node.kwargs or (name in names and names.index(name) < len(node.args))
 
 
-def _without_memory(operand: torch.fx.Node) -> Any:
+def _recorded(operand: torch.fx.Node) -> Any:
     return operand.meta["val"]
 
 

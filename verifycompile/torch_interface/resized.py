@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, cast
 
 import sympy
 import torch
@@ -52,8 +52,42 @@ def resized_number(recorded: Any, size: Callable[[int], int]) -> Any:
     return environment.create_symintnode(replaced, hint=int(known) if known.is_Integer else None)
 
 
-def shape_without_memory(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator gives for tensors without memory; what it creates has none either."""
+class WithoutMemory:
+    """What operators give for tensors without memory; what they create has none either.
+
+    A call that is equal to an earlier one, in all that can be seen of a tensor without memory, is not made again.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Any] = {}
+
+    def __call__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        key = (target, _seen(args), _seen(kwargs))
+        try:
+            if key in self._known:
+                return self._known[key]
+        except TypeError:  # an argument that cannot be compared
+            return _called(target, args, kwargs)
+        found = self._known[key] = _called(target, args, kwargs)
+        return found
+
+
+def _called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     device = {"device": torch.device("meta")} if "device" in kwargs else {}
     with tracing(None), _disable_current_modes(), torch.no_grad():
         return target(*args, **{**kwargs, **device})
+
+
+def _seen(argument: Any) -> Hashable:
+    """An argument with its type, tensors by how they lie in a memory that they do not have."""
+    if isinstance(argument, torch.Tensor):
+        if type(argument) is not torch.Tensor or argument.layout is not torch.strided:
+            return object()  # equal to no other
+        memory = argument.stride(), argument.storage_offset(), argument.untyped_storage().nbytes()
+        signs = argument.is_conj(), argument.is_neg()
+        return torch.Tensor, argument.dtype, argument.device, argument.shape, memory, signs
+    if isinstance(argument, (list, tuple)):
+        return type(argument), tuple(_seen(item) for item in cast("Sequence[Any]", argument))
+    if isinstance(argument, Mapping):
+        return tuple((key, _seen(value)) for key, value in cast("Mapping[str, Any]", argument).items())
+    return type(argument), repr(argument) if isinstance(argument, float) else argument
