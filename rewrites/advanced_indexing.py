@@ -8,7 +8,7 @@ import torch
 
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.bounds import within
+from verifycompile.rewrites.bounds import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
@@ -21,7 +21,7 @@ INDEX_MATCHES = Operation("index_matches", indicator=True)
 
 def matches(b: Builder, index: View, size: Size) -> View:
     """Whether an index is a position; one that never counts from the end is what a gather takes."""
-    if within(b.pool, index, size):
+    if from_the_start(b.pool, index, size):
         return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
     return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
 

@@ -7,7 +7,7 @@ an index that is shifted to a shard of the table must be shown to be masked, and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
@@ -16,7 +16,7 @@ from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, UNIT, IndexFact, Term,
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
-from verifycompile.rewrites.formula import both, implies
+from verifycompile.rewrites.formula import Formula, both, either, implies
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
@@ -39,16 +39,36 @@ def _within_by_facts(pool: TermPool, index: View, size: Size) -> bool:
     return used is not None
 
 
+def from_the_start(pool: TermPool, index: View, size: Size) -> bool:
+    """Whether no element of an index counts from the end of its dimension: what is outside of it is no position at all.
+
+    Where the spec takes a number that is no position, as a loss takes a class that it ignores, torch raises an error.
+    """
+    if within(pool, index, size):
+        return True
+    used = _proved(pool.facts, index, size, lambda value, n: either(value >= 0, value < -n)) if pool.facts else None
+    if used is None:
+        return False
+    pool.assumptions.update(dict.fromkeys(used))
+    pool.assumptions[f"no index is outside of its dimension of size {size}, where torch raises an error"] = None
+    return True
+
+
 def _within(facts: Mapping[Term, Sequence[IndexFact]], index: View, size: Size) -> Sequence[str] | None:
-    """Who says what the proof rests on; None where there is no proof."""
+    return _proved(facts, index, size, lambda value, n: both(value >= 0, value < n))
+
+
+def _proved(
+    facts: Mapping[Term, Sequence[IndexFact]], index: View, size: Size, claimed: Callable[[Formula, int], Formula]
+) -> Sequence[str] | None:
+    """Who says what the proof of a claim about each element rests on; None where there is no proof."""
     if not isinstance(size, int) or not (index.is_zero or index.term.operation in _COMPUTED):
         return None
     translator = Translator(facts)
     try:
-        value = translator.integer(index)
+        claim = claimed(translator.integer(index), size)
     except UntranslatableError:
         return None
-    claim = both(value >= 0, value < size)
     claim = implies(both(*translator.given.values()), claim) if translator.given else claim
     return translator.sources if holds(claim, translator.indices, index.shape) else None
 
