@@ -1,7 +1,7 @@
 """Statements of linear integer arithmetic as data: what a lemma asks the solver, and what a certificate lists.
 
-They are written as with a solver's own expressions, by operators, but know no solver: ``solver.py`` hands them to z3,
-and ``evaluate`` computes them for given numbers, so that a listed statement can be tried without one.
+They are written as with a solver's own expressions, by operators, but know no solver: ``smt_lib.py`` writes them for
+one, and ``evaluate`` computes them for given numbers, so that a listed statement can be tried without one.
 """
 
 from __future__ import annotations
@@ -139,33 +139,6 @@ def total(parts: Sequence[Formula]) -> Formula:
     return result
 
 
-# ------------------------------------------------------------------------------------------------ as data
-
-
-def to_data(formula: Formula) -> list[Any]:
-    """Nested lists of strings, numbers and truths, as JSON has them."""
-    return [formula.kind, *(to_data(p) if isinstance(p, Formula) else p for p in formula.parts)]
-
-
-def from_data(data: Any) -> Formula:
-    """What ``to_data`` wrote. Raises ValueError for anything else."""
-    if not isinstance(data, list) or not data or not isinstance(data[0], str):
-        raise ValueError("no formula")
-    kind, *parts = data  # pyright: ignore[reportUnknownVariableType]
-    if kind not in _ARITY or (_ARITY[kind] is not None and len(parts) != _ARITY[kind]):  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"no formula: {kind}")
-    if kind in _ATOMS:
-        return Formula(kind, tuple(parts))  # pyright: ignore[reportUnknownArgumentType]
-    return Formula(kind, tuple(from_data(part) for part in parts))  # pyright: ignore[reportUnknownVariableType]
-
-
-_ATOMS = frozenset({"number", "index", "integer", "real", "truth"})
-_ARITY: dict[str, int | None] = {
-    "number": 2, "index": 1, "integer": 1, "real": 1, "truth": 1, "is_integer": 1, "floor": 1, "not": 1, "if": 3,
-    "and": None, "or": None, "+": 2, "-": 2, "*": 2, "//": 2, "%": 2, "<": 2, "<=": 2, "==": 2, "!=": 2,
-}  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------------ on numbers
 
 Key = tuple[str, Any]
@@ -191,7 +164,7 @@ def evaluate(formula: Formula, values: Mapping[Key, Fraction]) -> Any:
         return Fraction(parts[0], parts[1])
     if kind == "truth":
         return parts[0]
-    if kind in _ATOMS:
+    if kind in ("index", "integer", "real"):
         return values[kind, parts[0]]
     if kind == "if":
         return evaluate(parts[1] if evaluate(parts[0], values) else parts[2], values)

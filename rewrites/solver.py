@@ -1,7 +1,7 @@
 """Questions to z3: each is asked once, and what it leaves open is not proved.
 
-The statements are ``formula.py``'s, so that nothing but an unanswered question needs a solver: a certificate lists the
-statements that were proved, and its checker answers from that list alone (``answering``).
+A question is SMT-LIB text. A certificate lists the texts that were proved, and its checker, which makes the text of
+each question from the terms that it is about, answers from that list alone (``answering``).
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
-import operator
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
 from verifycompile import bounds
 from verifycompile.ir.size import Size
-from verifycompile.rewrites.formula import Formula, negation, to_data
+from verifycompile.rewrites.formula import Formula
+from verifycompile.rewrites.smt_lib import script
 from verifycompile.rewrites.trials import counterexample
 
 # z3 decides these linear integer questions in a few milliseconds; the limit keeps a hard one from stalling.
@@ -41,14 +40,14 @@ class Question:
 
     @functools.cached_property
     def text(self) -> str:
-        """The question as text, equal for equal questions."""
-        return json.dumps([to_data(self.claim), self.sizes])
+        """The question as a solver is asked, equal for equal questions."""
+        return script(self.claim, dict(self.sizes))
 
 
 _answers: dict[str, bool] = {}
 _durations: list[float] = []
 _proved = [0]
-_listeners: list[dict[str, None]] = []
+_listeners: list[dict[str, Question]] = []
 _listed: list[Collection[str]] = []
 _unanswered: list[str] = []
 
@@ -65,79 +64,42 @@ def proved(question: Question) -> bool:
     text = question.text
     known = text in _listed[-1] if _listed else _answers.get(text)
     if known is None:
-        known = _ask(question) and counterexample(question.claim, dict(question.sizes), _TRIALS) is None
+        known = follows(text) and counterexample(question.claim, dict(question.sizes), _TRIALS) is None
         if text not in _unanswered:  # after more questions z3 may find an answer
             _answers[text] = known
     if known:
         _proved[0] += 1
         for listener in _listeners:
-            listener[text] = None
+            listener[text] = question
     _durations.append(time.perf_counter() - started)
     return known
 
 
-def _ask(question: Question) -> bool:
+def follows(text: str) -> bool:
+    """Whether z3 finds that what the text asserts never holds."""
     import z3  # here, because a certificate is checked without a solver
 
     bounds.check()
     solver = z3.Solver()
     solver.set("rlimit", _MOST_STEPS)
     solver.set("timeout", _TIMEOUT_MILLISECONDS)
-    for dim, size in question.sizes:
-        variable = z3.Int(f"i{dim}")
-        solver.add(variable >= 0)
-        if size is not None:
-            solver.add(variable < size)
     try:
-        solver.add(to_z3(negation(question.claim)))
+        solver.from_string(text)
         answer = solver.check()
     except z3.Z3Exception:
         return False
     if answer == z3.unknown:
-        _unanswered.append(question.text)
+        _unanswered.append(text)
     return answer == z3.unsat
-
-
-_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.truediv, "%": operator.mod,
-    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-
-
-def to_z3(formula: Formula) -> Any:
-    """The formula as z3 has it. z3 divides whole numbers as ``//`` and ``%`` do where the divisor is positive."""
-    import z3
-
-    kind, parts = formula.kind, formula.parts
-    if kind == "number":
-        return z3.IntVal(parts[0]) if parts[1] == 1 else z3.Q(parts[0], parts[1])
-    if kind == "truth":
-        return z3.BoolVal(parts[0])
-    if kind in ("index", "integer"):
-        return z3.Int(f"i{parts[0]}" if kind == "index" else parts[0])
-    if kind == "real":
-        return z3.Real(parts[0])
-    inner = [to_z3(part) for part in parts]
-    if kind in _BINARY:
-        return _BINARY[kind](*inner)
-    if kind == "floor":
-        return z3.ToInt(inner[0]) if z3.is_real(inner[0]) else inner[0]
-    if kind == "is_integer":
-        return z3.IsInt(inner[0]) if z3.is_real(inner[0]) else z3.BoolVal(True)
-    if kind == "if":
-        return z3.If(*inner)
-    if kind == "not":
-        return z3.Not(inner[0])
-    return z3.And(inner) if kind == "and" else z3.Or(inner)
 
 
 # ------------------------------------------------------------------------------------------------ listed answers
 
 
 @contextlib.contextmanager
-def listening() -> Generator[dict[str, None]]:
-    """Collects the texts of all questions that are answered with yes."""
-    found: dict[str, None] = {}
+def listening() -> Generator[dict[str, Question]]:
+    """Collects all questions that are answered with yes, by their texts."""
+    found: dict[str, Question] = {}
     _listeners.append(found)
     try:
         yield found

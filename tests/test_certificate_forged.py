@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import z3
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.programs import mlp
@@ -335,3 +336,28 @@ def test_families_that_were_not_used() -> None:
     assert _rejected(fewer) == _rejected({**data, "families": [*data["families"], "writing"]}) == reason
     other = "no certificate: ValueError: no family of declarations is called `os`"
     assert _rejected({**data, "families": ["os"]}) == other
+
+
+# ------------------------------------------------------------------------------------------------ facts
+
+
+def test_facts_are_texts_that_a_solver_is_asked() -> None:
+    facts = content("facts of the solver")["facts"]
+    assert len(facts) >= 2
+    for text in facts:
+        solver = z3.Solver()
+        solver.from_string(text)
+        assert solver.check() == z3.unsat
+        assert text.startswith("(set-logic ALL) (declare-const ")
+        assert text.endswith(" (check-sat)")
+
+
+@pytest.mark.parametrize("solver", [False, True])
+def test_the_text_of_another_fact_answers_no_question(solver: bool) -> None:
+    """A text that follows, but of another question, and one that does not follow."""
+    data = content("facts of the solver")
+    first, second, *rest = data["facts"]
+    assert not check_certificate(sealed({**data, "facts": [first, first, *rest]}), solver=solver)
+    weaker = "(set-logic ALL) (assert false) (check-sat)"
+    assert not check_certificate(sealed({**data, "facts": [weaker, second, *rest]}), solver=solver)
+    assert not check_certificate(sealed({**data, "facts": [first.replace("(not ", "(and ", 1), second, *rest]}))

@@ -9,12 +9,13 @@ from verifycompile.ir.term import TermPool
 from verifycompile.rewrites import formula, solver
 from verifycompile.rewrites.formula import Formula
 from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.rewrites.smt_lib import written
 
 
 @pytest.fixture(autouse=True)
 def yes_to_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver, "_answers", {})
-    monkeypatch.setattr(solver, "_ask", lambda _: True)
+    monkeypatch.setattr(solver, "follows", lambda _: True)
 
 
 ROW, COLUMN, REAL = formula.index(0), formula.index(1), formula.real("x")
@@ -40,12 +41,12 @@ TRUE = [
 ]
 
 
-@pytest.mark.parametrize("claim", FALSE, ids=lambda claim: str(formula.to_data(claim)))
+@pytest.mark.parametrize("claim", FALSE, ids=lambda claim: written(claim))
 def test_a_false_claim_is_not_believed(claim: Formula) -> None:
     assert not solver.holds(claim, {0: ROW, 1: COLUMN}, (8, 5))
 
 
-@pytest.mark.parametrize("claim", TRUE, ids=lambda claim: str(formula.to_data(claim)))
+@pytest.mark.parametrize("claim", TRUE, ids=lambda claim: written(claim))
 def test_a_true_one_is(claim: Formula) -> None:
     assert solver.holds(claim, {0: ROW, 1: COLUMN}, (8, 5))
 

@@ -9,7 +9,6 @@ e-graph, and what the certificate says of any value. The solver's facts are list
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.placement import Placements
 from verifycompile.rewrites import families, registry, solver
-from verifycompile.rewrites.formula import from_data
 from verifycompile.rewrites.trials import counterexample
 
 if TYPE_CHECKING:
@@ -93,13 +91,13 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
         raise _RejectedError("it holds what its programs do not need")
     equalities = _equalities(data["equalities"])
     rules = LemmaSteps(steps_from_data(data["steps"], data["views"]))
-    listed = {json.dumps(fact): fact for fact in data["facts"]}
+    listed = set(map(str, data["facts"]))
     families.load(data["families"])
     with solver.answering(listed), solver.listening() as used, registry.listening() as families_used:
         found = _replayed(spec, implementation, placements, equalities, rules)
-    for text in used:
-        _check_fact(listed[text], ask)
-    if used.keys() != listed.keys():
+    for question in used.values():
+        _check_fact(question, ask)
+    if used.keys() != listed or len(listed) != len(data["facts"]):
         raise _RejectedError("it lists a fact that nothing needs")
     if sorted(families_used) != data["families"]:
         raise _RejectedError("it lists other families of declarations than the proof has used")
@@ -158,10 +156,9 @@ def _check_views(data: Mapping[str, Any]) -> None:
 # ------------------------------------------------------------------------------------------------ facts
 
 
-def _check_fact(fact: Any, ask: bool) -> None:
-    claim, sizes = from_data(fact[0]), {int(dim): size for dim, size in fact[1]}
-    values = counterexample(claim, sizes, _MAX_POINTS)
+def _check_fact(question: solver.Question, ask: bool) -> None:
+    values = counterexample(question.claim, dict(question.sizes), _MAX_POINTS)
     if values is not None:
         raise _RejectedError(f"a fact is wrong where {values}")
-    if ask and not solver.proved(solver.Question(claim, tuple(sizes.items()))):
+    if ask and not solver.follows(question.text):
         raise _RejectedError("a fact is not proved by the solver")

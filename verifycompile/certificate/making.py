@@ -58,7 +58,7 @@ def _content(
         **programs,
         "placements": {name: placements_to_data(item) for name, item in sorted(result.placements.items())},
         "equalities": [equality.to_data() for equality in equalities],
-        "facts": [json.loads(text) for text in facts],
+        "facts": list(facts),
         "relations": dict(found.relations),
         "values": dict(found.values),
         "steps": rules.data,
