@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(options)
         case "coverage":
             return _coverage(options)
+        case "compare":
+            return _compare(options.question, options.ranks, options.format)
         case "check-certificate":
             return _check_certificate(options.file, options.solver)
         case "lemmas":
@@ -59,6 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 
     covered = commands.add_parser("coverage", help="run a script and list operators without a declaration, unproved")
     _add_target(covered)
+
+    compared = commands.add_parser("compare", help="run both programs of a question and compare their tensors")
+    question = "a function without arguments that returns those of verifycompile.compare as a dictionary"
+    compared.add_argument("question", metavar="FILE.py:FUNCTION", help=question)
+    ranks = "how many ranks this process stands for (default: 2); under torchrun its processes are the ranks"
+    compared.add_argument("--ranks", type=int, default=2, help=ranks)
+    compared.add_argument("--format", choices=("full", "json"), default="full", help="how it is printed (default full)")
 
     explained = commands.add_parser("explain", help="explain a diagnostic code")
     explained.add_argument("code", help="a code such as VC101")
@@ -123,6 +132,20 @@ def _coverage(options: argparse.Namespace) -> int:
         _misuse("coverage", "the script compiled no parallel graph.")
         return 2
     return 1 if found.missing else 0
+
+
+def _compare(question: str, ranks: int, form: str) -> int:
+    from verifycompile.command.compare import compare_question
+    from verifycompile.errors import UsageError
+
+    try:
+        report, tells = compare_question(question, ranks)
+    except UsageError as error:
+        _misuse("compare", str(error))
+        return 2
+    if tells:
+        print(report.to_json() if form == "json" else report)
+    return 0 if report else 1
 
 
 def _check_certificate(file: str, ask_solver: bool) -> int:

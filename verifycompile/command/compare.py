@@ -1,0 +1,60 @@
+"""``verifycompile compare``: both programs of a question in a file, run on all ranks and compared."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from verifycompile.comparison import compare
+from verifycompile.comparison.report import CompareReport
+from verifycompile.errors import UsageError
+from verifycompile.torch_interface.fake_groups import fake_process_group
+
+
+def compare_question(target: str, ranks: int) -> tuple[CompareReport, bool]:
+    """The report on ``FILE.py:FUNCTION``, and whether this process is the one that tells it.
+
+    The function returns the arguments of ``verifycompile.compare`` as a dictionary. Under a launcher that sets the
+    environment variable ``WORLD_SIZE`` the processes are the ranks; else this process stands for ``ranks`` ranks.
+    Raises ``UsageError`` where there is no such function, and where the question is incomplete.
+    """
+    file, _, name = target.rpartition(":")
+    if not file or not pathlib.Path(file).is_file():
+        raise UsageError("VC306", f"`{target}` must be FILE.py:FUNCTION, with a file that is there.")
+    launched = "WORLD_SIZE" in os.environ
+    with _launched_group() if launched else fake_process_group(ranks, 0):
+        arguments = _function_of(pathlib.Path(file), name)()
+        if not isinstance(arguments, Mapping):
+            raise UsageError("VC306", f"`{name}` must return the arguments of `verifycompile.compare` as a dictionary.")
+        return compare(**arguments), not launched or dist.get_rank() == 0
+
+
+@contextlib.contextmanager
+def _launched_group() -> Any:
+    dist.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _function_of(file: pathlib.Path, name: str) -> Callable[[], Any]:
+    """As ``python FILE`` would find what the file imports."""
+    sys.path.insert(0, str(file.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise UsageError("VC306", f"`{file}` is no file of Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise UsageError("VC306", f"`{file}` has no function `{name}`.")
+    return function
