@@ -7,12 +7,11 @@ import math
 import torch
 
 from verifycompile.ir.scalar import as_scalar, multiply
-from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real, require_same_on_ranks
 from verifycompile.rewrites.log_weights import odds
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
+from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
 
@@ -20,14 +19,7 @@ GELU = Operation("gelu")
 GELU_DERIVATIVE = Operation("gelu_derivative")
 SOFTPLUS = Operation("softplus")
 SOFTPLUS_DERIVATIVE = Operation("softplus_derivative")
-ELU = Operation("elu")
-ELU_DERIVATIVE = Operation("elu_derivative")
-CELU = Operation("celu")
 HARDSIGMOID_DERIVATIVE = Operation("hardsigmoid_derivative")
-HARDSWISH = Operation("hardswish")
-HARDSWISH_DERIVATIVE = Operation("hardswish_derivative")
-MISH = Operation("mish")
-MISH_DERIVATIVE = Operation("mish_derivative")
 LOG_SIGMOID = Operation("log_sigmoid")
 LOG_SIGMOID_BUFFER = Operation("log_sigmoid_buffer")
 LOG_SIGMOID_DERIVATIVE = Operation("log_sigmoid_derivative")
@@ -134,40 +126,6 @@ def leaky_relu_backward(
     return b.combination((1, b.mul(grad_output, positive)), (negative_slope, b.mul(grad_output, b.negate(positive))))
 
 
-@operator(aten._prelu_kernel.default)
-def prelu(b: Builder, self: View, weight: View) -> View:
-    require_real(b, "self", "weight")
-    return b.add(b.pointwise(MAXIMUM, self, 0), b.mul(weight, b.pointwise(MINIMUM, self, 0)))
-
-
-@operator(aten._prelu_kernel_backward.default)
-def prelu_backward(b: Builder, grad_output: View, self: View, weight: View) -> tuple[View, View]:
-    """Gradients of input and weight, both of the input's shape."""
-    require_real(b, "grad_output", "self", "weight")
-    positive = b.less(0, self)
-    gradient = b.mul(grad_output, b.add(positive, b.mul(weight, b.negate(positive))))
-    return gradient, b.mul(grad_output, b.pointwise(MINIMUM, self, 0))
-
-
-@operator(aten.hardtanh.default)
-def hardtanh(b: Builder, self: View, min_val: Number, max_val: Number) -> View:
-    require_real(b, "self")
-    return b.pointwise(MINIMUM, b.pointwise(MAXIMUM, self, min_val), max_val)
-
-
-@operator(aten.hardtanh_backward.default)
-def hardtanh_backward(b: Builder, grad_output: View, self: View, min_val: Number, max_val: Number) -> View:
-    require_real(b, "grad_output", "self")
-    return b.mul(grad_output, b.less(min_val, self), b.less(self, max_val))
-
-
-@operator(aten.hardsigmoid.default)
-def hardsigmoid(b: Builder, self: View) -> View:
-    """``clamp(x + 3, 0, 6) / 6``."""
-    require_real(b, "self")
-    return b.divide(b.pointwise(MINIMUM, b.pointwise(MAXIMUM, b.add(self, 3), 0), 6), 6)
-
-
 @operator(aten.hardsigmoid_backward.default)
 def hardsigmoid_backward(b: Builder, grad_output: View, self: View) -> View:
     require_real(b, "grad_output", "self")
@@ -175,57 +133,6 @@ def hardsigmoid_backward(b: Builder, grad_output: View, self: View) -> View:
 
 
 # ------------------------------------------------------------------------------------------------ taken as they are
-
-
-@operator(aten.hardswish.default)
-def hardswish(b: Builder, self: View) -> View:
-    require_real(b, "self")
-    return b.pointwise(HARDSWISH, self)
-
-
-@operator(aten.hardswish_backward.default)
-def hardswish_backward(b: Builder, grad_output: View, self: View) -> View:
-    require_real(b, "grad_output", "self")
-    return b.mul(grad_output, b.pointwise(HARDSWISH_DERIVATIVE, self))
-
-
-@operator(aten.mish.default)
-def mish(b: Builder, self: View) -> View:
-    require_real(b, "self")
-    return b.pointwise(MISH, self)
-
-
-@operator(aten.mish_backward.default)
-def mish_backward(b: Builder, grad_output: View, self: View) -> View:
-    require_real(b, "grad_output", "self")
-    return b.mul(grad_output, b.pointwise(MISH_DERIVATIVE, self))
-
-
-@operator(aten.elu.default)
-def elu(b: Builder, self: View, alpha: Number, scale: Number, input_scale: Number) -> View:
-    require_real(b, "self")
-    return b.pointwise(ELU, self, attributes=(alpha, scale, input_scale))
-
-
-@operator(aten.elu_backward.default)
-def elu_backward(
-    b: Builder,
-    grad_output: View,
-    alpha: Number,
-    scale: Number,
-    input_scale: Number,
-    is_result: bool,
-    self_or_result: View,
-) -> View:
-    require_real(b, "grad_output", "self_or_result")
-    attributes = (alpha, scale, input_scale, is_result)
-    return b.mul(grad_output, b.pointwise(ELU_DERIVATIVE, self_or_result, attributes=attributes))
-
-
-@operator(aten.celu.default)
-def celu(b: Builder, self: View, alpha: Number) -> View:
-    require_real(b, "self")
-    return b.pointwise(CELU, self, attributes=(alpha,))
 
 
 @operator(aten.log_sigmoid_forward.default)
@@ -245,26 +152,3 @@ def log_sigmoid_backward(b: Builder, grad_output: View, self: View, buffer: View
 
 
 # ------------------------------------------------------------------------------------------------ gated
-
-
-def _halves(b: Builder, view: View, dim: int) -> tuple[View, View]:
-    half = exact_quotient(b.shape(view)[dim % b.rank(view)], 2)
-    if half is None:
-        raise UnsupportedError(UNREPRESENTABLE, "halves of a dimension of odd size")
-    return b.narrow(view, dim, 0, half), b.narrow(view, dim, half, half)
-
-
-@operator(aten.glu.default)
-def glu(b: Builder, self: View, dim: int) -> View:
-    require_real(b, "self")
-    value, gate = _halves(b, self, dim)
-    return b.mul(value, b.pointwise(FUNCTIONS["sigmoid"], gate))
-
-
-@operator(aten.glu_backward.default)
-def glu_backward(b: Builder, grad_output: View, self: View, dim: int) -> View:
-    require_real(b, "grad_output", "self")
-    value, gate = _halves(b, self, dim)
-    opened = b.pointwise(FUNCTIONS["sigmoid"], gate)
-    slope = b.mul(opened, b.sub(1, opened))
-    return b.concatenate([b.mul(grad_output, opened), b.mul(grad_output, value, slope)], dim)

@@ -8,7 +8,6 @@ import torch
 
 from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.activation import LOG_SIGMOID
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
@@ -96,11 +95,6 @@ def mse_loss_backward(b: Builder, grad_output: View, self: View, target: View, r
 
 # ------------------------------------------------------------------------------------------------ point by point
 
-SMOOTH_L1 = Operation("smooth_l1")
-SMOOTH_L1_DERIVATIVE = Operation("smooth_l1_derivative")
-HUBER = Operation("huber")
-HUBER_DERIVATIVE = Operation("huber_derivative")
-BINARY_CROSS_ENTROPY = Operation("binary_cross_entropy")
 BINARY_CROSS_ENTROPY_DERIVATIVE = Operation("binary_cross_entropy_derivative")
 XLOGY = Operation("xlogy")
 ENTROPY = Operation("entropy")
@@ -126,42 +120,8 @@ def spread(b: Builder, grad_output: View, slope: View, reduction: int) -> View:
     return b.divide(gradient, b.count(slope, None)) if reduction == MEAN else gradient
 
 
-@operator(aten.smooth_l1_loss.default)
-def smooth_l1_loss(b: Builder, self: View, target: View, reduction: int, beta: float) -> View:
-    require_real(b, "self", "target")
-    return reduced(b, b.pointwise(SMOOTH_L1, b.sub(self, target), attributes=(beta,)), reduction)
-
-
-@operator(aten.smooth_l1_loss_backward.default)
-def smooth_l1_loss_backward(
-    b: Builder, grad_output: View, self: View, target: View, reduction: int, beta: float
-) -> View:
-    require_real(b, "grad_output", "self", "target")
-    slope = b.pointwise(SMOOTH_L1_DERIVATIVE, b.sub(self, target), attributes=(beta,))
-    return spread(b, grad_output, slope, reduction)
-
-
-@operator(aten.huber_loss.default)
-def huber_loss(b: Builder, self: View, target: View, reduction: int, delta: float) -> View:
-    require_real(b, "self", "target")
-    return reduced(b, b.pointwise(HUBER, b.sub(self, target), attributes=(delta,)), reduction)
-
-
-@operator(aten.huber_loss_backward.default)
-def huber_loss_backward(b: Builder, grad_output: View, self: View, target: View, reduction: int, delta: float) -> View:
-    require_real(b, "grad_output", "self", "target")
-    slope = b.pointwise(HUBER_DERIVATIVE, b.sub(self, target), attributes=(delta,))
-    return spread(b, grad_output, slope, reduction)
-
-
 def _weighted(b: Builder, view: View, weight: View | None) -> View:
     return view if weight is None else b.mul(view, weight)
-
-
-@operator(aten.binary_cross_entropy.default)
-def binary_cross_entropy(b: Builder, self: View, target: View, weight: View | None, reduction: int) -> View:
-    require_real(b, "self", "target", "weight")
-    return reduced(b, _weighted(b, b.pointwise(BINARY_CROSS_ENTROPY, self, target), weight), reduction)
 
 
 @operator(aten.binary_cross_entropy_backward.default)
@@ -170,33 +130,6 @@ def binary_cross_entropy_backward(
 ) -> View:
     require_real(b, "grad_output", "self", "target", "weight")
     slope = _weighted(b, b.pointwise(BINARY_CROSS_ENTROPY_DERIVATIVE, self, target), weight)
-    return spread(b, grad_output, slope, reduction)
-
-
-@operator(aten.binary_cross_entropy_with_logits.default)
-def binary_cross_entropy_with_logits(
-    b: Builder, self: View, target: View, weight: View | None, pos_weight: View | None, reduction: int
-) -> View:
-    """``(1 - target) x - (1 + (pos_weight - 1) target) log(sigmoid(x))``."""
-    require_real(b, "self", "target", "weight", "pos_weight")
-    negative = b.mul(b.sub(1, target), self)
-    share = b.full(1, ()) if pos_weight is None else b.add(b.mul(b.sub(pos_weight, 1), target), 1)
-    loss = b.sub(negative, b.mul(share, b.pointwise(LOG_SIGMOID, self)))
-    return reduced(b, _weighted(b, loss, weight), reduction)
-
-
-@operator(aten.soft_margin_loss.default)
-def soft_margin_loss(b: Builder, self: View, target: View, reduction: int) -> View:
-    """``log(1 + exp(-target x))``."""
-    require_real(b, "self", "target")
-    return reduced(b, b.log(b.add(1, b.exp(b.scale(b.mul(target, self), -1)))), reduction)
-
-
-@operator(aten.soft_margin_loss_backward.default)
-def soft_margin_loss_backward(b: Builder, grad_output: View, self: View, target: View, reduction: int) -> View:
-    require_real(b, "grad_output", "self", "target")
-    power = b.exp(b.scale(b.mul(target, self), -1))
-    slope = b.scale(b.mul(target, b.divide(power, b.add(1, power))), -1)
     return spread(b, grad_output, slope, reduction)
 
 

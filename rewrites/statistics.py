@@ -14,7 +14,7 @@ from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.arithmetic import QUESTIONS, truth
+from verifycompile.rewrites.arithmetic import truth
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real
 from verifycompile.rewrites.reduction import extreme
@@ -55,21 +55,6 @@ def var_all(b: Builder, self: View, unbiased: bool) -> View:
     return _variance(b, self, None, int(unbiased), False)
 
 
-@operator(aten.std.correction)
-def std(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> View:
-    return _root(b, _variance(b, self, dim, 1 if correction is None else correction, keepdim))
-
-
-@operator(aten.std.dim)
-def std_dim(b: Builder, self: View, dim: Dims, unbiased: bool, keepdim: bool) -> View:
-    return _root(b, _variance(b, self, dim, int(unbiased), keepdim))
-
-
-@operator(aten.std.default)
-def std_all(b: Builder, self: View, unbiased: bool) -> View:
-    return _root(b, _variance(b, self, None, int(unbiased), False))
-
-
 @operator(aten.var_mean.correction)
 def var_mean(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> tuple[View, View]:
     return _variance(b, self, dim, 1 if correction is None else correction, keepdim), b.mean(self, dim, keepdim)
@@ -98,40 +83,10 @@ def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> V
     return b.power(b.sum(b.power(absolute, ord), dim, keepdim), divide(ONE, b.scalar(ord)))
 
 
-@operator(aten.norm.ScalarOpt_dim)
-def norm_dims(b: Builder, self: View, p: Number | None, dim: Dims, keepdim: bool) -> View:
-    return vector_norm(b, self, 2 if p is None else p, dim, keepdim, None)
-
-
-@operator(aten.norm.Scalar)
-def norm_all(b: Builder, self: View, p: Number) -> View:
-    return vector_norm(b, self, p, None, False, None)
-
-
 @operator(aten.logsumexp.default)
 def logsumexp(b: Builder, self: View, dim: Dims, keepdim: bool) -> View:
     require_real(b, "self")
     return b.log(b.sum(b.exp(self), dim, keepdim))
-
-
-@operator(aten.std_mean.correction)
-def std_mean(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> tuple[View, View]:
-    variance, mean = var_mean(b, self, dim, correction, keepdim)
-    return _root(b, variance), mean
-
-
-@operator(aten.dist.default)
-def dist(b: Builder, self: View, other: View, p: Number) -> View:
-    """The norm of a difference."""
-    require_real(b, "self", "other")
-    return norm_of(b, b.sub(self, other), p, None, False)
-
-
-@operator(aten.nansum.default)
-def nansum(b: Builder, self: View, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> View:
-    """The sum of what is a number."""
-    require_real(b, "self")
-    return b.sum(b.mul(b.negate(b.pointwise(QUESTIONS["isnan"], self)), self), dim, keepdim)
 
 
 @operator(aten.count_nonzero.default)

@@ -22,16 +22,6 @@ def gradient_of(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
     return derivative
 
 
-def _with_zero(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """A loss of a difference is the loss of it and zero."""
-    return lambda x: function(x, torch.zeros_like(x))
-
-
-def _binary_cross_entropy(x: Tensor, target: Tensor) -> Tensor:
-    x, target = torch.broadcast_tensors(x, target)
-    return F.binary_cross_entropy(x.contiguous(), target.contiguous(), reduction="none")
-
-
 def _binary_cross_entropy_derivative(x: Tensor, target: Tensor) -> Tensor:
     x, target = (t.contiguous() for t in torch.broadcast_tensors(x, target))
     return aten.binary_cross_entropy_backward.default(torch.ones_like(x), x, target, None, 0)
@@ -46,28 +36,12 @@ def _in_bin(attributes: Sequence[Any], value: Tensor, number: Tensor) -> Tensor:
 
 POINTWISE: dict[str, Callable[..., Tensor]] = {
     "in_bin": _in_bin,
-    "elu": lambda a, x: aten.elu.default(x, *a),
-    "elu_derivative": lambda a, x: aten.elu_backward.default(torch.ones_like(x), *a, x),
-    "celu": lambda a, x: aten.celu.default(x, *a),
-    "hardswish": lambda _, x: F.hardswish(x),
-    "hardswish_derivative": lambda _, x: aten.hardswish_backward.default(torch.ones_like(x), x.contiguous()),
     "hardsigmoid_derivative": lambda _, x: aten.hardsigmoid_backward.default(torch.ones_like(x), x.contiguous()),
-    "mish": lambda _, x: F.mish(x),
-    "mish_derivative": lambda _, x: aten.mish_backward.default(torch.ones_like(x), x),
     "log_sigmoid": lambda _, x: F.logsigmoid(x),
     "log_sigmoid_buffer": lambda _, x: aten.log_sigmoid_forward.default(x.contiguous())[1],
     "log_sigmoid_derivative": lambda _, x, buffer: aten.log_sigmoid_backward.default(
         torch.ones_like(x), *(t.contiguous() for t in torch.broadcast_tensors(x, buffer))
     ),
-    "smooth_l1": lambda a, x: _with_zero(lambda p, q: F.smooth_l1_loss(p, q, reduction="none", beta=a[0]))(x),
-    "smooth_l1_derivative": lambda a, x: aten.smooth_l1_loss_backward.default(
-        torch.ones_like(x), x, torch.zeros_like(x), 0, a[0]
-    ),
-    "huber": lambda a, x: _with_zero(lambda p, q: F.huber_loss(p, q, reduction="none", delta=a[0]))(x),
-    "huber_derivative": lambda a, x: aten.huber_loss_backward.default(
-        torch.ones_like(x), x, torch.zeros_like(x), 0, a[0]
-    ),
-    "binary_cross_entropy": lambda _, x, y: _binary_cross_entropy(x, y),
     "binary_cross_entropy_derivative": lambda _, x, y: _binary_cross_entropy_derivative(x, y),
     "xlogy": lambda _, x, y: torch.xlogy(x, y),
     "entropy": lambda _, x: torch.special.entr(x),

@@ -93,8 +93,17 @@ def test_a_call_that_the_kernel_does_not_take_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("fresh")
-def test_a_large_call_is_not_compared() -> None:
-    assert not decompose(aten.hardswish.default, [Operand((2048, 1024), torch.float32)], {}).is_compared()
+def test_a_large_call_is_compared_at_smaller_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = Operand((2048, 1024), torch.float32)
+    assert decompose(aten.hardswish.default, [large], {}).is_compared()
+    image = Operand((2, 64, 128, 128), torch.float32)
+    assert (
+        decompose(aten.native_group_norm.default, [image, None, None, 2, 64, 128 * 128, 4, 1e-5], {}).is_compared()
+        is False
+    )
+    monkeypatch.setitem(decomposition_table, aten.hardswish.default, lambda x: x * torch.clamp(x + 3, 0, 6) / 5)
+    with pytest.raises(NotDecomposedError):
+        decompose(aten.hardswish.default, [Operand((2048, 1025), torch.float32)], {}).is_compared()
 
 
 @pytest.mark.usefixtures("fresh")
