@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from verifycompile.generated_page import write_or_check
+from verifycompile.rewrites import families
 from verifycompile.rewrites.codes import MATCHING_LEMMAS
 from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
@@ -122,6 +123,7 @@ def _lines() -> Iterator[str]:
         yield from _equation(lemma)
     yield _DECLARATIONS
     yield "| family | operators |\n|---|---|"
+    families.load()
     files = [pathlib.Path(declaration.location.rsplit(":", 1)[0]).name for declaration in declarations().values()]
     for file, count in sorted(collections.Counter(files).items()):
         yield f"| `rewrites/{file}` | {count} |"

@@ -6,13 +6,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._decomp import decomposition_table
 from torch.distributed.tensor import Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from verifycompile.certificate.check import check_certificate
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.graph_verification import verify_graphs
 from verifycompile.rewrites.registry import declaration_of
+from verifycompile.torch_interface import decompositions
 
 aten = torch.ops.aten
 
@@ -63,3 +66,15 @@ def test_right_and_wrong(operator: str) -> None:
     proved = ask(right, right)
     assert proved.verdict is Verdict.VERIFIED, str(proved)
     assert ask(right, wrong).verdict is Verdict.REFUTED
+
+
+def test_a_certificate_is_checked_by_the_same_decomposition(monkeypatch: pytest.MonkeyPatch) -> None:
+    right, _ = PROGRAMS["_euclidean_dist"]
+    report = ask(right, right)
+    assert report.certificate is not None
+    assert check_certificate(report.certificate)
+    monkeypatch.setattr(decompositions, "_known", {})
+    monkeypatch.setitem(decomposition_table, aten._euclidean_dist.default, lambda x, w: x @ w.T)
+    found = check_certificate(report.certificate)
+    assert found.reason == "no relation of `output.0`"
+    assert not found
