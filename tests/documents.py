@@ -78,9 +78,9 @@ def is_excerpt(text: str, whole: str) -> bool:
 
 
 def without_times(text: str) -> str:
-    """The same text where times, the machine's paths and the numbers of processes are one word."""
+    """The same text where times, and what depends on them, are one word."""
     text = re.sub(r"\b\d+(\.\d+)? ?(s|ms)\b", "SECONDS", text)
-    text = re.sub(r"^( = seconds: ).*$", r"\1SECONDS", text, flags=re.MULTILINE)
+    text = re.sub(r"^( = (?:seconds|second look): ).*$", r"\1SECONDS", text, flags=re.MULTILINE)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
