@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import linecache
+import re
 import textwrap
 from pathlib import Path
 
@@ -426,6 +427,17 @@ def test_html(source_files: Path) -> None:
     assert "note: &lt;b&gt; &amp; co" in page
     assert "<li>x &lt; y</li>" in page
     assert "http" not in page
+
+
+def test_html_has_the_relations_of_each_part_of_the_model(tmp_path: Path) -> None:
+    names = ("output.0", "grad.layers.0.up.weight", "grad.layers.0.down.weight", "grad.layers.1.up.weight")
+    relations = dict.fromkeys((*names, "grad.norm.weight", "mutation.norm.mean"), "x<y>")
+    Report(Verdict.VERIFIED, relations=relations).save_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    parts = re.findall(r"<summary>(.*?)</summary>", page)
+    assert parts == ["outputs (1)", "layers.0 (2)", "layers.1 (1)", "norm (2)"]
+    assert page.count('<tr class="relation">') == page.count("<code>x&lt;y&gt;</code>") == 6
+    assert re.findall(r"<script.*?>", page) == ["<script>"]
 
 
 @pytest.mark.parametrize("report", [REFUTED, UNPROVED, VERIFIED], ids=lambda report: report.verdict.value)
