@@ -50,6 +50,31 @@ def test_pieces_from_both_ends(last: int, verdict: Verdict) -> None:
     assert report.verdict is verdict, str(report)
 
 
+def by_positions(mesh: DeviceMesh, read: str, last: int) -> Model:
+    """The same by the numbers of the rows, counted out by each rank."""
+
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        rank, rows = mesh.get_local_rank(), torch.arange(2)
+        back = 2 * mesh.size() - last - rank
+        places = torch.cat([rows + 2 * rank, rows + 2 * back])
+
+        def own(value: torch.Tensor) -> torch.Tensor:
+            return value[places] if read == "index" else value.index_select(0, places)
+
+        return funcol.all_reduce((torch.tanh(own(x) @ w) - own(y)).pow(2).sum(), "sum", mesh)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("read", "last", "verdict"),
+    [("index", 1, Verdict.VERIFIED), ("index_select", 1, Verdict.VERIFIED), ("index", 2, Verdict.REFUTED)],
+)
+def test_pieces_by_the_positions_of_their_rows(read: str, last: int, verdict: Verdict) -> None:
+    report = _report(lambda mesh: by_positions(mesh, read, last), squares, [[8, 4], [8, 3], [4, 3]])
+    assert report.verdict is verdict, str(report)
+
+
 def permuted(mesh: DeviceMesh, both: bool) -> Model:
     """The loader permutes the whole sequence before it is cut; ``both``: the labels too."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from verifycompile.capture.known_positions import on_graph, with_known_positions_as_slices
 from verifycompile.capture.merged_collectives import divides_unevenly, span_of
 from verifycompile.program import Program
 
@@ -32,6 +33,7 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
     At last as they are, where pieces are joined in an order of their own, as those of a zig-zag layout, or a bound
     divides positions. ``merged``: the programs of all ranks as one. Values stay the same.
     """
+    spec, merged = (with_known_positions_as_slices(program) for program in (spec, merged))
     nodes = [node for program in (spec, merged) for node in program.graph.graph.nodes]
     cut = {size for node in nodes for size in _cut_by(node)}
     sharded = {span[0] for node in nodes if (span := _span(node)) is not None and _is_input(node.args[0])}
@@ -92,16 +94,7 @@ def _copied(program: Program, cut: Container[int]) -> Program:
             copy.target = aten.slice_copy.Tensor
         elif piece is not None:
             copy.target, copy.args = aten.slice_copy.Tensor, (nodes[piece[0]], *piece[1:])
-    return dataclasses.replace(
-        program,
-        graph=torch.fx.GraphModule(program.graph, graph),
-        inputs=tuple(dataclasses.replace(item, node=nodes[item.node]) for item in program.inputs),
-        outputs=tuple(dataclasses.replace(item, node=nodes[item.node]) for item in program.outputs),
-        blockers=tuple(
-            dataclasses.replace(item, node=None if item.node is None else nodes.get(item.node))
-            for item in program.blockers
-        ),
-    )
+    return on_graph(program, graph, nodes)
 
 
 def _cut_by(node: torch.fx.Node) -> Iterator[int]:
