@@ -116,7 +116,7 @@ def test_a_decomposition_that_calls_its_operator_again(monkeypatch: pytest.Monke
     placeholder, call, end = graph.graph.nodes
     for node in (placeholder, call):
         node.meta["val"] = X
-    cyclic = Decomposition(graph, (placeholder,) * 3, (call,), end.args[0], {}, lambda: True)
+    cyclic = Decomposition(graph, (placeholder,) * 3, (call,), end.args[0], {}, lambda _: True)
     monkeypatch.setattr(unfolding, "decompose", lambda *_: cyclic)
     g = GraphBuilder()
     x = g.input("x", X)

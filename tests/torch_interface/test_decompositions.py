@@ -101,6 +101,8 @@ def test_a_large_call_is_compared_at_smaller_sizes(monkeypatch: pytest.MonkeyPat
         decompose(aten.native_group_norm.default, [image, None, None, 2, 64, 128 * 128, 4, 1e-5], {}).is_compared()
         is False
     )
+    many = Operand((100_000, 4), torch.float32)  # whose distances would fill the memory
+    assert decompose(aten._euclidean_dist.default, [many, many], {}).is_compared()
     monkeypatch.setitem(decomposition_table, aten.hardswish.default, lambda x: x * torch.clamp(x + 3, 0, 6) / 5)
     with pytest.raises(NotDecomposedError):
         decompose(aten.hardswish.default, [Operand((2048, 1025), torch.float32)], {}).is_compared()

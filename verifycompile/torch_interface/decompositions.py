@@ -44,7 +44,7 @@ _HINT = 55_440
 _CAPACITY = 4_096
 """Traces that are kept."""
 _MOST_ELEMENTS = 1 << 20
-"""Operands of more elements are compared at smaller sizes."""
+"""Calls with more elements, in operands or in a tensor that they make, are compared at smaller sizes."""
 _SMALL_SIZE = 12
 """Sizes that are no numbers are multiples of it where a decomposition is compared on numbers."""
 _MOST_SMALL_SIZES = 4
@@ -87,12 +87,17 @@ class Decomposition:
     calls: tuple[torch.fx.Node, ...]
     results: tuple[Any, ...]
     symbols: Mapping[sympy.Basic, sympy.Basic]
-    compare: Callable[[], bool | str]
-    """Whether it was compared with the operator's kernel, on numbers; as text, why it must not be used."""
+    compare: Callable[[int], bool | str]
+    """Whether it was compared with the operator's kernel, on numbers; as text, why it must not be used.
+
+    The argument is the number of elements of the largest tensor that it makes.
+    """
 
     @functools.cached_property
     def _outcome(self) -> bool | str:
-        return self.compare()
+        made = (tensor for call in self.calls if isinstance(tensor := call.meta.get("val"), torch.Tensor))
+        elements = [tensor.numel() for tensor in made]
+        return self.compare(max((n for n in elements if type(n) is int), default=0))
 
     def is_compared(self) -> bool:
         """Whether it was compared with the operator's kernel. Raises NotDecomposedError where they differ."""
@@ -153,12 +158,12 @@ def _outcome(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         with _quietly():
             return _traced(function, list(args), dict(kwargs), compare)
 
-    def compared() -> bool:
-        return _compared(target, function, list(args), dict(kwargs))
-
-    def compare() -> bool | str:
+    def compare(largest: int) -> bool | str:
         with _quietly(), real_tensors():
-            return _or_reason("its kernel does not take the call", compared)
+            return _or_reason(
+                "its kernel does not take the call",
+                lambda: _compared(target, function, list(args), dict(kwargs), largest),
+            )
 
     return _or_reason("torch cannot follow it without the contents of tensors", traced)
 
@@ -174,7 +179,7 @@ def _or_reason(failed: str, attempt: Callable[[], Outcome]) -> Outcome | str:
 
 
 def _traced(
-    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], compare: Callable[[], bool | str]
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], compare: Callable[[int], bool | str]
 ) -> Decomposition:
     sizes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=True)
@@ -212,7 +217,7 @@ def _traced(
 
 
 def _read(
-    graph: torch.fx.GraphModule, symbols: Mapping[sympy.Basic, sympy.Basic], compare: Callable[[], bool | str]
+    graph: torch.fx.GraphModule, symbols: Mapping[sympy.Basic, sympy.Basic], compare: Callable[[int], bool | str]
 ) -> Decomposition:
     for node in graph.graph.nodes:
         if node.target in _AS_ATEN:
@@ -267,18 +272,20 @@ def _require_exact(found: Decomposition, leaves: list[Any]) -> None:
 # ------------------------------------------------------------------------------------------------ on numbers
 
 
-def _compared(target: Any, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _compared(
+    target: Any, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], largest: int = 0
+) -> bool:
     """Whether a decomposition was compared with the kernel. Raises NotDecomposedError where they differ."""
     leaves = list(leaves_of((args, kwargs)))
     symbols = sorted({s for leaf in leaves for size in _sizes_of(leaf) for s in size.free_symbols}, key=str)
     numbers = {symbol: sympy.Integer(_SMALL_SIZE * (k + 1)) for k, symbol in enumerate(symbols)}
     shapes = {leaf: _at(leaf.shape, numbers) for leaf in leaves if isinstance(leaf, Operand)}
     sizes = [math.prod(shape) for shape in shapes.values()]
-    if sum(sizes) > _MOST_ELEMENTS:
+    if max(sum(sizes), largest) > _MOST_ELEMENTS:
         return _compared_smaller(target, function, args, kwargs)
     if 0 in sizes:
         return False
-    largest = 1 if min((s for shape in shapes.values() for s in shape), default=1) < 2 else 2
+    highest = 1 if min((s for shape in shapes.values() for s in shape), default=1) < 2 else 2
     generator = torch.Generator().manual_seed(0)
 
     def drawn(value: Operand | sympy.Expr, positive: bool) -> Any:
@@ -288,7 +295,7 @@ def _compared(target: Any, function: Callable[..., Any], args: list[Any], kwargs
         if value.dtype in _REAL:
             draw = torch.rand if positive else torch.randn
             return draw(shape, generator=generator, dtype=torch.float64)
-        high = 2 if value.dtype is torch.bool else largest
+        high = 2 if value.dtype is torch.bool else highest
         return torch.randint(0, high, shape, generator=generator).to(value.dtype)
 
     variable = (Operand, sympy.Expr, torch.device, torch.dtype)
