@@ -21,9 +21,11 @@ import verifycompile
 from tests.programs import llama, mlp
 from tests.programs.captured import capture
 from tests.programs.case import Case
+from tests.programs.forms import attention
 from tests.refinement.test_dynamic_sizes import dynamic
 from tests.soundness.plain import reduce_out, verify_functions
 from tests.support import fake_mesh_world
+from tests.test_forms import judged
 from verifycompile.certificate import Certificate, check_certificate
 from verifycompile.certificate.certificate import seal_of
 from verifycompile.certificate.digests import Digests
@@ -99,6 +101,29 @@ def test_what_was_proved_holds(name: str) -> None:
     assert again.to_json() == text_of(name)
     for side in ("spec", "implementation"):
         assert json.loads(json.dumps(program_to_data(program_from_data(again.data[side])))) == again.data[side]
+
+
+def test_a_slice_that_starts_where_the_rank_says() -> None:
+    """Its place in memory is another one on each rank."""
+    (form,) = (form for form in attention.FORMS if form.name == "attention-halves-gqa-replicated-4")
+    report, _ = judged(form, "")
+    assert report.certificate is not None
+    found = check_certificate(report.certificate)
+    assert found, str(found)
+
+
+def test_a_long_one_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are alike: packed, another layer takes few bytes. What was packed is checked as what was not."""
+    plain = text_of("repeated layers")
+    single = text_of("facts of the solver")
+    monkeypatch.setattr("verifycompile.certificate.certificate._LONGEST", 1000)
+    packed, of_one = (Certificate.from_json(text).to_json() for text in (plain, single))
+    assert len(packed) < len(plain) / 12
+    assert len(packed) - len(of_one) < (len(plain) - len(single)) / 20
+    assert json.loads(packed).keys() == {"packed"}
+    assert Certificate.from_json(packed) == Certificate.from_json(plain)
+    for broken in (packed.replace("packed", "paced"), packed[:-9] + packed[-2:], json.dumps({"packed": "x"})):
+        assert not check_certificate(broken)
 
 
 def test_what_is_in_it() -> None:
