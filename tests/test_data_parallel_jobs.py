@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -127,6 +127,31 @@ class Blocks(nn.Module):
         for block in self.blocks:
             x = block(x, self.table)
         return x
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.relu(self.linear(x))
+
+
+def test_blocks_past_the_recompile_limit_share_what_was_verified(reports: list[Report]) -> None:
+    limit = torch._dynamo.config.recompile_limit
+    with fake_mesh_world((4,), ("dp",)) as mesh:
+        model = nn.Sequential(*(Layer() for _ in range(limit + 2)))
+        for block in model:
+            block.compile(backend="verify", options={"inner": "eager"})
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        model(torch.randn(2, 8)).sum().backward()
+        assert [found.verdict for found in reports] == [Verdict.VERIFIED] * 2  # whether the input requires grad
+        # A block that is set otherwise is another question.
+        cast("FSDPModule", model[3]).set_gradient_divide_factor(1.0)
+        model(torch.randn(2, 8)).sum().backward()
+    assert len(reports) == 3
 
 
 def test_blocks_that_are_compiled_one_by_one(reports: list[Report]) -> None:

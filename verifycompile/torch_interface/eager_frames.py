@@ -236,8 +236,17 @@ _HARMLESS = (
 """Reasons for which Dynamo leaves frames alone that hold no tensor operation of the program's own."""
 
 
+_SUPPRESSED = "an error was suppressed during compilation"
+"""What Dynamo says of every frame that it gives up after an error."""
+
+
 def _text(reason: str, failure: Exception | None) -> str:
-    """What Dynamo says is in the way, in a line."""
+    """What Dynamo says is in the way, in a line.
+
+    Of the frame in whose compilation this package was imported the error is not known.
+    """
+    if failure is None and reason == _SUPPRESSED:
+        return "torch.compile gave it up after a graph break or an error, which TORCH_LOGS=graph_breaks,dynamo shows"
     lines = [line.strip() for line in (reason if failure is None else str(failure)).splitlines() if line.strip()]
     said = lines[0] if lines else type(failure).__name__
     marked = next((line for line in lines if line.startswith("Explanation:")), "")

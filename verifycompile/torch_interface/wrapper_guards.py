@@ -14,12 +14,13 @@ from typing import Any
 
 import torch.fx
 from torch import nn
+from torch.distributed import _composable_state
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.torch_interface.dynamo import source_name
 from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
-from verifycompile.torch_interface.outer import active_ddp, fully_shard_states, of_fully_shard, states_in_forward
+from verifycompile.torch_interface.outer import active_ddp, fully_shard_states, states_in_forward
 
 
 def verify_again_where_wrappers_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -43,37 +44,80 @@ def _ddp_settings(wrapper: Any) -> tuple[Any, ...]:
 
 
 def _of_managed(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[Check]:
-    """For each group of ``fully_shard`` that one of the inputs belongs to, by one parameter of it."""
+    """For each parameter among the inputs that ``fully_shard`` manages: it is managed by a group that is set so.
+
+    Not by this very group: the blocks of a model share one graph, and torch compiles a function a few times alone.
+    """
     placeholders = dict(zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False))
-    sources = {id(value): source_name(node) for node, value in placeholders.items() if isinstance(value, nn.Parameter)}
-    for state in fully_shard_states():
-        for group in state._fsdp_param_groups:
-            names = [(held.record, sources.get(id(held.parameter), "")) for held in of_fully_shard(state)]
-            found = next(((record, name) for record, name in names if name and record in group.fsdp_params), None)
-            if found is not None:
-                yield _of_group(group, *found)
+    values = {source_name(node): value for node, value in placeholders.items() if isinstance(value, nn.Parameter)}
+    groups = {name: _group_of(value) for name, value in values.items() if name}
+    if any(group is not None for group in groups.values()):
+        for name, group in groups.items():
+            yield _of_parameter(name, None if group is None else _group_settings(group))
 
 
-def _of_group(group: FSDPParamGroup, record: Any, name: str) -> Check:
-    settings, known, known_group = _group_settings(group), weakref.ref(record), weakref.ref(group)
+def _of_parameter(name: str, settings: tuple[Any, ...] | None) -> Check:
+    """``settings``: those of the group that manages it; None where none does."""
     code: types.CodeType = compile(name, "<parameter>", "eval")
 
     def check(local_values: dict[str, Any]) -> bool:
-        record, group = known(), known_group()
-        if record is None or group is None or _group_settings(group) != settings:
-            return False
         try:
             value = eval(code, {"L": local_values})  # noqa: S307 - Dynamo's own expression for the parameter
         except (LookupError, AttributeError, NameError):
             return False
-        return value is getattr(record, "_unsharded_param", None) or value is record.sharded_param
+        group = _group_of(value)
+        return (None if group is None else _group_settings(group)) == settings
 
     return check
 
 
+_owners: dict[int, tuple[weakref.ref[Any], weakref.ref[FSDPParamGroup]]] = {}
+"""Identity of a parameter that a module held -> FSDP's record of it, and its group. Others may take the identity."""
+_others: dict[int, weakref.ref[Any]] = {}
+"""Identity of a parameter that no group managed when it was looked for -> the parameter."""
+_scanned: list[int] = [-1]
+"""How many modules had a state when the parameters were looked through."""
+
+
+def _group_of(value: Any) -> FSDPParamGroup | None:
+    """The group of ``fully_shard`` that manages a parameter, gathered or in shards, now."""
+    found = _known_group(value)
+    modules = len(_composable_state._module_state_mapping)
+    if found is not None or (_scanned[0] == modules and _others.get(id(value), _nothing)() is value):
+        return found
+    _owners.clear()
+    _others.clear()
+    _scanned[0] = modules
+    for state in fully_shard_states():
+        for group in state._fsdp_param_groups:
+            for record in group.fsdp_params:
+                owner = weakref.ref(record), weakref.ref(group)
+                _owners.update({id(held): owner for held in _held_by(record)})
+    found = _known_group(value)
+    if found is None:
+        _others[id(value)] = weakref.ref(value)
+    return found
+
+
+def _known_group(value: Any) -> FSDPParamGroup | None:
+    record, group = (known() for known in _owners.get(id(value), (_nothing, _nothing)))
+    return group if record is not None and any(value is held for held in _held_by(record)) else None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _held_by(record: Any) -> tuple[Any, ...]:
+    """The parameters that a module holds in turn."""
+    return getattr(record, "_unsharded_param", None), record.sharded_param
+
+
 def _group_settings(group: FSDPParamGroup) -> tuple[Any, ...]:
     comms = type(group._reduce_scatter_comm), type(group._all_gather_comm)
-    return group.gradient_divide_factor, group._all_reduce_hook, group.force_sum_reduction_for_comms, *comms
+    info, policy = group.mesh_info, group.mp_policy
+    layout = info.mesh, info.replicate_mesh_dim, info.shard_mesh_dim, policy.param_dtype, policy.reduce_dtype
+    return group.gradient_divide_factor, group._all_reduce_hook, group.force_sum_reduction_for_comms, *comms, *layout
 
 
 def _of_surrounding() -> Check:
