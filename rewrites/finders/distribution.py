@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, has_infinity, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, has_infinity, open_view
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
-from verifycompile.ir.term import Operation, TermPool, View
+from verifycompile.ir.term import UNIT, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
 from verifycompile.rewrites.index_arithmetic import implied, integer_leaves, is_arithmetic
 from verifycompile.rewrites.lemmas.products import DISTRIBUTE
@@ -16,6 +16,8 @@ _MAX_SUMS = 2
 """A product of more sums that could be split is left as it is: a mean square has no more, and of ``y = y * y + w``,
 repeated, all monomials would be written out.
 """
+_MOST_SUMMANDS = 4
+"""The gradient of a softmax has no more. That of a stream of layers has all of them, and of each what is before it."""
 
 
 def distributed(
@@ -72,7 +74,10 @@ def _weights_of_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iter
         if total.term.operation is not COMBINE or len(factors) == 1:
             continue
         parts = open_view(total).operands
-        if any(_is_multiple(part, EXPONENTIAL) or (weighted and _is_multiple(part, POWER)) for part in parts):
+        if len(parts) > _MOST_SUMMANDS:
+            continue
+        weighing = [f for part in parts for f in _weights(part)]
+        if any(weighted or factor.term.operation is EXPONENTIAL for factor in weighing):
             yield from distributed(factors, total)
 
 
@@ -104,10 +109,16 @@ def _indicators(view: View) -> Iterator[View]:
 
 
 def _may_be_one(mask: View, indicator: View) -> bool:
-    """Whether an indicator of what a mask is about compares a number that is computed from it, or implies the mask."""
+    """Whether an indicator of what a mask is about compares a number that is computed from it, or implies the mask.
+
+    What compares two values, as the gradient of a maximum does, looks up nothing.
+    """
+    operands = open_view(indicator).operands
+    if not any(view.term.operation in (IOTA, UNIT) for view in operands):
+        return False
     if {leaf.term for leaf in integer_leaves(mask)}.isdisjoint(leaf.term for leaf in integer_leaves(indicator)):
         return False
-    computed = any(is_arithmetic(view) for view in open_view(indicator).operands)
+    computed = any(is_arithmetic(view) for view in operands)
     return computed or implied([indicator], [whole_view(mask, indicator.shape)], indicator.shape)
 
 
@@ -115,13 +126,10 @@ def _is_weight(view: View) -> bool:
     return view.term.operation is EXPONENTIAL or (view.term.operation is POWER and is_positive(view.unscaled()))
 
 
-def _is_multiple(view: View, operation: Operation) -> bool:
-    """Whether the operation is a factor of the view: an exponential, or a power of a sum of exponentials."""
+def _weights(view: View) -> Iterator[View]:
+    """The factors of the view that are exponentials, or powers of a sum of exponentials."""
     plain = view.term.operation is CONTRACT and not view.term.summed
-    for factor in view.term.operands if plain else (view,):
-        if factor.term.operation is operation and (operation is EXPONENTIAL or is_positive(factor.unscaled())):
-            return True
-    return False
+    return (factor for factor in (view.term.operands if plain else (view,)) if _is_weight(factor))
 
 
 def _holds_exponential(view: View, exponent: View) -> bool:
