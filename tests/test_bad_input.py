@@ -63,7 +63,7 @@ RANK_GRAPHS = (
 PLACEMENTS = "error[VC306]: option `in_placements`"
 OPTIONS = (
     "the options are `spec`, `mesh`, `in_placements`, `param_placements`, `param_names`, `out_placements`, "
-    "`grad_placements`, `build`, `per_rank_numbers`, `inner`, `on_unproved`, `time_limit`, `memory_limit`."
+    "`grad_placements`, `build`, `per_rank_numbers`, `inner`, `on_unproved`, `time_limit`, `memory_limit`, `waivers`."
 )
 MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a tensor as args": (lambda m: verify(parallel(m), X), f"{TUPLE} `Tensor`: write `(x,)`."),

@@ -162,7 +162,7 @@ def test_unknown_options() -> None:
     assert error(Plain(), specs=Plain()) == (
         "error[VC306]: unknown option `specs`; the options are `spec`, `mesh`, `in_placements`, `param_placements`, "
         "`param_names`, `out_placements`, `grad_placements`, `build`, `per_rank_numbers`, `inner`, `on_unproved`, "
-        "`time_limit`, `memory_limit`."
+        "`time_limit`, `memory_limit`, `waivers`."
     )
 
 

@@ -455,5 +455,5 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 4 is not the supported format 3"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 4}))
+    with pytest.raises(ValueError, match="certificate format 5 is not the supported format 4"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 5}))
