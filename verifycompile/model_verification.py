@@ -11,6 +11,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.waiver import sentence_of_unused, unused, with_waivers
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
+from verifycompile.torch_interface.dynamo_backend import without_override
 
 
 def verify(
@@ -28,7 +29,7 @@ def verify(
     """
     checked = Options.from_mapping(options)
     positional, named = arguments_of_call(args, kwargs)
-    with model_or_built(model, checked) as own:
+    with without_override(), model_or_built(model, checked) as own:
         frame = frame_of_model(own, positional, named)
         with captured_in_job(frame) as channel:
             spec, implementation = capture_model(own, positional, named, checked)

@@ -138,6 +138,12 @@ def test_a_job_of_which_torch_compiles_nothing_is_told(used: bool, tmp_path: pat
     assert (done.returncode, done.stderr) == (0, told if used else "")
 
 
+def test_what_a_script_asks_itself_is_answered_and_is_no_frame_of_its_job() -> None:
+    done = run(script=SCRIPT.with_name("asking.py"), VERIFYCOMPILE="1")
+    assert (done.returncode, done.stdout) == (0, "Verdict.REFUTED\nVerdict.REFUTED\n"), done.stderr
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize(("patterns", "status"), [(None, 1), ("", 0)])
 def test_a_job_says_in_the_environment_which_numbers_are_per_rank(patterns: str | None, status: int) -> None:
     said = {} if patterns is None else {"VERIFYCOMPILE_PER_RANK_NUMBERS": patterns}

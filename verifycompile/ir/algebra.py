@@ -48,7 +48,7 @@ def iota(pool: TermPool, size: Size) -> View:
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A view with the operation of its term laid open: operands over the view's dimensions and the bound indices.
+    """A view with the operation of its term opened: operands over the view's dimensions and the bound indices.
 
     Dimension ``rank + i`` of every operand is bound or fresh index ``inner[i]`` of the term.
     """
@@ -222,7 +222,7 @@ def _apply_contract(pool: TermPool, factors: Sequence[View], free: int) -> View:
 
 
 def _flatten_products(factors: Sequence[View]) -> tuple[Scalar, list[View]]:
-    """Factors with products of factors laid open and constants collected."""
+    """Factors with products of factors opened and constants collected."""
     coefficient: Scalar = ONE
     plain: list[View] = []
     for factor in factors:
@@ -473,7 +473,7 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
 
 
 def _flatten_combinations(operands: Sequence[View]) -> Iterator[View]:
-    """Operands with nested combinations laid open: addition is associative."""
+    """Operands with nested combinations opened: addition is associative."""
     for operand in operands:
         if operand.term.operation is not COMBINE:
             yield operand

@@ -1,4 +1,4 @@
-"""Concatenations laid open: what is done to every element, or over all of them, is done to the pieces.
+"""Concatenations opened: what is done to every element, or over all of them, is done to the pieces.
 
 So the norm of a stack of norms is the root of the sum of all squares, and a maximum over a stack the largest one.
 """

@@ -1,6 +1,6 @@
 """The e-graph stage: it proposes the instances of laws of functions that make two values equal.
 
-Only what normal form and the ring prover left open comes here. Both values are laid open into functions, sums, products
+Only what normal form and the ring prover left open comes here. Both values are opened into functions, sums, products
 and scalings over named indices; everything else is an opaque leaf. Rules are generated as text from the table
 ``rewrites/lemmas/functions.py``; a rule that fires writes its instance into a relation. The instances are the answer,
 and it is not believed: ``closure.py`` decides whether they hold and whether the values are equal by them. Saturation

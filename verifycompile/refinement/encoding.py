@@ -1,6 +1,6 @@
 """Two values as expressions over one space of named indices, for the e-graph and for the check of what it proposes.
 
-Sums, products, scalings and functions that laws know are laid open; everything else is a leaf. Leaves are numbered in
+Sums, products, scalings and functions that laws know are opened; everything else is a leaf. Leaves are numbered in
 the order in which they are met.
 """
 

@@ -25,6 +25,7 @@ from verifycompile.reduction import Reduced, reduce_sizes
 from verifycompile.reduction.search import described_sizes, find_difference
 from verifycompile.symbolic.compare import Compared, compare_elements
 from verifycompile.symbolic.report import CrossCheckReport, OutputCheck
+from verifycompile.torch_interface.dynamo_backend import without_override
 from verifycompile.torch_interface.evaluation import size_hint
 from verifycompile.within_limits import limits_of
 from verifycompile.witness import EvaluationError
@@ -56,7 +57,7 @@ def cross_check(
     """
     checked = Options.from_mapping(options)
     positional, named = arguments_of_call(args, kwargs)
-    with model_or_built(model, checked) as own:
+    with without_override(), model_or_built(model, checked) as own:
         spec, implementation = capture_model(own, positional, named, checked)
     return cross_check_programs(spec, implementation, checked)
 
