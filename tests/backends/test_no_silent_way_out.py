@@ -144,6 +144,7 @@ def test_eager_on_recompile_runs_what_is_compiled(block: nn.Module) -> None:
 
 
 def test_run_only_runs_what_is_compiled(block: nn.Module) -> None:
+    torch._dynamo.reset()  # what earlier tests compiled of this code is run as well
     function = torch.compile(block, backend="verify", dynamic=False, options={"inner": "eager"})
     function(torch.ones(2, 8))
     for of in (function, block):
