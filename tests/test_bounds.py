@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from verifycompile import bounds
 from verifycompile.bounds import GRACE, LimitReachedError, Limits, RanOut, Stage
 from verifycompile.process_memory import peak_memory, resident_memory
+from verifycompile.torch_interface import evaluation
 
 MUCH = 1 << 40
 TOLERANCE = GRACE + 3.0
@@ -132,6 +134,35 @@ def test_uninterrupted_work_ends_where_it_asks() -> None:
     with bounds.limited(Limits(0.1, MUCH)):
         assert isinstance(bounds.attempt("the work", work), RanOut)
     assert reached == ["the end of what must not be interrupted"]
+
+
+class Counting:
+    """A context that knows how often it was entered and not left."""
+
+    entered = 0
+
+    def __enter__(self) -> None:
+        type(self).entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        type(self).entered -= 1
+
+
+def changing_the_state_of_the_process() -> None:
+    while True:
+        with evaluation.real_tensors(), Counting():
+            sum(range(50))
+
+
+def test_an_interruption_leaves_the_state_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "_INTERVAL", 0.0001)
+    monkeypatch.setattr(bounds, "GRACE", 0.0001)
+    for _ in range(60):
+        with bounds.limited(Limits(0.001, MUCH)):
+            assert isinstance(bounds.attempt("the work", changing_the_state_of_the_process), RanOut)
+        assert torch.get_default_dtype() is torch.float32
+        assert torch.is_grad_enabled()
+        assert Counting.entered == 0
 
 
 def test_other_errors_pass() -> None:

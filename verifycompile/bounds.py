@@ -15,10 +15,15 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TypeVar
+
+import torch
 
 from verifycompile.process_memory import release_free_memory, resident_memory
 
@@ -27,6 +32,13 @@ Value = TypeVar("Value")
 _INTERVAL = 0.05
 GRACE = 0.5
 """Seconds past a limit after which work that does not ask is interrupted; again after four times as many."""
+_OWN_STATE = (
+    f"{Path(torch.__file__).parent}{os.sep}",
+    f"{Path(__file__).parent / 'torch_interface'}{os.sep}",
+    contextlib.__file__,
+)
+"""Beginnings of the files whose functions are not interrupted."""
+_OF_CONTEXTS = frozenset({"__enter__", "__exit__"})
 
 
 class LimitReachedError(BaseException):
@@ -199,13 +211,25 @@ class Bounds:
             overdue = was_full or now > self._scopes[-1].deadline + GRACE
             if not overdue or len(self._scopes) == 1 or self._uninterrupted or self._is_collecting:
                 return
-            if now - self._interrupted_at > 4 * GRACE:
+            if now - self._interrupted_at > 4 * GRACE and _interrupt(self._thread):
                 self._interrupted_at = now
-                _interrupt(self._thread)
 
 
-def _interrupt(thread: int) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(LimitReachedError))
+def _interrupt(thread: int) -> bool:
+    """Raises in another thread, unless a function that is not interrupted is at work there since its attempt began."""
+    arguments = ctypes.c_ulong(thread), ctypes.py_object(LimitReachedError)
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    innermost = frame = sys._current_frames()[thread]  # noqa: SLF001 - there is no other way to see it
+    instruction = innermost.f_lasti
+    while frame is not None and frame.f_code is not Bounds.attempt.__code__:
+        if frame.f_code.co_name in _OF_CONTEXTS or frame.f_code.co_filename.startswith(_OWN_STATE):
+            return False
+        frame = frame.f_back
+    # Between this comparison and the call no other thread runs: what was looked at is what is interrupted.
+    if innermost.f_lasti != instruction:
+        return False
+    raise_in(*arguments)
+    return True
 
 
 def _take_back_interruption(thread: int) -> None:
