@@ -62,10 +62,9 @@ def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGr
         checked = _checked(gm, example_inputs, _options_of_job())
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
-    report = checked.report
-    if report is not None and not report and not report.is_waived:
-        refused = RefinementError(report)
-        refused.text = text_for_this_rank(report)
+    if checked.report is not None and checked.is_refused:
+        refused = RefinementError(checked.report)
+        refused.text = text_for_this_rank(checked.report)
         raise refused
     return checked
 
@@ -76,7 +75,7 @@ def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
     except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
-    if checked.report is not None and not checked.report and not checked.report.is_waived:
+    if checked.report is not None and checked.is_refused:
         warn_with_report(checked.report)
     return checked
 
@@ -117,6 +116,5 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
         FRAMES.add(failure_of(frame, started, reason), says=False)
         raise
     outcome = outcome_of(frame, started, checked.report, checked.unasked, checked.kept)
-    goes_on = checked.report is None or bool(checked.report) or checked.report.is_waived
-    FRAMES.add(outcome, first_rank=checked.first_rank, says=goes_on)
+    FRAMES.add(outcome, first_rank=checked.first_rank, says=not checked.is_refused)
     return checked

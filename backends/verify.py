@@ -92,6 +92,11 @@ class CheckedGraph:
     kept: str = ""
     first_rank: int = 0
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether something was asked, and is neither verified nor waived."""
+        return self.report is not None and not self.report and not self.report.is_waived
+
     def compiled_by(
         self, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.meshes import Root
 from verifycompile.errors import UsageError
 from verifycompile.torch_interface.acting_rank import acted_variables, acting_as, groups_of_its_own
+from verifycompile.torch_interface.closures import values_closed_over
 from verifycompile.torch_interface.dynamo import Frame, with_callable
 from verifycompile.torch_interface.globalize import Relocator
 from verifycompile.torch_interface.mesh import own_rank
@@ -130,9 +131,7 @@ def _is_like(held: Any, function: Any) -> bool:
 
 def _values(frame: Frame) -> Iterator[Any]:
     yield from frame.locals.values()
-    for cell in frame.closure:
-        with contextlib.suppress(ValueError):
-            yield cell.cell_contents
+    yield from values_closed_over(frame.code, frame.closure)
     yield from (frame.globals[name] for name in frame.code.co_names if name in frame.globals)
 
 

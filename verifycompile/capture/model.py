@@ -23,8 +23,8 @@ from verifycompile.torch_interface.dynamo import (
     checkpoints_may_have_side_effects,
     frame_of_call,
     trace_frame,
-    without_logged_failures,
 )
+from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.optimizers import step_of
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 

@@ -16,7 +16,7 @@ from verifycompile.capture.spec import recover_spec, with_unwritten
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.torch_interface.dynamo import without_logged_failures
+from verifycompile.torch_interface.logs import without_logged_failures
 
 
 @dataclasses.dataclass(frozen=True)

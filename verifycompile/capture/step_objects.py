@@ -12,6 +12,7 @@ from torch import nn
 
 from verifycompile.capture.as_ranks import uncompiled
 from verifycompile.errors import UsageError
+from verifycompile.torch_interface.closures import values_closed_over
 
 _DEPTH = 4
 
@@ -73,7 +74,7 @@ def _parts(value: Any) -> Iterator[Any]:
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, types.FunctionType):
-        yield from _cells(value)
+        yield from values_closed_over(value.__code__, value.__closure__)
         yield from value.__defaults__ or ()
         yield from (value.__kwdefaults__ or {}).values()
         yield from (value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__)
@@ -92,11 +93,3 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
-
-
-def _cells(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # a cell that is not assigned yet
-            continue

@@ -13,8 +13,8 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import OutputKind, Program, ProgramOutput
-from verifycompile.torch_interface.dynamo import without_logged_failures
 from verifycompile.torch_interface.evaluation import symbolic_expression
+from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
 
 

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.capture.as_ranks import uncompiled
+from verifycompile.torch_interface.closures import closed_over
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _DEPTH = 8
@@ -72,13 +73,8 @@ def _held(function: Any) -> Iterator[tuple[str, Any]]:
     for index, value in enumerate(getattr(function, "args", ()) or ()):
         yield f"args{index}", value
     code, closure = getattr(function, "__code__", None), getattr(function, "__closure__", None)
-    if code is not None and closure:
-        for name, cell in zip(code.co_freevars, closure, strict=True):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:
-                continue
     if code is not None:
+        yield from closed_over(code, closure)
         names = cast("dict[str, Any]", getattr(function, "__globals__", {}))
         for name in code.co_names:
             if isinstance(names.get(name), nn.Module):

@@ -20,6 +20,7 @@ from verifycompile.comparison.names import inner_model, named_modules
 from verifycompile.comparison.trace import Layout
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
+from verifycompile.torch_interface.closures import values_closed_over
 from verifycompile.torch_interface.constructed import recorded
 from verifycompile.torch_interface.globalize import Globalizer, Relocator
 from verifycompile.torch_interface.mesh import RootMesh, has_world, root_of
@@ -63,14 +64,10 @@ def _meshes(value: Any) -> Iterator[DeviceMesh]:
     while isinstance(inner, functools.partial):
         yield from (held for held in inner.args if isinstance(held, DeviceMesh))
         inner = inner.func
-    for cell in getattr(inner, "__closure__", None) or ():
-        try:
-            held = cell.cell_contents
-        except ValueError:
-            continue
-        if isinstance(held, DeviceMesh):
-            yield held
     code = getattr(inner, "__code__", None)
+    if code is not None:
+        held = values_closed_over(code, getattr(inner, "__closure__", None))
+        yield from (value for value in held if isinstance(value, DeviceMesh))
     names = getattr(inner, "__globals__", {})
     yield from (names[name] for name in getattr(code, "co_names", ()) if isinstance(names.get(name), DeviceMesh))
 

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
+from torch.utils._pytree import tree_leaves
 
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.lowering.sizes import Sizes
@@ -18,7 +19,6 @@ from verifycompile.torch_interface.decompositions import (
     NotDecomposedError,
     Operand,
     decompose,
-    leaves_of,
 )
 
 DEEPEST = 12
@@ -55,7 +55,7 @@ class Unfolding:
 
     def operands(self, node: torch.fx.Node) -> list[Any]:
         """The arguments of a call that its decomposition has placeholders for."""
-        leaves = leaves_of((node.args, node.kwargs))
+        leaves = tree_leaves((node.args, node.kwargs))
         return [leaf for leaf in leaves if isinstance(self._described(leaf), (Operand, sympy.Expr))]
 
     def _decomposition(self, node: torch.fx.Node) -> Decomposition:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import math
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -32,9 +31,10 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.logs import without_logged_failures
 
 MOST_CALLS = 2_000
 """Operators that a decomposition may call, one step of it."""
@@ -155,11 +155,11 @@ def _outcome(target: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return ""
 
     def traced() -> Decomposition:
-        with _quietly():
+        with _outside_of_traces():
             return _traced(function, list(args), dict(kwargs), compare)
 
     def compare(largest: int) -> bool | str:
-        with _quietly(), real_tensors():
+        with without_logged_failures(), real_tensors():
             return _or_reason(
                 "its kernel does not take the call",
                 lambda: _compared(target, function, list(args), dict(kwargs), largest),
@@ -193,7 +193,7 @@ def _traced(
 
     variable = (Operand, sympy.Expr)
     with mode:
-        inputs = [made(value) for value in leaves_of((args, kwargs)) if isinstance(value, variable)]
+        inputs = [made(value) for value in tree_leaves((args, kwargs)) if isinstance(value, variable)]
 
     def call(*given: Any) -> list[Any]:
         supply = iter(given)
@@ -212,7 +212,7 @@ def _traced(
     if sizes.guards or sizes.replacements or sizes.deferred_runtime_asserts:
         raise NotDecomposedError("it depends on sizes that are no numbers")
     found = _read(graph, {own: given for given, own in symbols.items()}, compare)
-    _require_exact(found, list(leaves_of((args, kwargs))))
+    _require_exact(found, tree_leaves((args, kwargs)))
     return found
 
 
@@ -276,7 +276,7 @@ def _compared(
     target: Any, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], largest: int = 0
 ) -> bool:
     """Whether a decomposition was compared with the kernel. Raises NotDecomposedError where they differ."""
-    leaves = list(leaves_of((args, kwargs)))
+    leaves = tree_leaves((args, kwargs))
     symbols = sorted({s for leaf in leaves for size in _sizes_of(leaf) for s in size.free_symbols}, key=str)
     numbers = {symbol: sympy.Integer(_SMALL_SIZE * (k + 1)) for k, symbol in enumerate(symbols)}
     shapes = {leaf: _at(leaf.shape, numbers) for leaf in leaves if isinstance(leaf, Operand)}
@@ -322,7 +322,7 @@ def _compared(
 
 def _compared_smaller(target: Any, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Compared with every large number replaced by a small one, wherever it stands; not, if no kernel takes that."""
-    numbers = {n for leaf in leaves_of((args, kwargs)) for n in _numbers_of(leaf) if n > _SMALL_SIZE}
+    numbers = {n for leaf in tree_leaves((args, kwargs)) for n in _numbers_of(leaf) if n > _SMALL_SIZE}
     small = {number: _SMALL_SIZE + 2 * k for k, number in enumerate(sorted(numbers))}
 
     def smaller(value: Operand | int | sympy.Expr) -> Any:
@@ -374,17 +374,6 @@ def _same(expected: Any, found: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ helpers
 
 
-def leaves_of(value: Any) -> Iterator[Any]:
-    """What nested lists and dictionaries of arguments hold, in order."""
-    if isinstance(value, dict):
-        value = list(value.values())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, (list, tuple)):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
-            yield from leaves_of(item)
-    else:
-        yield value
-
-
 def _writes(graph: torch.fx.GraphModule) -> bool:
     targets = [node.target for node in graph.graph.nodes]
     return any(isinstance(t, torch._ops.OpOverload) and t._schema.is_mutable for t in targets)
@@ -403,16 +392,6 @@ class _Counted(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def _quietly() -> Generator[None]:
-    """Outside of every trace that is under way; a call that fails is reported by its exception alone."""
-    names = ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes")
-    logs = [logging.getLogger(f"torch.{name}") for name in names]
-    before = [log.disabled for log in logs]
-    for log in logs:
-        log.disabled = True
-    try:
-        with tracing(None), _disable_current_modes(), torch._C.DisableTorchFunction():
-            yield
-    finally:
-        for log, disabled in zip(logs, before, strict=True):
-            log.disabled = disabled
+def _outside_of_traces() -> Generator[None]:
+    with without_logged_failures(), tracing(None), _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
+
+from verifycompile.torch_interface.logs import without_logged_failures
 
 
 class Derivation:
@@ -23,7 +24,7 @@ class Derivation:
         self, shape: Sequence[int], dtype: torch.dtype, memory: tuple[Sequence[int], int] | None = None
     ) -> torch.Tensor:
         """``memory``: strides and offset; without them the elements lie one after the other."""
-        with self._quietly():
+        with self._entered():
             if memory is None:
                 return torch.empty(tuple(shape), dtype=dtype)
             strides, offset = memory
@@ -33,20 +34,14 @@ class Derivation:
 
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The results of a call. Raises whatever torch raises for arguments that the operator does not take."""
-        with self._quietly():
+        with self._entered():
             on_host = tree_map(lambda value: torch.device("cpu") if isinstance(value, torch.device) else value, kwargs)
             return target(*args, **on_host)
 
     @contextlib.contextmanager
-    def _quietly(self) -> Generator[None]:
-        """A call that fails is reported by its exception alone."""
-        log = logging.getLogger("torch._subclasses.fake_tensor")
-        before, log.disabled = log.disabled, True
-        try:
-            with torch.no_grad(), self._mode:
-                yield
-        finally:
-            log.disabled = before
+    def _entered(self) -> Generator[None]:
+        with without_logged_failures(), torch.no_grad(), self._mode:
+            yield
 
 
 def is_derived_number(value: Any) -> bool:

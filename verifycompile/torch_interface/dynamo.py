@@ -7,11 +7,10 @@ import builtins
 import contextlib
 import dataclasses
 import inspect
-import logging
 import re
 import traceback
 import types
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -277,18 +276,6 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
     if not results:
         raise GraphBreakError(f"`{frame.code.co_name}` holds no tensor operation.")
     return results[-1]
-
-
-@contextlib.contextmanager
-def without_logged_failures() -> Generator[None]:
-    """Inside, torch does not log that an operator rejects its arguments: whoever tries what may fail says so itself."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled = log.disabled
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = was_disabled
 
 
 def checkpoints_may_have_side_effects() -> AbstractContextManager[None]:

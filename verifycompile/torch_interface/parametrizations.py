@@ -16,6 +16,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
+from verifycompile.torch_interface.closures import values_closed_over
+
 _CALLS = frozenset(
     {"DTensor", "redistribute", "to_local", "from_local", "full_tensor", "distribute_tensor", "local_map"}
 )
@@ -47,7 +49,7 @@ def _parts(value: object) -> Iterator[object]:
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, types.FunctionType):
-        yield from (cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType())
+        yield from values_closed_over(value.__code__, value.__closure__)
         yield from (value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__)
     elif isinstance(value, nn.Module):
         yield from (held for name, held in vars(value).items() if not name.startswith("_") or name == "_modules")

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from verifycompile.torch_interface.closures import values_closed_over
+
 _DEPTH = 4
 _MOVES = frozenset({"from_local", "to_local", "redistribute", "full_tensor"})
 """Names under which code changes where a tensor lies and not what it is."""
@@ -55,15 +57,7 @@ def _parts(function: Any) -> Iterator[Any]:
     else:
         yield from function.__defaults__ or ()
         yield from (function.__kwdefaults__ or {}).values()
-        yield from _contents(function.__closure__ or ())
-
-
-def _contents(cells: tuple[types.CellType, ...]) -> Iterator[Any]:
-    for cell in cells:
-        try:
-            yield cell.cell_contents
-        except ValueError:  # a cell that is not assigned yet
-            continue
+        yield from values_closed_over(function.__code__, function.__closure__)
 
 
 def wrapped_forward(module: nn.Module, wrapper: object) -> Any:
@@ -85,7 +79,7 @@ def module_behind(code: types.CodeType, closure: tuple[types.CellType, ...]) -> 
 
     None where the function is no such wrapper: it holds no mesh, or not exactly one forward of its module.
     """
-    for module in _modules_in(_contents(closure), _DEPTH):
+    for module in _modules_in(values_closed_over(code, closure), _DEPTH):
         wrapper = vars(module).get("forward")
         if getattr(wrapper, "__code__", None) is not code or not isinstance(wrapper, types.FunctionType):
             continue
