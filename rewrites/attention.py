@@ -11,11 +11,12 @@ what each rank computes is put together by the log-sum-exp. A row that sees no k
 from __future__ import annotations
 
 import dataclasses
-import math
+from fractions import Fraction
 
 import torch
 
 from verifycompile.ir import relabel
+from verifycompile.ir.scalar import inverse_root
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
@@ -26,7 +27,7 @@ from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Unsupp
 aten = torch.ops.aten
 
 
-def _scale(query: View, scale: float | None) -> float:
+def _scale(query: View, scale: float | None) -> float | Fraction:
     if scale is not None:
         if scale <= 0:
             # torch scales masked scores too: minus infinity would change its sign.
@@ -35,7 +36,7 @@ def _scale(query: View, scale: float | None) -> float:
     width = query.shape[-1]
     if not isinstance(width, int):
         raise UnsupportedError(UNREPRESENTABLE, f"attention with a head dimension of symbolic size {width}")
-    return 1 / math.sqrt(width)
+    return inverse_root(width)
 
 
 def _refuse_dropout(dropout_p: float) -> None:
@@ -69,7 +70,9 @@ class _Weights:
     total: View
 
 
-def _weights(b: Builder, query: View, key: View, is_causal: bool, mask: View | None, scale: float) -> _Weights:
+def _weights(
+    b: Builder, query: View, key: View, is_causal: bool, mask: View | None, scale: float | Fraction
+) -> _Weights:
     exponential = b.exp(b.scale(b.contraction("b h q e, b h k e -> b h q k", query, key), scale))
     if mask is not None:
         wide = mask

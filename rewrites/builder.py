@@ -127,8 +127,8 @@ class Builder:
             return as_scalar(value)
         single = self._in_single_precision()
         number = read(value, single)
-        if single:
-            self.pool.singles[value] = number
+        if single or float(number) != value:
+            self.pool.literals[value, single] = number
         return number
 
     def _in_single_precision(self) -> bool:

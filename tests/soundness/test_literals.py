@@ -82,6 +82,23 @@ def test_a_constant_in_single_precision_that_meets_double_precision_is_listed() 
     assert listed == [text]
 
 
+def _times(factor: float) -> Function:
+    return lambda x: x * factor
+
+
+@pytest.mark.parametrize("number", [2, 3, 6, 12, 24, 96, 128, 80])
+def test_the_inverse_of_a_root_is_the_root_of_the_inverse_in_double_precision_and_listed(number: int) -> None:
+    inverse = 1 / math.sqrt(number)
+    verdict, listed = _verify(lambda x: x * inverse, lambda x: x / math.sqrt(number), torch.float64)
+    assert verdict is Verdict.VERIFIED
+    exact = number**-0.5
+    assert all(f"the constant {inverse!r} in double precision is read as {exact!r}" in text for text in listed)
+    assert bool(listed) == (inverse != exact)
+    for neighbour in (math.nextafter(min(inverse, exact), 0), math.nextafter(max(inverse, exact), 1)):
+        verdict, _ = _verify(_times(neighbour), lambda x: x / math.sqrt(number), torch.float64)
+        assert verdict is not Verdict.VERIFIED
+
+
 def test_roots_cancel_exactly() -> None:
     def spec(x: torch.Tensor) -> torch.Tensor:
         return x * 2.0 / 3.0

@@ -3,7 +3,8 @@
 A float literal stands for a simple number that rounds to it (0.1 is 1/10, 0.7071067811865476 the root of 1/2), because
 the proof is over the reals and a program that writes ``x / 10`` and one that writes ``x * 0.1`` mean the same real
 function. Each number rounds to one float, so literals that differ stay different: a constant that a program computes in
-two ways is two constants where its own rounding led to neighbours of each other in the precision of the call.
+two ways is two constants where its own rounding led to neighbours of each other in the precision of the call. One
+exception is ``1 / math.sqrt(n)``, which is rounded twice and written everywhere: it is the root, and reports list it.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def read(value: float, single: bool) -> Fraction:
     candidates = list(_simple_numbers(value))
     exact = (number for number in candidates if float(number) == value)
     same = (number for number in candidates if _held(float(number), single) == held)
-    found = next(exact, None) or next(same, None)
+    found = next(exact, None) or next(same, None) or _root_below_one(value)
     if found is not None:
         return found
     return _shortest_decimal(held) if single else Fraction(repr(value))
@@ -85,9 +86,22 @@ def _held(value: float, single: bool) -> float:
         return math.copysign(math.inf, value)
 
 
-def difference(value: float, number: Fraction) -> float:
-    """By how much ``number`` is off what torch computes with in single precision, relative to it."""
-    held = Fraction(_held(value, single=True))
+def _root_below_one(value: float) -> Fraction | None:
+    """The root of which ``value`` is the inverse of the inverse's float, as ``1 / math.sqrt(6)`` is."""
+    root = _root_near(Fraction(value), _ROUNDING)
+    return root if root is not None and 1 / float(1 / root) == value else None
+
+
+def inverse_root(number: int) -> Fraction:
+    """``1 / sqrt(number)`` as all ways of writing it are read."""
+    power = Fraction(1, number)
+    root = _precise_root(power, 2)
+    return Fraction(1, math.isqrt(number)) if root is None else root
+
+
+def difference(value: float, number: Fraction, single: bool) -> float:
+    """By how much ``number`` is off what torch computes with where a program writes ``value``, relative to it."""
+    held = Fraction(_held(value, single))
     return float(abs((number - held) / held)) if held else float(abs(number))
 
 

@@ -209,7 +209,7 @@ class TermPool:
     ``answers``: what was asked about these terms before, as the ring prover is; it is forgotten with ``memo``.
     ``place``: the node that is being lowered, empty elsewhere.
     ``sources``: all terms without operands, in order of creation.
-    ``singles``: float literals that torch holds in single precision, with the numbers that they were read as.
+    ``literals``: float literals, and whether torch holds them in single precision, that were read as other numbers.
     """
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ class TermPool:
         self.facts: dict[Term, tuple[IndexFact, ...]] = {}
         self.noted: dict[Term, tuple[IndexFact, ...]] = {}
         self.assumptions: dict[str, None] = {}
-        self.singles: dict[float, Fraction] = {}
+        self.literals: dict[tuple[float, bool], Fraction] = {}
         self.piecewise: Piecewise | None = None
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []

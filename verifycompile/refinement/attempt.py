@@ -275,18 +275,19 @@ class Attempt:
     # -- assumptions
 
     def _rounded_literals(self) -> Iterator[str]:
-        """Literals in single precision with which a program goes on in double precision.
+        """Literals that torch holds as other numbers than those that they are read as.
 
-        One in single precision is held as another number than the one written, as all results in single precision are.
+        Of those in single precision the ones with which a program goes on in double precision: all results in single
+        precision are rounded.
         """
         if not any(computes_in_double(lowering.program) for lowering in (self.spec, self.implementation)):
             return
-        for value, number in self.pool.singles.items():
-            change = difference(value, number)
+        for (value, single), number in self.pool.literals.items():
+            change = difference(value, number, single)
             if change:
                 yield (
-                    f"the constant {value!r} in single precision is read as {float(number)!r} "
-                    f"(relative difference {change:.1e})"
+                    f"the constant {value!r} in {'single' if single else 'double'} precision is read as "
+                    f"{float(number)!r} (relative difference {change:.1e})"
                 )
 
     def output_names(self) -> list[str]:
