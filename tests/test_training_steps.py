@@ -13,7 +13,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -322,14 +321,6 @@ def unproved(report: Report) -> str:
     (finding,) = report.findings
     assert finding.code == "VC215"
     return finding.message
-
-
-def test_fully_shard_is_refused_in_one_sentence(mesh: DeviceMesh) -> None:
-    report = report_of(plain, wrap=lambda model: cast("nn.Module", fully_shard(model, mesh=mesh)))
-    assert unproved(report) == (
-        "the step cannot be captured: the model is wrapped in `fully_shard`, whose hooks move memory that a trace does "
-        "not have."
-    )
 
 
 def test_step_that_decides_by_a_value_is_refused(mesh: DeviceMesh) -> None:

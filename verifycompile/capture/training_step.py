@@ -32,8 +32,8 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program, SourceLocation
 from verifycompile.torch_interface.acting_rank import acting_alone, acting_as
-from verifycompile.torch_interface.data_parallel_step import WrapperError, data_parallel_ranks
-from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, has_world, root_of
+from verifycompile.torch_interface.data_parallel_step import WrapperError, data_parallel_contract
+from verifycompile.torch_interface.mesh import RootMesh, describe_mesh, has_world, root_of
 from verifycompile.torch_interface.observation import rank_reads_ignored
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES, namespace
 from verifycompile.torch_interface.source import is_user_file
@@ -122,7 +122,7 @@ def capture_step(step: Step, spec: Step, arguments: Arguments, options: Options)
         with acting_as(rank, root):
             forget_layouts()
             traced = _traced(step, arguments.tensors, arguments)
-        prepared = _prepared(traced, table, f"{step.label} on rank {rank}")
+            prepared = _prepared(traced, table, f"{step.label} on rank {rank}")  # its groups are those of this rank
         placed = layouts.inputs(traced, traced_spec)
         even = check_shapes(prepared_spec, prepared, placed, root.description) and even
         outputs = layouts.outputs(traced)
@@ -186,11 +186,11 @@ def _refuse_collectives(traced: TracedStep, label: str) -> None:
 
 def _root(model: nn.Module, arguments: Arguments, options: Options) -> RootMesh:
     held = (*model.parameters(), *model.buffers(), *arguments.tensors.values())
-    meshes = {
-        id(root_of(value.device_mesh)): root_of(value.device_mesh) for value in held if isinstance(value, DTensor)
-    }
+    parts = {id(value.device_mesh): value.device_mesh for value in held if isinstance(value, DTensor)}
+    # `fully_shard` that is given no mesh makes one of all ranks at each call.
+    meshes = {describe_mesh(root_of(mesh)): root_of(mesh) for mesh in parts.values()}
     if options.mesh is not None:
-        return RootMesh(options.mesh, [value.device_mesh for value in held if isinstance(value, DTensor)])
+        return RootMesh(options.mesh, list(parts.values()))
     if len(meshes) > 1:
         raise UsageError("VC302", "the model's DTensors lie on several root meshes; name one with the option `mesh`.")
     if meshes:
@@ -217,8 +217,9 @@ class _Layouts:
         unknown = sorted(set(options.in_placements) - known)
         if unknown:
             raise UsageError("VC306", f"option `in_placements` names `{unknown[0]}`, which is no tensor of the step.")
-        over = data_parallel_ranks(step.model)
-        axes = () if over is None else axes_of_line(over, root.description) or ()
+        contract = data_parallel_contract(step.model)
+        spans = None if contract is None else root.spans(contract.mesh)
+        axes = [axis for dim in contract.dimensions for axis in spans[dim]] if contract and spans else []
         self._samples: Placements = tuple(Shard(0) if axis in axes else Replicate() for axis in range(root.ndim))
         defaults = [
             name
@@ -228,9 +229,9 @@ class _Layouts:
         if defaults:
             names = ", ".join(f"`{name}`" for name in defaults)
             over_axes = ", ".join(root.description.axes[axis].name for axis in axes)
-            wrapper = "`DistributedDataParallel`"
+            wrapper = "" if contract is None else contract.wrapper
             notes.append(
-                f"under {wrapper} inputs are the ranks' own samples, Shard(0) over {over_axes}, by default: {names}"
+                f"under `{wrapper}` inputs are the ranks' own samples, Shard(0) over {over_axes}, by default: {names}"
             )
         self._defaults = set(defaults)
         self.assumptions = tuple(notes)

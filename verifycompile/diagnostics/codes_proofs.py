@@ -241,14 +241,16 @@ CODES = (
         severity=Severity.ERROR,
         meaning=(
             "`verifycompile.verify_step` calls the step on tensors without memory and records what is computed. Here "
-            "that ended: the step reads the value of a tensor to decide what to do, calls a wrapper whose hooks move "
-            "memory that is not there, writes a tensor that it does not say it uses, or raised an error of its own."
+            "that ended: the step reads the value of a tensor to decide what to do, ends before its data-parallel "
+            "wrapper has reduced every gradient, calls a wrapper whose communication is the user's own, writes a tensor that "
+            "it does not say it uses, or raised an error of its own."
         ),
         reason="What was not captured was not compared. Nothing is said about the step.",
         example="if torch.isfinite(loss): optimizer.step()      # which way it goes depends on the value of the loss",
         fix=(
             "Let the step compute the same for all values (`torch.where`), and leave what depends on values outside of "
-            "it. Under `fully_shard` verify the compiled model with `torch.compile(model, backend='verify')` instead."
+            "it. Synchronize gradients in the last backward of the step (`set_requires_gradient_sync(True)`). Where a "
+            "wrapper is not followed, verify the compiled model with `torch.compile(model, backend='verify')` instead."
         ),
         fixed_example="loss.backward()\noptimizer.step()",
     ),

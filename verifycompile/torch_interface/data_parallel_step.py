@@ -2,6 +2,7 @@
 
 ``DistributedDataParallel`` reduces gradients from hooks that live outside of Python, on the memory of the parameters
 that it was made with. In a trace its module is called itself, and what its state says it does is called in its place.
+``fully_shard``: see ``fully_shard_step``.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from verifycompile.torch_interface.fully_shard_step import (
+    ShardedGroups,
+    WrapperError,
+    fully_shard_in_step,
+    groups_of_model,
+)
 from verifycompile.torch_interface.outer import (
+    OuterReduction,
     contract_of_ddp,
+    contract_of_group,
     ddp_name,
-    fully_shard_states,
     managed_by_ddp,
     replicate_state,
 )
-
-
-class WrapperError(Exception):
-    """What a wrapper does cannot be written out, in one sentence."""
 
 
 @dataclasses.dataclass
@@ -35,6 +39,11 @@ class Wrappers:
 
     armed: list[DistributedDataParallel]
     assumptions: dict[str, None]
+    sharded: ShardedGroups
+
+    def finish(self) -> None:
+        """A call of the step ends here. Raises ``WrapperError`` where a wrapper keeps something for the next one."""
+        self.sharded.finish()
 
 
 @contextlib.contextmanager
@@ -44,32 +53,33 @@ def wrappers_in_step(model: nn.Module) -> Generator[Wrappers]:
     Raises ``WrapperError`` for a wrapper whose communication cannot be written out.
     """
     _refuse_others(model)
-    wrappers = Wrappers([], {})
     found = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
     backward = torch.autograd.backward
+    with fully_shard_in_step(model) as sharded:
+        wrappers = Wrappers([], dict.fromkeys(sharded.assumptions), sharded)
 
-    def backward_then_reduce(*args: Any, **kwargs: Any) -> None:
-        backward(*args, **kwargs)
-        armed, wrappers.armed[:] = list(wrappers.armed), []
-        for wrapper in armed:
-            _reduce(wrapper)
+        def backward_then_reduce(*args: Any, **kwargs: Any) -> None:
+            backward(*args, **kwargs)
+            armed, wrappers.armed[:] = list(wrappers.armed), []
+            for wrapper in armed:
+                _reduce(wrapper)
 
-    for wrapper in found:
-        contract = contract_of_ddp(wrapper)
-        if contract.unknown:
-            raise WrapperError(contract.unknown)
-        vars(wrapper)["forward"] = _Forward(wrapper, wrappers)
-        casts = "".join(f", and {cast}" for cast in contract.casts)
-        name, ranks = ddp_name(wrapper), contract.ranks
-        text = f"{name} takes the mean of its gradients over its {ranks} ranks after backward{casts}"
-        wrappers.assumptions[text] = None
-    torch.autograd.backward = backward_then_reduce  # type: ignore[assignment]
-    try:
-        yield wrappers
-    finally:
-        torch.autograd.backward = backward
         for wrapper in found:
-            vars(wrapper).pop("forward", None)
+            contract = contract_of_ddp(wrapper)
+            if contract.unknown:
+                raise WrapperError(contract.unknown)
+            vars(wrapper)["forward"] = _Forward(wrapper, wrappers)
+            casts = "".join(f", and {cast}" for cast in contract.casts)
+            name, ranks = ddp_name(wrapper), contract.ranks
+            text = f"{name} takes the mean of its gradients over its {ranks} ranks after backward{casts}"
+            wrappers.assumptions[text] = None
+        torch.autograd.backward = backward_then_reduce  # type: ignore[assignment]
+        try:
+            yield wrappers
+        finally:
+            torch.autograd.backward = backward
+            for wrapper in found:
+                vars(wrapper).pop("forward", None)
 
 
 class _Forward:
@@ -100,10 +110,13 @@ def _reduce(wrapper: DistributedDataParallel) -> None:
         parameter.grad.div_(dist.get_world_size(wrapper.process_group))
 
 
-def data_parallel_ranks(model: nn.Module) -> tuple[int, ...] | None:
-    """The ranks over which the first wrapper of the model reduces; None without a wrapper."""
+def data_parallel_contract(model: nn.Module) -> OuterReduction | None:
+    """What the first data-parallel wrapper of the model does to gradients; None without a wrapper."""
     found = next((module for module in model.modules() if isinstance(module, DistributedDataParallel)), None)
-    return None if found is None else tuple(dist.get_process_group_ranks(found.process_group))
+    if found is not None:
+        return contract_of_ddp(found)
+    groups = groups_of_model(model)
+    return contract_of_group(groups[0]) if groups else None
 
 
 def without_wrappers(model: nn.Module) -> Callable[[str], str]:
@@ -124,12 +137,8 @@ def without_wrappers(model: nn.Module) -> Callable[[str], str]:
 
 
 def _refuse_others(model: nn.Module) -> None:
-    sharded = {id(module) for state in fully_shard_states() for module in state._modules}
     for name, module in model.named_modules():
         where = f"`{name}`" if name else "the model"
-        if id(module) in sharded:
-            text = "is wrapped in `fully_shard`, whose hooks move memory that a trace does not have"
-            raise WrapperError(f"{where} {text}")
         if replicate_state(module) is not None:
             raise WrapperError(f"{where} is wrapped in `replicate`, whose hooks run outside of what is traced")
         if type(module).__name__ == "FullyShardedDataParallel":

@@ -264,6 +264,18 @@ def contract_of_group(group: FSDPParamGroup) -> OuterReduction:
 
 def _beyond_division(group: FSDPParamGroup, contract: OuterReduction) -> str:
     """What about the group makes that its gradients are neither summed nor averaged."""
+    if replaced := replaced_communication(group):
+        return replaced
+    factor = group.gradient_divide_factor
+    if factor not in (None, 1, contract.ranks):
+        return f"`set_gradient_divide_factor({factor:g})` divides neither by 1 nor by its {contract.ranks} ranks"
+    if factor not in (None, 1) and _divides_twice(group):
+        return "torch divides by `set_gradient_divide_factor` twice on an axis of one shard in this setting"
+    return ""
+
+
+def replaced_communication(group: FSDPParamGroup) -> str:
+    """What the user put in the place of torch's communication of the group, in a sentence, or ""."""
     if group._all_reduce_hook is not None:
         return "its hook of `set_all_reduce_hook` may do anything with the gradients"
     comm: Any
@@ -271,11 +283,6 @@ def _beyond_division(group: FSDPParamGroup, contract: OuterReduction) -> str:
         # Torch's own communicators differ in where they take memory from.
         if not isinstance(comm, kind) and not type(comm).__module__.startswith("torch.distributed."):
             return f"its communication is done by `{type(comm).__qualname__}`, which may do anything"
-    factor = group.gradient_divide_factor
-    if factor not in (None, 1, contract.ranks):
-        return f"`set_gradient_divide_factor({factor:g})` divides neither by 1 nor by its {contract.ranks} ranks"
-    if factor not in (None, 1) and _divides_twice(group):
-        return "torch divides by `set_gradient_divide_factor` twice on an axis of one shard in this setting"
     return ""
 
 

@@ -91,14 +91,20 @@ def trace_step(
         stack.enter_context(mode)
         stack.enter_context(scalars)
         stack.enter_context(_waits_required())
+
+        def call_once() -> Any:
+            returned = call(step, given)
+            wrappers.finish()
+            return returned
+
         with numbers.ignore_fresh_unbacked_symbols(), _attributes_restored(model):
-            call(step, given)
+            call_once()
         kept = _kept(model, optimizers)
         results: list[torch.Tensor] = []
         others: list[str] = []
 
         def run(*_: Any) -> list[torch.Tensor]:
-            leaves = [scalars.tensor_of(leaf) for leaf in tree_flatten(call(step, given))[0]]
+            leaves = [scalars.tensor_of(leaf) for leaf in tree_flatten(call_once())[0]]
             results[:] = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             others[:] = [repr(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor) and leaf is not None]
             after = _kept(model, optimizers)
