@@ -242,8 +242,8 @@ CODES = (
         meaning=(
             "`verifycompile.verify_step` calls the step on tensors without memory and records what is computed. Here "
             "that ended: the step reads the value of a tensor to decide what to do, ends before its data-parallel "
-            "wrapper has reduced every gradient, calls a wrapper whose communication is the user's own, writes a tensor that "
-            "it does not say it uses, or raised an error of its own."
+            "wrapper has reduced every gradient, calls a wrapper whose communication is the user's own, writes a "
+            "tensor that it does not say it uses, or raised an error of its own."
         ),
         reason="What was not captured was not compared. Nothing is said about the step.",
         example="if torch.isfinite(loss): optimizer.step()      # which way it goes depends on the value of the loss",
