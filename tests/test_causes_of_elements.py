@@ -143,6 +143,79 @@ def in_steps(mesh: DeviceMesh) -> Program:
     return program
 
 
+def causal(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.conv1d(F.pad(x, (2, 0)), w)
+
+
+def zeros_of_the_border(_: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (2, 0))
+        return F.conv1d(padded, w)
+
+    return program
+
+
+def loss_of_the_next(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    labels = F.pad(ids, (0, 1), value=-100)[:, 1:]
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+def shifted_within_the_part(mesh: DeviceMesh) -> Program:
+    def program(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        rank, count = mesh.get_local_rank(), ids.shape[1] // mesh.size()
+        own = ids[:, rank * count : (rank + 1) * count]
+        labels = F.pad(own, (0, 1), value=-100)[:, 1:]
+        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        return funcol.all_reduce(total, "sum", mesh)
+
+    return program
+
+
+def scores_of_groups(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q @ k.repeat_interleave(2, 0).transpose(1, 2)
+
+
+def tiled_groups(_: DeviceMesh) -> Program:
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        heads = k.repeat(2, 1, 1)
+        return q @ heads.transpose(1, 2)
+
+    return program
+
+
+def queries(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.tanh((x @ w).view(-1, 2, 3, 4)[:, :, 0])
+
+
+def components_first(_: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        split = (x @ w).view(-1, 3, 2, 4)
+        return torch.tanh(split[:, 0])
+
+    return program
+
+
+def ids_of_the_whole(mesh: DeviceMesh) -> Program:
+    def program(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        rows = table.shape[0]
+        first = mesh.get_local_rank() * rows
+        ours = (ids >= first) & (ids < first + rows)
+        index = ids.clamp(0, rows - 1)
+        return funcol.all_reduce(table[index] * ours[:, None], "sum", mesh)
+
+    return program
+
+
+def rows_of_others(mesh: DeviceMesh) -> Program:
+    def program(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        local = ids - mesh.get_local_rank() * table.shape[0]
+        inside = (local >= 0) & (local < table.shape[0])
+        found = F.embedding(torch.where(inside, local, 0), table)
+        return funcol.all_reduce(found, "sum", mesh)
+
+    return program
+
+
 def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -180,6 +253,32 @@ MISTAKES = {
     "positions in steps": Mistake(
         doubled, in_steps, numbers([3, 8]), "VC104", "heads = x[:, mesh.get_local_rank() :: 2]",
         "take 4 positions of `x` from the rank's coordinate on `x` times 4 on", {}, (Shard(1),),
+    ),
+    "zeros at the border of a part": Mistake(
+        causal, zeros_of_the_border, numbers([1, 2, 4], [3, 2, 3]), "VC104", "padded = F.pad(x, (2, 0))",
+        "make `padded` of the whole, along dimension 2, and let each rank of `x` take its part then",
+        {"x": (Shard(2),)}, (Shard(2),),
+    ),
+    "labels shifted within the part": Mistake(
+        loss_of_the_next, shifted_within_the_part, lambda: (torch.randn(2, 3, 5), torch.randint(0, 5, (2, 6))), "VC104",
+        "labels = F.pad(own, (0, 1), value=-100)[:, 1:]", "make `labels` of the whole, along dimension 1",
+        {"logits": (Shard(1),)},
+    ),
+    "tiled groups": Mistake(
+        scores_of_groups, tiled_groups, numbers([4, 3, 2], [2, 3, 2]), "VC104", "heads = k.repeat(2, 1, 1)",
+        "repeat each entry of dimension 0 of `k` 2 times (`repeat_interleave`)", {"q": ROWS, "k": ROWS}, ROWS,
+    ),
+    "components before heads": Mistake(
+        queries, components_first, numbers([3, 4], [4, 24]), "VC104", "split = (x @ w).view(-1, 3, 2, 4)",
+        "view dimension 1 of `x @ w` as 2 times 3 entries, and transpose the two", {"x": ROWS}, ROWS,
+    ),
+    "ids of the whole": Mistake(
+        rows_of, ids_of_the_whole, lambda: (torch.tensor([0, 3, 4, 7]), torch.randn(4, 3)), "VC117",
+        "index = ids.clamp(0, rows - 1)", "times 4 from `ids`, where it is made an index", {"table": ROWS},
+    ),
+    "rows of others": Mistake(
+        rows_of, rows_of_others, lambda: (torch.tensor([0, 3, 4, 7]), torch.randn(4, 3)), "VC117",
+        "found = F.embedding(torch.where(inside, local, 0), table)", "set `found` to 0 where", {"table": ROWS},
     ),
 }  # fmt: skip
 

@@ -36,7 +36,9 @@ _SHARE_OF_PROOF = 0.6
 
 _SECONDS_FOR_CAUSES = 6.0
 _PROOFS_FOR_CAUSES = 6
-"""The search for causes may take so many seconds, or as long as so many proofs of the program."""
+"""The search for causes may work for so many seconds, or for as long as so many proofs of the program."""
+_WAITED = 3
+"""It is cut short after so many times as long on the clock: of what it found by its own end, something may be proved."""
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
@@ -254,7 +256,7 @@ def _causes(
     """The changes after which the program is proved; nothing where none are found, or the search fails."""
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
     limits = bounds.current()
-    share = 1.0 if limits is None else min(1.0, seconds / max(limits.seconds_left, seconds))
+    share = 1.0 if limits is None else min(1.0, _WAITED * seconds / max(limits.seconds_left, _WAITED * seconds))
     try:
         search = functools.partial(find_causes, changeable(), proves, seconds=seconds)
         found = bounds.attempt("the search for the cause", search, share)

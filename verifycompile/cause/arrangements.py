@@ -1,4 +1,6 @@
-"""Moves that take other elements: a value is cut as another one is, or holds neighbouring positions of its whole."""
+"""Moves that take other elements: a value is cut as another one is, holds neighbouring positions of its whole, or is
+shifted or surrounded before it is cut.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
+from verifycompile.cause.whole_dimensions import gathered
 
 aten = torch.ops.aten
 
@@ -29,6 +32,13 @@ _SHAPES = frozenset(
         aten.alias.default,
     }
 )  # fmt: skip
+_FILLS = frozenset(
+    {
+        aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.full.default, aten.full_like.default,
+        aten.new_full.default, aten.ones.default, aten.ones_like.default,
+    }
+)  # fmt: skip
+"""Operators whose result holds one number, which may fill up an arrangement."""
 MAX_STEPS = 40
 """So many calls may make up one arrangement."""
 MAX_PAIRS = 400
@@ -126,6 +136,7 @@ def _arrangements(scene: Scene) -> list[Arrangement]:
         if node.op != "call_function" or node.target not in (*_CUTS, *_SHAPES, operator.getitem):
             continue
         whole = {sources.get(operand, operand) for operand in node.all_input_nodes if _holds_elements(operand)}
+        whole = {operand for operand in whole if operand.target not in _FILLS}
         if len(whole) != 1:
             continue
         (source,) = whole
@@ -151,7 +162,7 @@ def _steps(node: torch.fx.Node, source: torch.fx.Node) -> tuple[torch.fx.Node, .
     pending = [node]
     while pending and len(seen) <= MAX_STEPS:
         step = pending.pop()
-        if step is not source and step not in seen:
+        if step is not source and step not in seen and step.target not in _FILLS:
             seen.add(step)
             pending.extend(operand for operand in step.all_input_nodes if _holds_elements(operand))
     return tuple(step for step in node.graph.nodes if step in seen)
@@ -170,6 +181,74 @@ def _fits(item: Arrangement, other: Arrangement) -> bool:
         (whole == its_whole and own == its) or (whole == own and its_whole == its)
         for whole, own, its_whole, its in zip(*shapes, strict=True)
     )
+
+
+def arranged_before_cut(scene: Scene) -> Iterator[Move]:
+    """Each value that shifts or surrounds a rank's part, made of the whole, of which the rank takes its part then."""
+    for item in _arrangements(scene):
+        if item.result.target not in _CUTS or any(user.target in _CUTS for user in item.result.users):
+            continue  # what is made of it is cut as well
+        for position, part in enumerate((item.source, *item.steps[:-1])):
+            for dim, axis in _parted(scene, part, is_source=position == 0):
+                yield _before_cut(scene, item, part, dim, axis)
+
+
+def _parted(scene: Scene, part: torch.fx.Node, *, is_source: bool) -> Iterator[tuple[int, int]]:
+    """The dimensions of which a value may hold the rank's part, and the mesh axis that cuts it."""
+    if not is_tensor(part):
+        return
+    if is_source:
+        for axis in scene.differing(part):
+            yield from ((dim, axis) for dim in range(part.meta["val"].dim()))
+    elif part.target is aten.slice.Tensor and any(isinstance(item, torch.fx.Node) for item in part.args[2:4]):
+        yield from ((_number(part.args[1]), axis) for axis in scene.differing(part))
+
+
+def _before_cut(scene: Scene, item: Arrangement, part: torch.fx.Node, dim: int, axis: int) -> Move:
+    name, part_name = item.result.name, part.name
+
+    def apply(draft: Draft) -> None:
+        own, held = draft.node(name), draft.node(part_name)
+        steps = _steps(own, held)
+        whole = held.args[0] if held.target is aten.slice.Tensor and held is not draft.node(item.source.name) else None
+        if not isinstance(whole, torch.fx.Node):
+            whole = gathered(draft, steps[0], held, dim, axis)
+        local, total = shape_of(held)[dim], whole.meta["val"].shape[dim]
+        if not isinstance(local, int) or not isinstance(total, int):
+            raise DraftError("a dimension of unknown size")
+        copies: dict[torch.fx.Node, torch.fx.Node] = {held: whole}
+        for step in steps:
+            arguments: Any = torch.fx.map_arg(step.args, lambda operand: copies.get(operand, operand))
+            if step.target is aten.slice.Tensor and len(arguments) > 3 and _number(arguments[1]) == dim:
+                # An end near the end of the part is counted from there.
+                stop = arguments[3]
+                near_end = isinstance(stop, int) and local // 2 < stop <= local
+                arguments = (*arguments[:3], stop + total - local if near_end else stop, *arguments[4:])
+            value = _of_whole(step, arguments)
+            copies[step] = draft.insert(own, step.target, arguments, value, before=True)
+        result, length = copies[own], shape_of(own)[dim]
+        coordinate = draft.coordinate(axis)
+        start = draft.number(own, operator.mul, (coordinate, local))
+        stop = draft.number(own, operator.add, (start, length))
+        draft.redirect(own, draft.insert(own, aten.slice.Tensor, (result, dim, start, stop), before=False))
+
+    over = scene.names((axis,))
+    value, cut = scene.value(item.result), scene.value(part)
+    message = f"{value} is made of {cut}, the part of each rank of {over}: what crosses the border of two parts is lost"
+    hint = f"make {value} of the whole, along dimension {dim}, and let each rank of {over} take its part then"
+    return Move(("before cut", part.name, dim, axis), item.result.name, "VC104", fixed(message, hint), apply)
+
+
+def _of_whole(step: torch.fx.Node, arguments: Any) -> Any:
+    """What torch would record of a step with other arguments."""
+    values = torch.fx.map_arg(arguments, lambda operand: operand.meta["val"])
+    return step.target(*values, **step.kwargs)  # pyright: ignore[reportCallIssue]
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise DraftError("a dimension that is no number")
+    return value
 
 
 def _cut_dimension(item: Arrangement) -> tuple[int, int, int] | None:

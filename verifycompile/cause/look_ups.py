@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 import torch.fx
@@ -18,19 +20,23 @@ aten = torch.ops.aten
 def indices_of_part(scene: Scene) -> Iterator[Move]:
     """Each integer that an index is made of, with the beginning of the rank's part of the table taken off."""
     seen: set[tuple[torch.fx.Node, int, int]] = set()
-    for node in scene.calls:
-        found = _look_up(node)
-        if found is None:
-            continue
-        index, length = found
-        needed = ancestors([index])
-        for value in scene.order:
-            if value not in needed or not _is_integer(value):
-                continue
+    for look_up in _look_ups(scene):
+        for value in _counted(scene, look_up):
             for axis in scene.axes:
-                if (value, axis, length) not in seen:
-                    seen.add((value, axis, length))
-                    yield _counted_from_part(scene, value, axis, length)
+                if (value, axis, look_up.length) not in seen:
+                    seen.add((value, axis, look_up.length))
+                    yield _counted_from_part(scene, value, axis, look_up.length)
+                    yield _counted_from_part(scene, value, axis, look_up.length, ancestors([look_up.index]))
+
+
+def foreign_rows(scene: Scene) -> Iterator[Move]:
+    """Each look-up whose index is brought into the rank's part, with zeros for what another rank holds."""
+    for look_up in _look_ups(scene):
+        for value in _counted(scene, look_up):
+            if value.meta["val"].numel() == look_up.index.meta["val"].numel():
+                yield _foreign_as_zeros(scene, look_up, value, None)
+                for axis in scene.axes:
+                    yield _foreign_as_zeros(scene, look_up, value, axis)
 
 
 _TURNED = {
@@ -65,21 +71,64 @@ def _with_other_bound(scene: Scene, node: torch.fx.Node) -> Move:
     return Move(("bound",), node.name, "VC117", texts, apply)
 
 
-def _look_up(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
-    """The index of a look-up, and how many entries there are on a rank."""
-    if node.target is aten.embedding.default:
-        table, dim, index = node.args[0], 0, node.args[1]
-    elif node.target in (aten.gather.default, aten.index_select.default):
-        table, dim, index = node.args[:3]
-    elif node.target is aten.index.Tensor and isinstance(node.args[1], (list, tuple)):
-        given = [(dim, item) for dim, item in enumerate(node.args[1]) if item is not None]
-        table, (dim, index) = node.args[0], given[0]
-    else:
+@dataclasses.dataclass(frozen=True)
+class _LookUp:
+    """``node`` picks entries of a table by ``index``, or adds to the gradient of the table.
+
+    ``length``: how many entries a rank has. ``entries``: what was picked, or the gradient of it, and ``behind``: its
+    dimensions behind those of the index.
+    """
+
+    node: torch.fx.Node
+    index: torch.fx.Node
+    length: int
+    entries: torch.fx.Node
+    behind: int
+
+
+def _look_ups(scene: Scene) -> list[_LookUp]:
+    return [found for node in scene.calls if (found := _look_up(node)) is not None]
+
+
+def _look_up(node: torch.fx.Node) -> _LookUp | None:
+    args, target = node.args, node.target
+    if target is aten.embedding_dense_backward.default:
+        return _of_table(node, args[1], args[2], args[0], 1)
+    if target is aten.embedding.default:
+        return _of_dimension(node, args[0], 0, args[1], node)
+    if target in (aten.index_select.default, aten.gather.default):
+        return _of_dimension(node, args[0], args[1], args[2], node)
+    if target is aten.scatter_add.default:
+        return _of_dimension(node, args[0], args[1], args[2], args[3])
+    if target in (aten.index.Tensor, aten.index_put.default) and isinstance(args[1], (list, tuple)):
+        dim, index = next((dim, item) for dim, item in enumerate(args[1]) if item is not None)
+        return _of_dimension(node, args[0], dim, index, node if target is aten.index.Tensor else args[2])
+    return None
+
+
+_OF_EACH_ELEMENT = (aten.gather.default, aten.scatter_add.default)
+"""The index has all dimensions of the entries."""
+
+
+def _of_dimension(node: torch.fx.Node, table: object, dim: object, index: object, entries: object) -> _LookUp | None:
+    """What picks entries of one dimension of ``table``."""
+    if not isinstance(table, torch.fx.Node) or not isinstance(dim, int) or not is_tensor(table) or not shape_of(table):
         return None
-    if not isinstance(table, torch.fx.Node) or not isinstance(index, torch.fx.Node) or not isinstance(dim, int):
+    shape = shape_of(table)
+    dim %= len(shape)
+    return _of_table(node, index, shape[dim], entries, 0 if node.target in _OF_EACH_ELEMENT else len(shape) - dim - 1)
+
+
+def _of_table(node: torch.fx.Node, index: object, length: object, entries: object, behind: int) -> _LookUp | None:
+    if not isinstance(index, torch.fx.Node) or not isinstance(entries, torch.fx.Node) or not is_tensor(entries):
         return None
-    length = shape_of(table)[dim] if is_tensor(table) else None
-    return (index, length) if isinstance(length, int) and length > 1 else None
+    return _LookUp(node, index, length, entries, behind) if isinstance(length, int) and length > 1 else None
+
+
+def _counted(scene: Scene, look_up: _LookUp) -> list[torch.fx.Node]:
+    """The integers that an index is made of, in graph order."""
+    needed = ancestors([look_up.index])
+    return [value for value in scene.order if value in needed and _is_integer(value)]
 
 
 def _is_integer(node: torch.fx.Node) -> bool:
@@ -87,16 +136,55 @@ def _is_integer(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
 
 
-def _counted_from_part(scene: Scene, node: torch.fx.Node, axis: int, length: int) -> Move:
+def _counted_from_part(
+    scene: Scene, node: torch.fx.Node, axis: int, length: int, way: Collection[torch.fx.Node] | None = None
+) -> Move:
+    """``way``: what alone takes the changed integers, where masks compare those that count from the whole."""
+    readers = [later for later in scene.order if later in node.users and (way is None or later in way)]
+    readers = [later for later in readers if way is None or _is_integer(later)]
+    names = {later.name for later in readers}
+
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
-        reader = next(later for later in own.graph.nodes if later in own.users)
-        first = draft.number(reader, operator.mul, (draft.coordinate(axis), length))
-        draft.redirect(own, draft.insert(reader, aten.sub.Tensor, (own, first), own.meta["val"], before=True))
+        users = [later for later in own.graph.nodes if later in own.users and later.name in names]
+        first = draft.number(users[0], operator.mul, (draft.coordinate(axis), length))
+        counted = draft.insert(users[0], aten.sub.Tensor, (own, first), own.meta["val"], before=True)
+        draft.redirect(own, counted, None if way is None else users)
 
     def texts(_: Draft) -> tuple[str, str]:
         over, value = scene.names((axis,)), scene.value(node)
         message = f"{value} counts from the beginning of the whole, where each rank of {over} holds {length} entries"
-        return message, f"subtract the rank's coordinate on {over} times {length} from {value}"
+        where = "" if way is None else ", where it is made an index"
+        return message, f"subtract the rank's coordinate on {over} times {length} from {value}{where}"
 
-    return Move(("counted from part", axis, length), node.name, "VC117", texts, apply)
+    place = node if way is None or not readers else readers[0]
+    return Move(("counted from part", axis, length, way is None), place.name, "VC117", texts, apply)
+
+
+def _foreign_as_zeros(scene: Scene, look_up: _LookUp, value: torch.fx.Node, axis: int | None) -> Move:
+    """``axis``: that over which the table is cut, where ``value`` counts from the beginning of the whole."""
+    node, length = look_up.node, look_up.length
+
+    def apply(draft: Draft) -> None:
+        own, index = draft.node(node.name), draft.node(value.name)
+        first: Any = 0 if axis is None else draft.number(own, operator.mul, (draft.coordinate(axis), length))
+        last: Any = draft.number(own, operator.add, (first, length))
+        shape = (*shape_of(look_up.index), *(1 for _ in range(look_up.behind)))
+        flags = index.meta["val"].new_empty(shape_of(index), dtype=torch.bool)
+        entries = draft.node(look_up.entries.name)
+        before = draft.insert(own, aten.lt.Scalar, (index, first), flags, before=True)
+        after = draft.insert(own, aten.ge.Scalar, (index, last), flags, before=True)
+        either = draft.insert(own, aten.bitwise_or.Tensor, (before, after), flags, before=True)
+        foreign = draft.insert(own, aten.view.default, (either, list(shape)), flags.view(shape), before=True)
+        is_result = entries is own
+        arguments = (entries, foreign, 0)
+        kept = draft.insert(own, aten.masked_fill.Scalar, arguments, entries.meta["val"], before=not is_result)
+        draft.redirect(entries, kept, None if is_result else [own])
+
+    def texts(_: Draft) -> tuple[str, str]:
+        found, counted = scene.value(look_up.entries), scene.value(value)
+        over = "" if axis is None else f" from the rank's coordinate on {scene.names((axis,))} times {length} on"
+        message = f"{found} is some row of this rank where another rank holds the entry; the sum then has both"
+        return message, f"set {found} to 0 where {counted} is none of the rank's {length} entries{over}"
+
+    return Move(("foreign as zeros", value.name, axis), node.name, "VC117", texts, apply)

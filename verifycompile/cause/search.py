@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch.fx
 
 from verifycompile.capture.merged_ranks import ON_RANK
-from verifycompile.cause.arrangements import cut_as_others, neighbouring_positions
+from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
     missing_gradient_reductions,
@@ -28,16 +28,17 @@ from verifycompile.cause.collectives import (
 from verifycompile.cause.draft import Draft, DraftError, descendants
 from verifycompile.cause.frontier import Frontier, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
-from verifycompile.cause.look_ups import indices_of_part, other_bounds
+from verifycompile.cause.look_ups import foreign_rows, indices_of_part, other_bounds
 from verifycompile.cause.means import means_of_all
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
 from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands, other_pieces
+from verifycompile.cause.orders import other_orders
 from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.cause.whole_dimensions import gathered_operands, needless_gathers
-from verifycompile.program import Program
+from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.model_lines import model_location_of
@@ -91,8 +92,11 @@ class _Step:
 
 
 def find_causes(subject: Subject, proves: Proves, *, seconds: float) -> tuple[Cause, ...]:
-    """The changes that together make the program provable; () where none were found in the time given."""
-    deadline = time.perf_counter() + seconds
+    """The changes that together make the program provable; () where none were found in the time given.
+
+    ``seconds``: of this thread's own work, so that what else the machine does changes no report.
+    """
+    deadline = time.thread_time() + seconds
     evaluated = _evaluable(subject)
     if evaluated is None:
         return ()
@@ -150,7 +154,7 @@ class _Search:
 
     @property
     def over(self) -> bool:
-        return time.perf_counter() > self.deadline or self.proofs >= MAX_PROOFS
+        return time.thread_time() > self.deadline or self.proofs >= MAX_PROOFS
 
     def run(self) -> tuple[Cause, ...]:
         started = self._start()
@@ -185,6 +189,7 @@ class _Search:
         wanted = _wanted(outcome)
         partial: list[_Step] = []
         for stage in _Stage:
+            forward: list[_Step] = []
             for step, after in self._steps(trial, outcome, wanted, self._changes(trial, outcome, wanted, stage)):
                 if step.mended >= outcome.wrong and not after.wrong:
                     if self._proved():
@@ -193,14 +198,42 @@ class _Search:
                 elif step.mended and all(step.mended != other.mended for other in partial):
                     partial.append(step)
                     self.partial += [] if causes else [step]
+                    forward += [step] if after.wrong <= outcome.backward else []
                 if self.over:
                     break
+            for step in forward if wanted != outcome.wrong else ():
+                found = () if self.over else self._with_its_derivative(trial, outcome, causes, step, stage)
+                if found:
+                    return found
             if stage is _Stage.NEAR and not partial:
                 found = self._on_the_way(trial, outcome, causes)
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
             if found or self.over:
                 return found
+        return ()
+
+    def _with_its_derivative(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], step: _Step, stage: _Stage
+    ) -> tuple[Cause, ...]:
+        """A change that mends the forward pass, with one in the backward of the same line that mends the rest."""
+        cause = self._cause(step)
+        after = self._outcome(trial, outcome, step.mended) if self._apply(step.draft, step.moves) else None
+        if after is None:
+            return ()
+        line = model_location_of(step.draft.node(step.moves[0].node))
+        changes = (
+            (draft, moves)
+            for draft, moves in self._moves(trial, after, after.wrong, stage.kinds)
+            if draft is step.draft and all(_derives(draft.node(move.node), line) for move in moves)
+        )
+        for other, at_last in self._steps(trial, after, after.wrong, changes):
+            if not at_last.wrong and self._proved():
+                self._undo()
+                found = self._cause(other)
+                self._undo()
+                return (*causes, cause, found)
+        self._undo()
         return ()
 
     def _changes(self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: _Stage) -> Iterable[Change]:
@@ -427,6 +460,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         scaled_means(scene, found),
         indices_of_part(scene),
         other_bounds(scene),
+        foreign_rows(scene),
     )
 
 
@@ -444,6 +478,8 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         gathered_operands(scene),
         needless_gathers(scene),
         cut_as_others(scene),
+        arranged_before_cut(scene),
+        other_orders(scene),
         neighbouring_positions(scene),
         own_part_of_operand(scene),
         arguments_of_spec(scene),
@@ -452,6 +488,12 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_operands(scene),
         other_pieces(scene),
     )
+
+
+def _derives(node: torch.fx.Node, line: SourceLocation | None) -> bool:
+    """Whether a node is one of the backward pass of what a line computes."""
+    own = model_location_of(node)
+    return is_backward(node) and own is not None and line is not None and (own.file, own.line) == (line.file, line.line)
 
 
 def _by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:

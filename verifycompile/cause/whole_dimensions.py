@@ -35,7 +35,7 @@ def _on_the_whole(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Mov
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
         source = own.all_input_nodes[0]
-        whole = _gathered(draft, own, source, dim, axis)
+        whole = gathered(draft, own, source, dim, axis)
         arguments = torch.fx.map_arg(own.args, lambda operand: whole if operand is source else operand)
         values = torch.fx.map_arg(arguments, lambda operand: operand.meta["val"])
         new = draft.insert(own, own.target, arguments, own.target(*values, **own.kwargs), before=True)  # pyright: ignore[reportCallIssue]
@@ -61,7 +61,7 @@ def _on_the_whole_kept(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
         source = own.all_input_nodes[0]
-        draft.redirect(source, _gathered(draft, own, source, dim, axis), [own])
+        draft.redirect(source, gathered(draft, own, source, dim, axis), [own])
         draft.record_again(own)
 
     over, value, operand = scene.names((axis,)), scene.value(node), scene.value(node.all_input_nodes[0])
@@ -77,7 +77,7 @@ def needless_gathers(scene: Scene) -> Iterator[Move]:
         if isinstance(source, torch.fx.Node):
             results = [later for later in _laid_out(node) if _grown(source, later) is not None]
             if results:
-                yield _not_gathered(scene, source, results[-1], scene.draft.group_axes(node))
+                yield _notgathered(scene, source, results[-1], scene.draft.group_axes(node))
 
 
 def _laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:
@@ -96,7 +96,7 @@ def _grown(source: torch.fx.Node, result: torch.fx.Node) -> int | None:
     return differing[0] if len(differing) == 1 else None
 
 
-def _not_gathered(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, axes: tuple[int, ...]) -> Move:
+def _notgathered(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, axes: tuple[int, ...]) -> Move:
     def apply(draft: Draft) -> None:
         whole, users = draft.node(result.name), list(draft.node(result.name).users)
         draft.redirect(whole, draft.node(source.name))
@@ -108,7 +108,7 @@ def _not_gathered(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, ax
     return Move(("not gathered",), result.name, "VC104", fixed(message, hint), apply)
 
 
-def _gathered(draft: Draft, place: torch.fx.Node, source: torch.fx.Node, dim: int, axis: int) -> torch.fx.Node:
+def gathered(draft: Draft, place: torch.fx.Node, source: torch.fx.Node, dim: int, axis: int) -> torch.fx.Node:
     """All ranks' parts of ``source`` put together along ``dim``, in front of ``place``."""
     ranks = _ranks(draft, axis)
 
