@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
@@ -17,7 +18,6 @@ from verifycompile.torch_interface.observation import Read, ReadKind, reads
 
 _SHOWN = 3
 """So many places are named in a message."""
-_DIFFERENCE = "this was found with the objects of one rank in the place of all: it need not be so on the others"
 
 
 def with_rank_evidence(report: Report, implementation: Program, options: Options) -> Report:
@@ -41,6 +41,13 @@ def _listed(places: Sequence[str]) -> str:
     return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
+def _difference(item: Finding) -> str:
+    place = item.impl_location
+    where = "" if place is None else f" at {Path(place.file).name}:{place.line}"
+    found = "if all ranks held the objects of this one, the programs would differ"
+    return f"{found}{where} ({item.code}: {item.message}); with the ranks' own objects that need not be so"
+
+
 def _unproved(report: Report, asked: Sequence[Read], options: Options) -> Report:
     severity = Severity.WARNING if options.on_unproved == "warn" else Severity.ERROR
     places = tuple(dict.fromkeys(map(str, asked)))
@@ -55,14 +62,10 @@ def _unproved(report: Report, asked: Sequence[Read], options: Options) -> Report
         impl_location=SourceLocation(asked[0].file, asked[0].line, function=asked[0].function),
         label="the rank is read here",
     )
+    # With the ranks' own objects none of these need be so: beside a program that may be right, no error and no help.
+    differences = tuple(_difference(item) for item in report.findings if item.verdict is Verdict.REFUTED)
+    finding = dataclasses.replace(finding, notes=differences)
     others = tuple(
-        dataclasses.replace(
-            item,
-            severity=severity,
-            verdict=Verdict.UNPROVED,
-            counterexample=None,
-            notes=(*item.notes, _DIFFERENCE) if item.verdict is Verdict.REFUTED else item.notes,
-        )
-        for item in report.findings
+        dataclasses.replace(item, severity=severity) for item in report.findings if item.verdict is not Verdict.REFUTED
     )
     return dataclasses.replace(report, verdict=Verdict.UNPROVED, findings=(finding, *others), certificate=None)

@@ -38,7 +38,7 @@ _SECONDS_FOR_CAUSES = 6.0
 _PROOFS_FOR_CAUSES = 6
 """The search for causes may work for so many seconds, or for as long as so many proofs of the program."""
 _WAITED = 3
-"""It is cut short after so many times as long on the clock: of what it found by its own end, something may be proved."""
+"""It is cut short after so many times as long on the clock."""
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
