@@ -41,7 +41,7 @@ _TELL = (
 )
 _VERIFY = (
     "import pathlib, sys\n"
-    "from tests.test_certificate import of_case\n"
+    "from tests.certificate.test_certificate import of_case\n"
     "from tests.programs import llama\n"
     "report = of_case(llama.case(2, layers=2))\n"
     + _TELL

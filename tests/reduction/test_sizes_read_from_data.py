@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import test_experts_dropless as experts
+from tests.programs import test_experts_dropless as experts
 from verifycompile import Verdict
 
 

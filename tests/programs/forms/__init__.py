@@ -1,1 +1,1 @@
-"""Forms of training code as engineers write them, one file a family; ``tests/test_forms.py`` collects them."""
+"""Forms of training code as engineers write them, one file a family; ``tests/programs/test_forms.py`` collects them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from benchmarks.trusted import BEGIN, END, PAGE, files_of_checker, lines_of, listed_files, section, with_section
-from tests.test_certificate import text_of
+from tests.certificate.test_certificate import text_of
 
 SEARCHES_AND_SHOWS = (
     "verifycompile/capture/", "verifycompile/cause/", "verifycompile/comparison/", "verifycompile/diagnostics/",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.attacks import BEGIN, END, table, with_table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trust.md").read_text()
 SHORTEST = 22
 """Shorter texts are words that others are made of."""

@@ -14,10 +14,10 @@ import torch
 import z3
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.certificate.test_certificate import content, get_at, leaves, of_case, sealed, set_at
 from tests.programs import mlp
 from tests.programs.forms import vocabulary
-from tests.test_certificate import content, get_at, leaves, of_case, sealed, set_at
-from tests.test_forms import judged
+from tests.programs.test_forms import judged
 from verifycompile.certificate import CertificateCheck, check_certificate
 from verifycompile.graph_verification import verify_graphs
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.documents import ROOT, agrees, blocks, documents, is_excerpt, run, write_files
+from tests.project.documents import ROOT, agrees, blocks, documents, is_excerpt, run, write_files
 
 DOCUMENTS = documents()
 WITH_SESSIONS = [path for path in DOCUMENTS if any(block.language == "console" for block in blocks(path))]
@@ -21,7 +21,7 @@ def name(path: pathlib.Path) -> str:
 
 @pytest.mark.parametrize("document", WITH_SESSIONS, ids=name)
 def test_commands_print_what_is_shown(document: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Those of the examples are compared by ``tests/test_examples.py``, which runs them anyway."""
+    """Those of the examples are compared by ``tests/project/test_examples.py``, which runs them anyway."""
     write_files(document, tmp_path)
     for block in blocks(document):
         for command in block.commands if block.language == "console" else []:

@@ -22,10 +22,10 @@ from tests.programs import llama, mlp
 from tests.programs.captured import capture
 from tests.programs.case import Case
 from tests.programs.forms import attention
+from tests.programs.test_forms import judged
 from tests.refinement.test_dynamic_sizes import dynamic
 from tests.soundness.plain import reduce_out, verify_functions
 from tests.support import fake_mesh_world
-from tests.test_forms import judged
 from verifycompile.certificate import Certificate, check_certificate
 from verifycompile.certificate.certificate import seal_of
 from verifycompile.certificate.digests import Digests

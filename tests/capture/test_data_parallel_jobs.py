@@ -30,7 +30,7 @@ from verifycompile import Report, UsageError, Verdict
 # Torch warns of gradients of tensors that are no leaves where Dynamo resumes inside of its own hooks.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-SCRIPT = pathlib.Path(__file__).parent / "backends" / "scripts" / "data_parallel_job.py"
+SCRIPT = pathlib.Path(__file__).parents[1] / "backends" / "scripts" / "data_parallel_job.py"
 LINE_OF_NORM = next(n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if "self.norm(self.layer" in line)
 
 Wrap = Callable[[nn.Module, DeviceMesh], Any]

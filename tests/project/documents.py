@@ -4,7 +4,7 @@ A block ```` ```python title="NAME" ```` is a file of the reader's folder; where
 excerpt of that file. A block ```` ```console ```` is a session: after ``$ `` a command, then what it prints; a line
 ``…`` stands for lines that are left out. Other blocks are not run. Each document has a folder of its own.
 
-    python -m tests.documents docs/tutorial.md    # writes into the document what its commands print now
+    python -m tests.project.documents docs/tutorial.md    # writes into the document what its commands print now
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import traceback
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 LEFT_OUT = "…"
 BLOCK = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 

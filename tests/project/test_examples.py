@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from tests.documents import agrees, all_commands, shown_of
+from tests.project.documents import agrees, all_commands, shown_of
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 IN_ONE_PROCESS = {
     "megatron_layers": ("VC101", "return x + self.feed_forward(self.norm(x))", "is returned as a partial sum over tp"),

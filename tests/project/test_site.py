@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.documents import ROOT
+from tests.project.documents import ROOT
 
 
 def test_site_builds_without_a_warning(tmp_path: pathlib.Path) -> None:
