@@ -301,14 +301,18 @@ class Builder:
         return self.pool.piecewise.pointwise(self.pool, lambda _, *parts: function(*parts), views)
 
     def _power_of_power(self, view: View, exponent: Scalar) -> View | None:
-        """``(t ** p) ** q`` is ``t ** (p q)`` for whole q, where no element of ``t`` is negative or q is -1."""
+        """``(t ** p) ** q`` is ``t ** (p q)`` for whole q, where no element of ``t`` is negative.
+
+        For q = -1 also where some are.
+        """
         if view.term.operation is not POWER or view.is_zero or not isinstance(view.coefficient, Fraction):
             return None
         (inner,) = view.term.attributes
         (base,) = algebra.open_view(view).operands
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
             return None
-        if exponent != -1 and not is_nonnegative(base) and not is_sum_of_squares(self.pool, base):
+        known = not algebra.has_infinity(base) if exponent == -1 else is_nonnegative(base)
+        if not known and not is_sum_of_squares(self.pool, base):
             return None
         factor = ONE
         for _ in range(abs(int(exponent))):
@@ -346,17 +350,19 @@ class Builder:
     # -- comparisons
 
     def equal(self, left: View | Number, right: View | Number) -> View:
-        return self._compared(indicator.equal, known_equal, left, right)
+        return self._compared(indicator.equal, known_equal, ("equal-to-less", ""), left, right)
 
     def less(self, left: View | Number, right: View | Number) -> View:
         if self._wraps_around():
             return self.pointwise(indicator.LESS, left, right)
-        return self._compared(indicator.less, functools.partial(known_order, strict=True), left, right)
+        known = functools.partial(known_order, strict=True)
+        return self._compared(indicator.less, known, ("less-than-bound", "less-than-above"), left, right)
 
     def less_equal(self, left: View | Number, right: View | Number) -> View:
         if self._wraps_around():
             return self.pointwise(indicator.LESS_EQUAL, left, right)
-        return self._compared(indicator.less_equal, functools.partial(known_order, strict=False), left, right)
+        known = functools.partial(known_order, strict=False)
+        return self._compared(indicator.less_equal, known, ("at-most-less", "at-most-bounded"), left, right)
 
     def _wraps_around(self) -> bool:
         """Whether differences of the call's operands may be other numbers than those of whole numbers."""
@@ -366,12 +372,13 @@ class Builder:
         self,
         comparison: Callable[[TermPool, View, View], View],
         known: Callable[[TermPool, View, View], bool | None],
+        laws: tuple[str, str],
         left: View | Number,
         right: View | Number,
     ) -> View:
         views = self.aligned(left, right)
         if (truth := known(self.pool, *views)) is not None:
-            self.pool.lemma_trace.append(("sign-compared", ""))
+            self.pool.lemma_trace.append((laws[truth], ""))
             return self._expanded(self.pool.constant(Fraction(int(truth)), views[0].shape), views)
         return self._expanded(comparison(self.pool, *views), views)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 from verifycompile.rewrites import padded_pieces, similar
-from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
+from verifycompile.rewrites.lemmas.normal_form import NORMAL_FORM
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.steps import STEPS
 
@@ -21,4 +21,4 @@ def code_of(name: str) -> str:
 
 @functools.cache
 def _codes() -> dict[str, str]:
-    return {lemma.name: lemma.code for lemma in (*TABLE, *FUNCTION_LAWS, *MATCHING_LEMMAS, *STEPS, *LAWS)}
+    return {lemma.name: lemma.code for lemma in (*TABLE, *FUNCTION_LAWS, *MATCHING_LEMMAS, *STEPS, *NORMAL_FORM)}

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from verifycompile.generated_page import write_or_check
 from verifycompile.rewrites import families
 from verifycompile.rewrites.codes import MATCHING_LEMMAS
-from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
 from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma, spelled
+from verifycompile.rewrites.lemmas.normal_form import NORMAL_FORM
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.registry import declarations
@@ -46,8 +46,8 @@ _TABLE = """\
 `rewrites/lemmas/dispose.py` checks that the left side is what stands there and that every guard holds, and builds the
 right side: a finder that errs makes no step. Each lemma is tried on numbers, infinite ones among them where no guard
 excludes them (a factor of zero is a mask and wins), and proved by z3 **for all sizes**, sums by induction (of digits
-the radices are 1, 2, 3 and 5). Every guard left out, and every place of the equation changed, fails a test of the lemma
-itself (`tests/lemmas/test_table.py` counts them).
+the radices are 1, 2, 3 and 5). Every guard left out, weakened or of another name, and every place of the equation
+changed, fails a test of the lemma itself (`python -m tests.lemmas` counts them).
 """
 
 _MATCHING = """\
@@ -63,23 +63,26 @@ lemma does what its statement says is tested on numbers, with negative twins.
 _STEPS = """\
 ## Steps of the normal form
 
-`rewrites/steps.py`. Taken while terms are built, and named by a proof's trace. Proved as the lemmas above.
+`rewrites/steps.py`. Taken while terms are built, and named by a proof's trace: they say where parts of values are read.
+Proved as the lemmas above.
 """
 
-_LAWS = """\
+_NORMAL_FORM = """\
 ## Laws of the normal form
 
-`rewrites/laws.py`. Applied while terms are built, never searched. Each is run on numbers that meet its guards, and is
-shown to fail on numbers that do not. The functions that apply them (`verifycompile/ir`) are compared with an
-independent interpreter, term by term.
+`rewrites/lemmas/normal_form.py`. Applied while terms are built, never searched. Each is tried on numbers, infinite ones
+among them where no guard excludes them. Both sides, built as terms, are one term where the guards are met, and two
+where one is not: so the code of `verifycompile/ir` does what is written here. Every guard left out, weakened or of
+another name, and every place of an equation changed, fails one of these tests (`python -m tests.lemmas` counts them).
 """
 
 _FUNCTION_LAWS = """\
 ## Laws of functions
 
 `rewrites/lemmas/functions.py`. What has no normal form: the e-graph looks for the instances that an equality needs, and
-each is checked by itself: its guards hold, and both sides are built as terms. Each is run on numbers that meet its
-guards and shown to fail where they do not; those of maxima and choices are proved by z3 for all real numbers.
+each is checked by itself: its guards hold, and both sides are built as terms. Each is tried on numbers, mutants as
+above; guards that keep whole numbers out, which wrap around, are tried on bytes. Laws of maxima and choices are proved
+by z3 for all real numbers.
 """
 
 _DECLARATIONS = """\
@@ -115,8 +118,8 @@ def _lines() -> Iterator[str]:
         yield f"### {step.code}: {step.name}\n"
         yield f"{step.statement}.\n"
         yield f"`{step.location}`. Proved {PROOFS[step.code]}.\n"
-    yield _LAWS
-    for lemma in LAWS:
+    yield _NORMAL_FORM
+    for lemma in NORMAL_FORM:
         yield from _equation(lemma)
     yield _FUNCTION_LAWS
     for lemma in FUNCTION_LAWS:

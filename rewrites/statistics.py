@@ -71,7 +71,7 @@ def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> V
     if ord == 2:
         squares = b.sum(b.power(value, 2), dim, keepdim)
         return _root(b, squares)
-    absolute = value if is_nonnegative(value) else b.pointwise(FUNCTIONS["abs"], value)
+    absolute = absolute_value(b, value)
     if ord == 1:
         return b.sum(absolute, dim, keepdim)
     if ord == math.inf:
@@ -81,6 +81,11 @@ def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> V
     if ord == 0:
         return b.sum(b.negate(b.equal(value, 0)), dim, keepdim)
     return b.power(b.sum(b.power(absolute, ord), dim, keepdim), divide(ONE, b.scalar(ord)))
+
+
+def absolute_value(b: Builder, value: View) -> View:
+    """``|x|``: what is not negative is its own."""
+    return value if is_nonnegative(value) else b.pointwise(FUNCTIONS["abs"], value)
 
 
 @operator(aten.logsumexp.default)

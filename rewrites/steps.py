@@ -1,8 +1,8 @@
-"""Steps of the normal form that change a term, under stable codes, and how each lemma that is a function is proved.
+"""Steps of the normal form that read parts of values elsewhere, under stable codes, and how each is proved.
 
-Views and terms are built by these steps (``verifycompile.ir``), and a proof's trace names them. They are listed here
-for the catalogue; the statements that ``tests/lemmas/test_functions.py`` proves by z3 are kept there, by code, and a
-lemma without one fails the tests.
+Windows, pieces and digits are relabelled by these steps (``verifycompile.ir``), and a proof's trace names them. They
+are listed here for the catalogue. ``tests/lemmas/test_functions.py`` proves their statements by z3, by code; a step
+without one fails the tests.
 """
 
 from __future__ import annotations
@@ -21,16 +21,6 @@ class Step:
 
 
 STEPS = (
-    Step(
-        "VL50", "sum-into-factor",
-        "a sum over an index that one factor alone depends on is a sum of that factor",
-        "ir/algebra.py: _contract_aligned",
-    ),
-    Step("VL51", "sum-merge", "a sum of a sum is one sum over both indices", "ir/algebra.py: _push_sum"),
-    Step(
-        "VL52", "sum-of-combination", "the sum of a linear combination is the combination of the sums",
-        "ir/algebra.py: _push_sum",
-    ),
     Step(
         "VL53", "sum-through-linear", "the sum of a linear operation is the operation of the sum of its operand",
         "ir/algebra.py: _push_linear",
@@ -76,20 +66,9 @@ STEPS = (
         "ir/pieces.py: pieces_of",
     ),
     Step(
-        "VL63", "exponential-of-mask",
-        "exp of minus infinity under a mask, and of x elsewhere, is exp(x) times the negation of the mask",
-        "ir/exponential.py: _exponential_of_mask",
-    ),
-    Step(
         "VL64", "no-negative", "squares, absolute values, exponentials, and their sums and products, are not negative",
         "ir/sign.py: is_nonnegative",
     ),
-    Step(
-        "VL65", "absolute-value", "the absolute value of a value that is not negative is the value",
-        "ir/sign.py: is_nonnegative",
-    ),
-    Step("VL66", "mask-algebra", "`and` of masks is their product, `or` the negation of the product of their negations",
-         "ir/indicator.py: both, either"),
     Step(
         "VL68", "slice-of-operands", "positions s to s + n of what is computed position by position are computed from "
         "positions s to s + n of each operand",
@@ -110,10 +89,6 @@ STEPS = (
         "refinement/part_by_part.py: same_part_by_part",
     ),
     Step(
-        "VL90", "no-such-position", "no position up to a size is a negative number, a fraction, or that size or more",
-        "ir/indicator.py: equal",
-    ),
-    Step(
         "VL98", "bounded-positions",
         "a bound of the positions of a dimension is one on the positions up to it and zero behind",
         "ir/inequality.py: _in_parts",
@@ -128,11 +103,6 @@ STEPS = (
         "VL92", "pieces-outside",
         "what is done to each position of a concatenation is the concatenation of what is done to the pieces",
         "rewrites/piecewise.py: _split",
-    ),
-    Step(
-        "VL93", "sign-compared", "what is above zero is no number up to zero, what is not negative is above those "
-        "below zero",
-        "ir/sign.py: known_equal, known_order",
     ),
     Step(
         "VL95", "range-within-reach",
@@ -154,10 +124,10 @@ LAWS = "for all sizes, by z3, from the laws of the real numbers and those of exp
 DIGITS = "for all sizes, by z3; the digits that a match finds are compared with every number that they spell"
 
 PROOFS = {
-    "VL26": INDUCTION, "VL48": POINT, "VL50": INDUCTION, "VL51": INDUCTION, "VL52": INDUCTION, "VL53": INDUCTION,
+    "VL26": INDUCTION, "VL48": POINT, "VL53": INDUCTION,
     "VL54": POINT, "VL55": POINT, "VL56": INDUCTION, "VL57": POINT, "VL58": POINT, "VL59": POINT, "VL60": DIGITS,
-    "VL61": POINT, "VL62": INDUCTION, "VL63": LAWS, "VL64": POINT, "VL65": POINT, "VL66": POINT, "VL67": INDUCTION,
-    "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL90": POINT, "VL91": POINT,
-    "VL92": POINT, "VL93": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
+    "VL61": POINT, "VL62": INDUCTION, "VL64": POINT, "VL67": INDUCTION,
+    "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL91": POINT,
+    "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -20,8 +20,15 @@ Guard = tuple[Pattern, ...]
 
 VALUE, NUMBER, INDEX = "value", "number", "index"
 
+FUNCTIONS = (
+    "abs", "cos", "cosh", "erf", "erfc", "expm1", "log1p", "log_sigmoid", "sigmoid", "sin", "sinh", "tan", "tanh",
+)  # fmt: skip
+"""Functions of one value, by the names that torch has for them."""
+
 OPERATORS: dict[str, tuple[str, ...]] = {
+    "zero": (),
     "one": (),
+    "minus_infinity": (),
     "add": (VALUE, VALUE),
     "mul": (VALUE, VALUE),
     "scale": (NUMBER, VALUE),
@@ -31,8 +38,11 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "exp": (VALUE,),
     "log": (VALUE,),
     "power": (NUMBER, VALUE),
-    "absolute": (VALUE,),
     "not": (VALUE,),
+    "or": (VALUE, VALUE),
+    "maximum": (VALUE, VALUE),
+    "minimum": (VALUE, VALUE),
+    "where": (VALUE, VALUE, VALUE),
     "equal": (VALUE, VALUE),
     "less": (VALUE, VALUE),
     "less_equal": (VALUE, VALUE),
@@ -44,6 +54,9 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "plus": (NUMBER, NUMBER),
     "times": (NUMBER, NUMBER),
     "minus_one": (),
+    "half": (),
+    "two": (),
+    **dict.fromkeys(FUNCTIONS, (VALUE,)),
 }
 """Per operator, what its arguments are; there may be more of the last one. ``place``: the position in an index.
 ``range``: one from a position up to another one, else zero. ``at``: a value where an index has another position.
@@ -67,6 +80,9 @@ GUARDS = {
     "reads": "where `{1}` is from `{2}` up to `{3}`, `{0}` is zero at each `{4}` that is in one alone of the ranges "
     "from `{5}` up to `{6}` and from `{7}` up to `{8}`",
     "ordered": "`{0}` is at most `{1}`",
+    "outside": "`{0}` is no position of the index `{1}`",
+    "above": "every element of `{0}` is greater than `{1}`",
+    "not_below": "no element of `{0}` is less than `{1}`",
     "defined": "every element of `{0}` is a number wherever the inputs are",
     "positive_number": "`{0}` is greater than zero",
     "negative_number": "`{0}` is less than zero",

@@ -1,21 +1,24 @@
-"""Changed lemmas: one guard dropped, or one place of the equation changed."""
+"""Changed lemmas: one guard dropped, weakened or about another name, or one place of the equation changed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from verifycompile.rewrites.lemmas.lemma import NUMBER, OPERATORS, VALUE, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import FUNCTIONS, INDEX, NUMBER, OPERATORS, VALUE, Guard, Lemma, Pattern, names
 
 _OTHER_OPERATOR = {
     "add": "mul", "mul": "add", "less": "less_equal", "less_equal": "less", "plus": "times", "times": "plus",
-    "exp": "log", "log": "exp", "sum": "max", "max": "sum",
+    "exp": "log", "log": "exp", "sum": "max", "max": "sum", "or": "mul", "maximum": "minimum", "minimum": "maximum",
+    "sin": "cos", "cos": "sin", "sinh": "cosh", "cosh": "sinh", "tan": "sin", "tanh": "sigmoid", "sigmoid": "tanh",
+    "erf": "erfc", "erfc": "erf", "log1p": "log", "expm1": "exp", "log_sigmoid": "sigmoid",
+    "zero": "one", "one": "zero", "half": "two", "two": "half", "minus_one": "two", "minus_infinity": "zero",
 }  # fmt: skip
 _TRANSPARENT = {
     "not": 0,
     "exp": 0,
     "log": 0,
-    "absolute": 0,
+    **dict.fromkeys(FUNCTIONS, 0),
     "at": 0,
     "sum": 1,
     "each": 1,
@@ -24,12 +27,52 @@ _TRANSPARENT = {
     "max": 1,
 }
 """Operators that may be left out, with the argument that stays."""
+_WEAKER: dict[str, tuple[Callable[..., Guard], ...]] = {
+    "positive": (lambda a: ("nonnegative", a), lambda a: ("finite", a)),
+    "nonnegative": (lambda a: ("finite", a),),
+    "indicator": (lambda a: ("nonnegative", a), lambda a: ("whole", a)),
+    "within": (lambda a, i: ("whole", a), lambda a, i: ("nonnegative", a)),
+    "digit": (lambda a, q: ("whole", a),),
+    "above": (lambda a, p: ("not_below", a, p),),
+    "equivalent": (lambda m, n: ("implies", m, n), lambda m, n: ("implies", n, m)),
+    "known": (lambda m: ("indicator", m),),
+}
+"""What each kind of guard implies, by its arguments."""
+
+
+def mutants_of(lemma: Lemma) -> Iterator[tuple[str, Lemma]]:
+    """``(change, changed lemma)``."""
+    yield from without_a_guard(lemma)
+    yield from with_a_weaker_guard(lemma)
+    yield from with_another_guard(lemma)
+    yield from with_another_equation(lemma)
 
 
 def without_a_guard(lemma: Lemma) -> Iterator[tuple[str, Lemma]]:
     for guard in lemma.guards:
         rest = tuple(other for other in lemma.guards if other != guard)
         yield f"without {guard}", dataclasses.replace(lemma, guards=rest)
+
+
+def with_a_weaker_guard(lemma: Lemma) -> Iterator[tuple[str, Lemma]]:
+    for guard in lemma.guards:
+        for weaken in _WEAKER.get(str(guard[0]), ()):
+            weaker = weaken(*guard[1:])
+            guards = tuple(weaker if other == guard else other for other in lemma.guards)
+            if weaker not in lemma.guards and all(isinstance(name, str) for name in weaker[-1:]):
+                yield f"{weaker} for {guard}", dataclasses.replace(lemma, guards=guards)
+
+
+def with_another_guard(lemma: Lemma) -> Iterator[tuple[str, Lemma]]:
+    """A guard about another value, index or number than its own; one that is there besides would be one dropped."""
+    for guard in lemma.guards:
+        for place, argument in enumerate(guard[1:], start=1):
+            kind = next((k for k in (VALUE, NUMBER, INDEX) if argument in names(lemma, k)), None)
+            for name in names(lemma, kind) if kind else ():
+                changed = (*guard[:place], name, *guard[place + 1 :])
+                if changed not in lemma.guards:
+                    guards = tuple(changed if other == guard else other for other in lemma.guards)
+                    yield f"{changed} for {guard}", dataclasses.replace(lemma, guards=guards)
 
 
 def with_another_equation(lemma: Lemma) -> Iterator[tuple[str, Lemma]]:

@@ -8,20 +8,29 @@ infinite; a factor of zero is a mask, as everywhere in the IR: it wins over an i
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from hypothesis import strategies as st
 
-from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import FUNCTIONS, INDEX, NUMBER, VALUE, Lemma, Pattern, names
 
 ELEMENTS = (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Few and simple, so that comparisons find equal ones."""
 
 
-def holds(lemma: Lemma, seed: int) -> bool:
-    """Whether both sides are equal on one draw."""
+def holds(lemma: Lemma, seed: int, *, masks: bool = True) -> bool:
+    """Whether both sides are equal on one draw. ``masks``: whether a factor of zero wins over an infinity."""
+    return holds_on(lemma, np.random.default_rng(seed), masks=masks)
+
+
+def holds_on(lemma: Lemma, generator: np.random.Generator | Drawn, *, masks: bool = True) -> bool:
+    """The same on what a generator draws."""
     with np.errstate(all="ignore"):
-        draw = Draw(lemma, np.random.default_rng(seed))
+        draw = Draw(lemma, generator, masks=masks)
         left, right = (draw.evaluate(side) for side in (lemma.left, lemma.right))
     return bool(np.allclose(*np.broadcast_arrays(left, right), rtol=1e-9, atol=1e-12, equal_nan=True))
 
@@ -30,11 +39,32 @@ def times(left: Any, right: Any) -> Any:
     return np.where((left == 0) | (right == 0), 0.0, left * right)
 
 
+class Drawn:
+    """What a generator of numpy draws here, drawn by hypothesis: what fails becomes few, small and simple numbers."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def choice(self, values: Sequence[float], shape: tuple[int, ...] = ()) -> Any:
+        return self._array(st.sampled_from(sorted(values, key=abs)), shape)
+
+    def integers(self, low: int, high: int, shape: Any = ()) -> Any:
+        return self._array(st.integers(low, high - 1), (shape,) if isinstance(shape, int) else shape)
+
+    def random(self, shape: tuple[int, ...]) -> Any:
+        return self._array(st.sampled_from((1.0, 0.1)), shape)
+
+    def _array(self, of: st.SearchStrategy[Any], shape: tuple[int, ...]) -> Any:
+        count = math.prod(shape)
+        return np.array(self._data.draw(st.lists(of, min_size=count, max_size=count))).reshape(shape)
+
+
 class Draw:
     """One draw of everything that a lemma speaks of."""
 
-    def __init__(self, lemma: Lemma, generator: np.random.Generator) -> None:
+    def __init__(self, lemma: Lemma, generator: np.random.Generator | Drawn, *, masks: bool = True) -> None:
         self.random = generator
+        self.masks = masks
         self.guards = set(lemma.guards)
         self.axes = {name: 1 + k for k, name in enumerate(names(lemma, INDEX))}
         self.shape = (2, *(int(generator.integers(1, 4)) for _ in self.axes))
@@ -52,7 +82,11 @@ class Draw:
             said = {guard[0] for guard in lemma.guards if name in guard[1:]}
             if said & {"digit", "within_or"} or self._is_end(lemma, name):
                 drawn[name] = float(position if self._is_end(lemma, name) else self.random.integers(1, 4))
+            if said & {"positive_number", "negative_number"}:
+                drawn[name] = abs(number) * (1 if "positive_number" in said else -1)
             for guard in lemma.guards:
+                if guard[:2] == ("outside", name):
+                    drawn[name] = float(self.random.choice((-1, 0.5, self._size(guard[2]), 7)))
                 if guard[0] == "within_or" and guard[3] == name:
                     drawn[name] = float(self.random.choice((-3, self._size(guard[2]), 7)))
             if number == 0 and not self._is_end(lemma, name):
@@ -97,7 +131,7 @@ class Draw:
             _, _, index, exception = said["within_or"]
             inside = self.random.integers(0, self._size(index), shape).astype(float)
             drawn = np.where(self.random.random(shape) < 0.5, inside, self.numbers[str(exception)])
-        elif not {"finite", "number"} & said.keys():
+        elif not {"finite", "number", "defined"} & said.keys():
             infinite = self.random.random(shape) < 0.15
             drawn = np.where(infinite, self.random.choice((-np.inf, np.inf), shape), drawn)
         return np.broadcast_to(drawn, self.shape).copy()
@@ -112,6 +146,12 @@ class Draw:
         other = 0.0 if self.is_indicator(wanted) else 2.0
         value = self.values[wanted]
         self.values[wanted] = np.where(self.evaluate(given) == 1, 1.0, np.where(value == 1, other, value))
+
+    def make_above(self, name: str, number: str) -> None:
+        self.values[name] = self.numbers[number] + np.exp(np.clip(self.values[name], -3, 3))
+
+    def make_not_below(self, name: str, number: str) -> None:
+        self.values[name] = self.numbers[number] + abs(np.clip(self.values[name], -3, 3))
 
     def make_known(self, name: str) -> None:
         self.values[name] = np.ones(self.shape)
@@ -140,6 +180,8 @@ class Draw:
             return ((first <= place) & (place < after)).astype(float)
         if operator == "at":
             return self._at(*arguments)
+        if operator == "mul" and not self.masks:
+            return functools.reduce(np.multiply, map(self.evaluate, arguments))
         return _FUNCTIONS[str(operator)](*(self.evaluate(argument) for argument in arguments))
 
     def _at(self, value: Pattern, index: Pattern, position: Pattern) -> Any:
@@ -160,14 +202,25 @@ def _ends(pattern: Pattern) -> list[tuple[Pattern, ...]]:
     return [*own, *(found for argument in pattern[1:] for found in _ends(argument))]
 
 
+def _by_torch(name: str, value: Any) -> Any:
+    function = torch.nn.functional.logsigmoid if name == "log_sigmoid" else getattr(torch, name)
+    return function(torch.as_tensor(value, dtype=torch.float64)).numpy()
+
+
 _TOGETHER: dict[str, Any] = {
     "implies": Draw.make_implied,
     "equivalent": Draw.make_equivalent,
     "known": Draw.make_known,
+    "above": Draw.make_above,
+    "not_below": Draw.make_not_below,
     "reads": Draw.make_read,
 }
 _FUNCTIONS: dict[str, Any] = {
+    "zero": lambda: np.float64(0),
     "one": lambda: np.float64(1),
+    "two": lambda: np.float64(2),
+    "half": lambda: np.float64(0.5),
+    "minus_infinity": lambda: np.float64(-np.inf),
     "minus_one": lambda: np.float64(-1),
     "number": lambda p: p,
     "add": lambda *parts: functools.reduce(np.add, parts),
@@ -178,8 +231,12 @@ _FUNCTIONS: dict[str, Any] = {
     "exp": np.exp,
     "log": np.log,
     "power": lambda p, a: np.power(a, p),
-    "absolute": np.abs,
-    "not": lambda a: 1 - a,
+    "or": lambda a, b: ((a != 0) | (b != 0)).astype(float),
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "where": lambda c, a, b: np.where(c != 0, a, b),
+    **{name: functools.partial(_by_torch, name) for name in FUNCTIONS},
+    "not": lambda a: np.equal(a, 0).astype(float),
     "equal": lambda a, b: np.equal(a, b).astype(float),
     "less": lambda a, b: np.less(a, b).astype(float),
     "less_equal": lambda a, b: np.less_equal(a, b).astype(float),

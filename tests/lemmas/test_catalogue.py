@@ -10,8 +10,8 @@ import pytest
 from verifycompile.cli import main
 from verifycompile.rewrites import documentation
 from verifycompile.rewrites.codes import MATCHING_LEMMAS
-from verifycompile.rewrites.laws import LAWS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
+from verifycompile.rewrites.lemmas.normal_form import NORMAL_FORM
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.matching import MatchingLemma
 from verifycompile.rewrites.steps import STEPS
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "lemmas.md"
 
 
 def test_codes_and_names_are_unique() -> None:
-    lemmas = [*TABLE, *FUNCTION_LAWS, *MATCHING_LEMMAS, *LAWS, *STEPS]
+    lemmas = [*TABLE, *FUNCTION_LAWS, *MATCHING_LEMMAS, *NORMAL_FORM, *STEPS]
     for values in ([lemma.code for lemma in lemmas], [lemma.name for lemma in lemmas]):
         assert len(set(values)) == len(values)
     assert all(re.fullmatch(r"VL\d{2,3}", lemma.code) for lemma in lemmas)

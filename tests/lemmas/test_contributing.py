@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from tests.lemmas.instances import instance, violation
-from tests.lemmas.mutants import with_another_equation, without_a_guard
+from tests.lemmas.mutants import mutants_of
 from tests.lemmas.proofs import proved_for_all_sizes
 from tests.lemmas.test_table import is_right_on_numbers, survives
 from verifycompile.rewrites.lemmas.lemma import Lemma
@@ -37,5 +37,4 @@ def test_the_example_of_a_lemma_applies_and_is_proved(tmp_path: Path) -> None:
     assert instance(lemma).disposed() is not None
     unmet = [violation(lemma, guard) for guard in lemma.guards]
     assert [made.disposed() for made in unmet if made is not None] == [None]
-    mutants = [*without_a_guard(lemma), *with_another_equation(lemma)]
-    assert [change for change, mutant in mutants if survives(lemma, mutant)] == []
+    assert [change for change, mutant in mutants_of(lemma) if survives(lemma, mutant)] == []

@@ -142,7 +142,7 @@ def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ..
         return _sum_single(pool, _keep_dims(plain[0], [*range(free), *live]), free).scaled(coefficient)
     private = {i: [d for d in live if users[d] == [i]] for i in range(len(plain))}
     if any(private.values()):
-        pool.lemma_trace.append(("sum-into-factor", ""))
+        pool.lemma_trace.append(("sum-factor", ""))
         pushed: list[View] = []
         shared = [d for d in live if len(users[d]) > 1]
         kept = [*range(free), *shared]
@@ -320,11 +320,11 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
     if whole is not None:
         return whole
     if term.operation is CONTRACT:
-        pool.lemma_trace.append(("sum-merge", repr(term)))
+        pool.lemma_trace.append(("sum-exchange", repr(term)))
         opened = open_view(view)
         return _contract_aligned(pool, list(opened.operands), opened.shape, free)
     if term.operation is COMBINE:
-        pool.lemma_trace.append(("sum-of-combination", repr(term)))
+        pool.lemma_trace.append(("sum-distributes", repr(term)))
         opened = open_view(view)
         return combine(pool, [sum_over(pool, operand, bound) for operand in opened.operands])
     pushed = _push_linear(pool, view, free)

@@ -1,0 +1,110 @@
+"""Laws that terms are built by: the normal form applies them by itself, and no finder looks for them.
+
+Each is bound to the code of ``verifycompile.ir`` and of ``Builder`` by a test (``tests/lemmas/test_laws.py``): both
+sides, built as terms, are one term where the guards are met, and are not where one is not met and the law is false.
+"""
+
+from __future__ import annotations
+
+from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
+
+_ZERO: Pattern = ("zero",)
+_ONE: Pattern = ("one",)
+_LOWEST: Pattern = ("minus_infinity",)
+
+_FUNCTIONS = (
+    Lemma(
+        "VL30", "exponential-of-sum", "the exponential of a sum is the product of the exponentials",
+        ("exp", ("add", "a", "b")), ("mul", ("exp", "a"), ("exp", "b")), (("finite", "a"),),
+    ),
+    Lemma(
+        "VL31", "exponential-of-logarithm", "the exponential of p log(a) is a to the power of p",
+        ("exp", ("scale", "p", ("log", "a"))), ("power", "p", "a"), (("positive", "a"),),
+    ),
+    Lemma("VL32", "logarithm-of-exponential", "log(exp(a)) = a", ("log", ("exp", "a")), "a"),
+    Lemma(
+        "VL33", "logarithm-of-product", "the logarithm of a product is that of a positive factor and that of the rest",
+        ("log", ("mul", "a", "b")), ("add", ("log", "a"), ("log", "b")), (("positive", "b"),),
+    ),
+    Lemma(
+        "VL34", "power-of-product", "a power of a product is that of a positive factor times that of the rest",
+        ("power", "p", ("mul", "a", "b")), ("mul", ("power", "p", "a"), ("power", "p", "b")), (("positive", "b"),),
+    ),
+    Lemma(
+        "VL35", "power-of-exponential", "exp(a) to the power of p is exp(p a)",
+        ("power", "p", ("exp", "a")), ("exp", ("scale", "p", "a")),
+    ),
+    Lemma(
+        "VL46", "power-of-power", "a to the power of p, to the power of q, is a to the power of p q, for no negative a",
+        ("power", "q", ("power", "p", "a")), ("power", ("times", "p", "q"), "a"), (("nonnegative", "a"),),
+    ),
+    Lemma(
+        "VL131", "inverse-of-power", "the inverse of a to the power of p is a to the power of -p",
+        ("power", ("minus_one",), ("power", "p", "a")), ("power", ("times", ("minus_one",), "p"), "a"),
+        (("finite", "a"),),
+    ),
+    Lemma(
+        "VL65", "absolute-value", "the absolute value of a value that is not negative is the value",
+        ("abs", "a"), "a", (("nonnegative", "a"),),
+    ),
+    Lemma(
+        "VL36", "maximum-exchange", "maxima over i and j change places",
+        ("max", "i", ("max", "j", "a")), ("max", "j", ("max", "i", "a")),
+    ),
+)  # fmt: skip
+
+_MASKS = (
+    Lemma(
+        "VL38", "negation-of-negation", "the negation of the negation of a value that is 0 or 1 is the value",
+        ("not", ("not", "m")), "m", (("indicator", "m"),),
+    ),
+    Lemma(
+        "VL39", "negated-comparison", "a is not less than b where b is less than a or equal: there is no NaN",
+        ("not", ("less", "a", "b")), ("less_equal", "b", "a"),
+    ),
+    Lemma(
+        "VL66", "disjunction", "`or` of masks is the negation of the product of their negations",
+        ("or", "m", "n"), ("not", ("mul", ("not", "m"), ("not", "n"))),
+    ),
+    Lemma(
+        "VL63", "exponential-of-mask", "exp of minus infinity under a mask, and of x elsewhere, is exp(x) without it",
+        ("exp", ("where", "m", _LOWEST, "x")), ("mul", ("not", "m"), ("exp", "x")),
+    ),
+    Lemma(
+        "VL132", "exponential-of-masked", "exp of x under a mask, and of minus infinity elsewhere, is exp(x) under it",
+        ("exp", ("where", "m", "x", _LOWEST)), ("mul", "m", ("exp", "x")), (("indicator", "m"),),
+    ),
+    Lemma(
+        "VL133", "exponential-of-infinite-mask", "exp of minus infinity under a mask is the negation of the mask",
+        ("exp", ("mul", "m", _LOWEST)), ("not", "m"), (("indicator", "m"),),
+    ),
+)  # fmt: skip
+
+_COMPARISONS = (
+    Lemma(
+        "VL90", "no-such-position", "no position is a negative number, a fraction, or the size or more",
+        ("equal", ("place", "i"), ("number", "p")), _ZERO, (("outside", "p", "i"),),
+    ),
+    Lemma(
+        "VL93", "equal-to-less", "what is above a number is not equal to it",
+        ("equal", "a", ("number", "p")), _ZERO, (("above", "a", "p"),),
+    ),
+    Lemma(
+        "VL134", "at-most-less", "what is above a number is not at most that number",
+        ("less_equal", "a", ("number", "p")), _ZERO, (("above", "a", "p"),),
+    ),
+    Lemma(
+        "VL135", "less-than-above", "a number is less than what is above it",
+        ("less", ("number", "p"), "a"), _ONE, (("above", "a", "p"),),
+    ),
+    Lemma(
+        "VL136", "less-than-bound", "what is not below a number is not less than it",
+        ("less", "a", ("number", "p")), _ZERO, (("not_below", "a", "p"),),
+    ),
+    Lemma(
+        "VL137", "at-most-bounded", "a number is at most what is not below it",
+        ("less_equal", ("number", "p"), "a"), _ONE, (("not_below", "a", "p"),),
+    ),
+)  # fmt: skip
+
+NORMAL_FORM = (*_FUNCTIONS, *_MASKS, *_COMPARISONS)
