@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
-import verifycompile
 from tests.support import fake_mesh_world
-from verifycompile import Report, Verdict
+from verifycompile import Report, Verdict, verify
 
 Program = Callable[..., Any]
 ROWS = (Shard(0),)
@@ -32,7 +32,9 @@ class Mistake:
     code: str
     line: str
     hint: str
-    placements: dict[str, tuple[Placement, ...]] = dataclasses.field(default_factory=dict[str, tuple[Placement, ...]])
+    placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
+        default_factory=dict[str, tuple[Placement, ...]]
+    )
     output: tuple[Placement, ...] = (Replicate(),)
 
 
@@ -216,6 +218,37 @@ def rows_of_others(mesh: DeviceMesh) -> Program:
     return program
 
 
+def gated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    gate, up = (x @ w).chunk(2, 1)
+    return F.silu(gate) * up
+
+
+def gate_for_up(_: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        up, gate = (x @ w).chunk(2, 1)
+        return F.silu(gate) * up
+
+    return program
+
+
+def residual(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(2):
+        h = x + torch.relu(x @ w)
+        x = h + torch.relu(F.layer_norm(h, (4,)) @ w)
+    return x
+
+
+def stale_residual(_: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            h = x + torch.relu(x @ w)
+            normal = F.layer_norm(x, (4,))
+            x = h + torch.relu(normal @ w)
+        return x
+
+    return program
+
+
 def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -280,17 +313,25 @@ MISTAKES = {
         rows_of, rows_of_others, lambda: (torch.tensor([0, 3, 4, 7]), torch.randn(4, 3)), "VC117",
         "found = F.embedding(torch.where(inside, local, 0), table)", "set `found` to 0 where", {"table": ROWS},
     ),
+    "gate for up": Mistake(
+        gated, gate_for_up, numbers([3, 4], [4, 6]), "VC108", "up, gate = (x @ w).chunk(2, 1)",
+        "exchange `up` and `gate` where they are used", {"x": ROWS}, ROWS,
+    ),
+    "stale residual in each layer": Mistake(
+        residual, stale_residual, numbers([3, 4], [4, 4]), "VC108", "normal = F.layer_norm(x, (4,))",
+        "use `h` in the place of `x` at line", {"x": ROWS}, ROWS,
+    ),
 }  # fmt: skip
 
 
 def report_of(mistake: Mistake) -> Report:
     with fake_mesh_world((2,), ("x",)) as mesh:
-        return verifycompile.verify(
+        return verify(
             mistake.program(mesh),
             mistake.inputs(),
             spec=mistake.spec,
             mesh=mesh,
-            in_placements=mistake.placements,
+            in_placements=dict(mistake.placements),
             out_placements={"output.0": mistake.output},
         )
 
@@ -308,3 +349,59 @@ def test_the_line_the_code_and_the_hint(name: str) -> None:
     assert mistake.hint in finding.hint
     assert finding.hint.endswith("(checked)")
     assert not any("the proof stopped here" in note for note in finding.notes)
+
+
+class Sum(torch.autograd.Function):
+    """The sum over the ranks; the gradient passes."""
+
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        return funcol.all_reduce(value, "sum", mesh)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+class Words(nn.Module):
+    """An embedding, of which each rank has its rows if there is a mesh, in front of a layer that is no sum."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, *, masked: bool = True) -> None:
+        super().__init__()
+        self.mesh, self.masked = mesh, masked
+        self.table = nn.Parameter(torch.randn(8 if mesh is None else 8 // mesh.size(), 4))
+        self.layer = nn.Linear(4, 3)
+
+    def looked_up(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.mesh is None:
+            return F.embedding(ids, self.table)
+        local = ids - self.mesh.get_local_rank() * self.table.shape[0]
+        inside = (local >= 0) & (local < self.table.shape[0])
+        rows = F.embedding(torch.where(inside, local, 0), self.table)
+        return Sum.apply(torch.where(inside[..., None], rows, 0.0) if self.masked else rows, self.mesh)  # pyright: ignore[reportUnknownMemberType, reportReturnType]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(self.looked_up(ids)))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_gradient_of_the_same_line_is_mended_with_it(masked: bool) -> None:
+    with fake_mesh_world((2,), ("x",)) as mesh:
+        report = verify(
+            Words(mesh, masked=masked),
+            (torch.tensor([[0, 3, 4], [7, 1, 5]]),),
+            spec=Words(),
+            mesh=mesh,
+            param_placements={"table": ROWS},
+            out_placements={"output.0": (Replicate(),)},
+        )
+    if masked:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    (finding,) = report.findings
+    assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC117"), str(report)
+    assert finding.impl_location is not None
+    line = linecache.getline(finding.impl_location.file, finding.impl_location.line)
+    assert line.strip() == "rows = F.embedding(torch.where(inside, local, 0), self.table)"
+    assert str(finding.hint).startswith("set `rows` to 0 where ")
+    assert str(finding.hint).endswith("(checked)"), "outputs and gradients alike"

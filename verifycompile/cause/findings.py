@@ -16,6 +16,8 @@ CHECKED = "(checked)"
 CHECKED_TOGETHER = "(checked, together with the help of the other findings)"
 """What a hint ends with: the program was proved with the change, or with all changes, in place."""
 
+_SHOWN = 3
+"""So many outputs that still differ are named."""
 _VAGUE = frozenset({"VC107", "VC108"})
 """Codes of mismatches that name no cause."""
 
@@ -28,7 +30,7 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
     if merged[0].proved:
         suffix = f"(checked: {_listed(merged[0].proved)} proved so)"
-        note = f"no change was found that mends {_listed(merged[0].unmended)}"
+        note = _of_unmended(merged[0])
         finding = dataclasses.replace(finding, notes=(*finding.notes, note) if merged[0].unmended else finding.notes)
     if merged[0].proved and finding.output not in merged[0].proved:
         return [finding, *(_of_other(finding, cause, suffix) for cause in merged)]
@@ -40,6 +42,16 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
         _of_first(finding, first, suffix, alone=len(merged) == 1),
         *(_of_other(finding, cause, suffix) for cause in others),
     ]
+
+
+def _of_unmended(cause: Cause) -> str:
+    """What is said of the outputs that still differ with all changes."""
+    shown = _listed(cause.unmended[:_SHOWN])
+    more = len(cause.unmended) - _SHOWN
+    shown += f" and {more} more" if more > 0 else ""
+    if all(name.startswith("grad.") for name in cause.unmended):
+        return f"the backward pass is that of the program as it is: verify {shown} again with the change in place"
+    return f"no change was found that mends {shown}"
 
 
 def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Finding:

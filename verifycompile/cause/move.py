@@ -88,12 +88,18 @@ class Scene:
 
     def value(self, node: torch.fx.Node) -> str:
         """What a value is called in the source, for messages."""
-        name = value_name(node, names_of_inputs(self.draft.program))
-        prefix = "backward of "
-        if name.startswith(prefix):
-            return f"the gradient in the backward of `{name.removeprefix(prefix)}`"
-        called, _, rest = name.partition(" in ")
-        return f"`{called}` in `{rest}`" if rest and called == operator_of(node) else f"`{name}`"
+        inputs = names_of_inputs(self.draft.program)
+        while True:
+            name = value_name(node, inputs)
+            prefix = "backward of "
+            if name.startswith(prefix):
+                return f"the gradient in the backward of `{name.removeprefix(prefix)}`"
+            called, _, rest = name.partition(" in ")
+            if not rest or called != operator_of(node):
+                return f"`{name}`"
+            if not is_view(node.target) or not is_tensor(node.all_input_nodes[0]):
+                return f"`{called}` in `{rest}`"
+            node = node.all_input_nodes[0]  # nobody wrote the view: what it looks at has a name
 
     def line(self, node: torch.fx.Node) -> str:
         """The line of a node, for hints, which may be shown at another one."""

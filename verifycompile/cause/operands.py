@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
 from verifycompile.torch_interface.evaluation import is_view, operator_name
+from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
 
 aten = torch.ops.aten
 
+_PIECES = (operator.getitem, aten.select.int, aten.slice.Tensor)
+MAX_PIECES = 8
+"""A tensor of more pieces is a batch, no set of components."""
+_OF_PIECES = (aten.select_backward.default, aten.slice_backward.default)
 _CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 
 
@@ -44,8 +51,9 @@ def other_operands(scene: Scene) -> Iterator[Move]:
     order = scene.draft.program.graph.graph.nodes
     position = {node: place for place, node in enumerate(order)}
     values = [node for node in order if is_tensor(node)]
-    for node in scene.calls:
-        if is_view(node.target):
+    places = _Places(order)
+    for node in scene.order:
+        if node.op != "call_function" or node.target is operator.getitem or is_view(node.target):
             continue
         for operand in dict.fromkeys(node.all_input_nodes):
             if not is_tensor(operand):
@@ -57,7 +65,90 @@ def other_operands(scene: Scene) -> Iterator[Move]:
                         continue
                     texts = functools.partial(_exchanged_texts, scene, node, looked_at, other)
                     change = _exchanged(node.name, operand.name, depth, other.name)
-                    yield Move(("operand", other.name), node.name, "VC108", texts, change)
+                    kind = ("operand", depth, *places.relative(node, other))
+                    yield Move(kind, node.name, "VC108", texts, change)
+
+
+class _Places:
+    """Where values are computed: equal for what a line computes in several layers, or in several turns of a loop."""
+
+    def __init__(self, order: Iterable[torch.fx.Node]) -> None:
+        self._places: dict[torch.fx.Node, tuple[object, int]] = {}
+        counts: collections.Counter[object] = collections.Counter()
+        for node in order:
+            place = model_location_of(node)
+            line: object = node.name if place is None else (place.file, place.line, str(node.target))
+            self._places[node] = line, counts[line]
+            counts[line] += 1
+
+    def relative(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[object, int]:
+        """The line of ``other``, and how many turns it is away from that of ``node``."""
+        line, turn = self._places[other]
+        return line, 0 if isinstance(line, str) else turn - self._places[node][1]
+
+
+def exchanged_pieces(scene: Scene) -> Iterator[Move]:
+    """Two neighbouring pieces of a tensor, each taken for the other; in a backward pass, two that are put together."""
+    pieces: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node in scene.calls:
+        whole = node.args[0] if node.target in _PIECES and node.args else None
+        if isinstance(whole, torch.fx.Node):
+            pieces.setdefault(whole, []).append(node)
+        yield from _exchanged_parts(scene, node)
+    for same in pieces.values():
+        for first, second in itertools.pairwise(same) if len(same) <= MAX_PIECES else ():
+            if _alike(first, second) and first.args[1:] != second.args[1:]:
+                yield _exchanged_uses(scene, first, second)
+    gradients = [node for node in scene.calls if node.target in _OF_PIECES]
+    for first, second in itertools.pairwise(gradients):
+        if _alike(first, second) and first.args[1:] != second.args[1:]:
+            yield _exchanged_gradients(scene, first, second)
+
+
+def _exchanged_uses(scene: Scene, first: torch.fx.Node, second: torch.fx.Node) -> Move:
+    def apply(draft: Draft) -> None:
+        one, other = draft.node(first.name), draft.node(second.name)
+        users, its_users = list(one.users), list(other.users)
+        draft.redirect(one, other, [user for user in users if user not in its_users])
+        draft.redirect(other, one, [user for user in its_users if user not in users])
+
+    one, other, whole = scene.value(first), scene.value(second), scene.value(first.all_input_nodes[0])
+    both = f"{one} and {other}" if one != other else f"two neighbouring pieces of {whole}"
+    texts = fixed(f"{both} are taken for each other", f"exchange {both} where they are used")
+    return Move(("exchange",), first.name, "VC108", texts, apply)
+
+
+def _exchanged_gradients(scene: Scene, first: torch.fx.Node, second: torch.fx.Node) -> Move:
+    def apply(draft: Draft) -> None:
+        one, other = draft.node(first.name), draft.node(second.name)
+        gradient = one.args[0]
+        draft.set_arguments(one, (other.args[0], *one.args[1:]))
+        draft.set_arguments(other, (gradient, *other.args[1:]))
+
+    both = f"the gradients of {scene.value(first)} and {scene.value(second)}"
+    texts = fixed(f"{both} are taken for each other", f"exchange {both}")
+    return Move(("exchange",), first.name, "VC108", texts, apply)
+
+
+def _exchanged_parts(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
+    parts = node.args[0] if node.target in (aten.cat.default, aten.stack.default) else ()
+    if not isinstance(parts, (list, tuple)) or len(parts) > MAX_PIECES:
+        return
+    nodes = [part for part in parts if isinstance(part, torch.fx.Node)]
+    for place, (first, second) in enumerate(itertools.pairwise(nodes)):
+        if not _alike(first, second):
+            continue
+
+        def apply(draft: Draft, place: int = place) -> None:
+            own = draft.node(node.name)
+            parts: Any = own.args[0]
+            turned = [*parts[:place], parts[place + 1], parts[place], *parts[place + 2 :]]
+            draft.set_arguments(own, (turned, *own.args[1:]))
+
+        one, other = scene.value(first), scene.value(second)
+        message = f"{one} and {other} are put together in the wrong order"
+        texts = fixed(message, f"exchange {one} and {other} at {scene.line(node)}")
+        yield Move(("exchange parts", place), node.name, "VC108", texts, apply)
 
 
 def other_pieces(scene: Scene) -> Iterator[Move]:

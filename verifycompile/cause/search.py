@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch.fx
 
+from verifycompile import bounds
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
@@ -32,7 +33,13 @@ from verifycompile.cause.look_ups import foreign_rows, indices_of_part, other_bo
 from verifycompile.cause.means import means_of_all
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
-from verifycompile.cause.operands import arguments_of_spec, needless_calls, other_operands, other_pieces
+from verifycompile.cause.operands import (
+    arguments_of_spec,
+    exchanged_pieces,
+    needless_calls,
+    other_operands,
+    other_pieces,
+)
 from verifycompile.cause.orders import other_orders
 from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
 from verifycompile.cause.subject import OneGraph, Subject
@@ -53,6 +60,8 @@ MAX_ALTERNATIVES = 2
 """Changes that are tried as the first of several that are needed."""
 MAX_MOVES = 4000
 """Moves of one kind that are tried."""
+_SHARE_OF_SEARCH = 0.7
+"""Of the time until a limit; the rest is for the proof of what was found by then."""
 MAX_ELEMENTS = 5_000_000
 """Elements of all values of a program that is evaluated many times."""
 
@@ -96,13 +105,14 @@ def find_causes(subject: Subject, proves: Proves, *, seconds: float) -> tuple[Ca
 
     ``seconds``: of this thread's own work, so that what else the machine does changes no report.
     """
-    deadline = time.thread_time() + seconds
+    limits = bounds.current()
+    latest = time.perf_counter() + (seconds * 4 if limits is None else _SHARE_OF_SEARCH * limits.seconds_left)
     evaluated = _evaluable(subject)
     if evaluated is None:
         return ()
     with real_tensors():
         try:
-            return _Search(evaluated, subject, proves, deadline).run()
+            return _Search(evaluated, subject, proves, time.thread_time() + seconds, latest).run()
         except (EvaluationError, DraftError):
             return ()
 
@@ -142,10 +152,14 @@ class _Stage(enum.Enum):
 
 
 class _Search:
-    """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved."""
+    """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved.
 
-    def __init__(self, subject: Subject, proved: Subject, proves: Proves, deadline: float) -> None:
-        self.subject, self.proved, self.proves, self.deadline = subject, proved, proves, deadline
+    The search ends at ``deadline`` of the thread's time, and at ``latest`` on the clock.
+    """
+
+    def __init__(self, subject: Subject, proved: Subject, proves: Proves, deadline: float, latest: float) -> None:
+        self.subject, self.proved, self.proves = subject, proved, proves
+        self.deadline, self.latest = deadline, latest
         self.applied: list[tuple[int, tuple[Move, ...]]] = []
         self.proofs = 0
         self.tried = 0
@@ -154,7 +168,8 @@ class _Search:
 
     @property
     def over(self) -> bool:
-        return time.thread_time() > self.deadline or self.proofs >= MAX_PROOFS
+        is_late = time.thread_time() > self.deadline or time.perf_counter() > self.latest
+        return is_late or self.proofs >= MAX_PROOFS
 
     def run(self) -> tuple[Cause, ...]:
         started = self._start()
@@ -484,6 +499,7 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         own_part_of_operand(scene),
         arguments_of_spec(scene),
         needless_calls(scene),
+        exchanged_pieces(scene),
         other_output_placements(scene),
         other_operands(scene),
         other_pieces(scene),
@@ -503,8 +519,9 @@ def _by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:
         lines.setdefault(_line(move, draft), []).append(move)
         yield (move,)
     for line, same in lines.items():
-        if line is not None and len({move.node for move in same}) > 1:
-            yield tuple(same)
+        nearest = {move.node: move for move in reversed(same)}
+        if line is not None and len(nearest) > 1:
+            yield tuple(nearest[name] for name in dict.fromkeys(move.node for move in same))
 
 
 def _line(move: Move, draft: Draft) -> object:
