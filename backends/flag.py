@@ -14,7 +14,8 @@ import torch.fx
 from verifycompile.backends.autoload import FLAG_VARIABLE, NUMBERS_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
 from verifycompile.backends.frames import FRAMES, failure_of, name_of, outcome_of
 from verifycompile.backends.progress import progress_of
-from verifycompile.backends.reports import text_for_this_rank, warn_with_error, warn_with_report
+from verifycompile.backends.refusal import refusal
+from verifycompile.backends.reports import warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
 from verifycompile.backends.waivers import waivers_of_job
@@ -23,7 +24,7 @@ from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import chosen_backend, unwrapped
-from verifycompile.torch_interface.errors import RefinementError, as_compile_error
+from verifycompile.torch_interface.errors import as_compile_error
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 
 
@@ -63,9 +64,7 @@ def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGr
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     if checked.report is not None and checked.is_refused:
-        refused = RefinementError(checked.report)
-        refused.text = text_for_this_rank(checked.report)
-        raise refused
+        raise refusal(checked.report, checked.together)
     return checked
 
 
@@ -76,7 +75,7 @@ def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> 
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
     if checked.report is not None and checked.is_refused:
-        warn_with_report(checked.report)
+        warn_with_report(checked.report, checked.together.ranks)
     return checked
 
 
@@ -116,5 +115,5 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
         FRAMES.add(failure_of(frame, started, reason), says=False)
         raise
     outcome = outcome_of(frame, started, checked.report, checked.unasked, checked.kept)
-    FRAMES.add(outcome, first_rank=checked.first_rank, says=not checked.is_refused)
+    FRAMES.add(outcome, first_rank=min(checked.together.ranks), says=not checked.is_refused)
     return checked

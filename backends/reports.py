@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -20,9 +21,9 @@ class VerificationWarning(UserWarning):
     """A graph runs although it was not verified, because the user asked for that."""
 
 
-def warn_with_report(report: Report) -> None:
-    """Warn with the whole report, at the user's line that it is about."""
-    _warn(text_for_this_rank(report), report)
+def warn_with_report(report: Report, ranks: Sequence[int] = (0,)) -> None:
+    """Warn with the report, at the user's line that it is about. ``ranks``: see ``text_for_this_rank``."""
+    _warn(text_for_this_rank(report, ranks), report)
 
 
 def warn_with_error(error: Exception) -> None:
@@ -30,18 +31,21 @@ def warn_with_error(error: Exception) -> None:
     _warn(str(error), None)
 
 
-def text_for_this_rank(report: Report) -> str:
-    """The report in full on rank 0, on a rank that captured another program than most, and outside of jobs.
-
-    The others have a line, which names the place: a launcher may end the job at the first error, before another rank
-    has printed. All ranks find the same.
-    """
+def text_for_this_rank(report: Report, ranks: Sequence[int] = (0,)) -> str:
+    """The report in full on one of ``ranks``, which find the same, and outside of jobs; on others a line."""
     rank = rank_of_job()
-    if rank in (None, 0, *report.differing_ranks):
-        return str(report)
-    printing = ", ".join(str(other) for other in (0, *report.differing_ranks))
-    ranks = f"ranks {printing} print" if report.differing_ranks else "rank 0 prints"
-    return f"{render_finding(report.findings[0])} (rank {rank}; {ranks} the report)"
+    return str(report) if rank in (None, printing_rank(report, ranks)) else line_of(report, ranks)
+
+
+def printing_rank(report: Report, ranks: Sequence[int]) -> int:
+    """The one of ``ranks`` that prints the report: the first that captured another program than most, or the first."""
+    return min(report.differing_ranks or ranks)
+
+
+def line_of(report: Report, ranks: Sequence[int]) -> str:
+    """What the other ranks say: the place, and who prints the report."""
+    printing = printing_rank(report, ranks)
+    return f"{render_finding(report.findings[0])} (rank {rank_of_job()}; rank {printing} prints the report)"
 
 
 def keep_report(report: Report) -> str:

@@ -11,6 +11,7 @@ import torch.fx
 
 from verifycompile.agreement.together import captured_in_job, ranks_together, verify_together
 from verifycompile.backends.operators import keep_operators, lists_operators
+from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
@@ -38,7 +39,7 @@ from verifycompile.torch_interface.dynamo_backend import (
     without_override,
 )
 from verifycompile.torch_interface.eager_frames import accept
-from verifycompile.torch_interface.errors import RefinementError, as_compile_error
+from verifycompile.torch_interface.errors import as_compile_error
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
 from verifycompile.torch_interface.messages import send_copies
@@ -74,8 +75,8 @@ def verify(
         warn_of_waived(report)
     elif report is not None and not report:
         if report.verdict is Verdict.REFUTED or settings.on_unproved == "error":
-            raise RefinementError(report)
-        warn_with_report(report)
+            raise refusal(report, checked.together, in_full=True)
+        warn_with_report(report, checked.together.ranks)
     return checked.compiled_by(in_buckets(inner), gm, example_inputs)
 
 
@@ -83,14 +84,14 @@ def verify(
 class CheckedGraph:
     """``report``: None where nothing could be asked, and ``unasked`` says why. ``kept``: its file in the report folder.
 
-    ``layouts``: of the results, where they are proved. ``first_rank``: of the ranks that run this graph together.
+    ``layouts``: of the results, where they are proved. ``together``: the ranks that run this graph together.
     """
 
     report: Report | None = None
     layouts: Mapping[int, ReturnedLayout] = dataclasses.field(default_factory=dict[int, ReturnedLayout])
     unasked: str = ""
     kept: str = ""
-    first_rank: int = 0
+    together: Together = dataclasses.field(default_factory=Together)
 
     @property
     def is_refused(self) -> bool:
@@ -133,7 +134,10 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if report:
         accept(frame_under_compilation(), chosen_backend())
     layouts = _layouts(both.implementation, both.results, report) if report else {}
-    return CheckedGraph(report, layouts, kept=kept, first_rank=min(ranks_together(both.implementation, channel)))
+    own = both.implementation.own
+    ranks = ranks_together(both.implementation, channel)
+    together = Together(ranks, "" if own is None else own.frame, channel)
+    return CheckedGraph(report, layouts, kept=kept, together=together)
 
 
 _WHOLE_BACKWARD = (

@@ -9,6 +9,7 @@ have written the same digest; their messages are read one by one only where they
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import time
@@ -129,6 +130,21 @@ class Channel:
         deadline = time.monotonic() + seconds
         while self._store.add(key, 0) < len(question.ranks) and time.monotonic() < deadline:
             time.sleep(_LONGEST)
+
+    def say_printed(self, frame: str, ranks: Sequence[int]) -> None:
+        """This rank has printed what all of them have to say of ``frame``. Nothing where the store is gone."""
+        with contextlib.suppress(RuntimeError):
+            self._store.set(self._printed(frame, ranks), "")
+
+    def wait_until_printed(self, frame: str, ranks: Sequence[int], seconds: float) -> None:
+        """Wait for the rank that prints. Where the store is gone, that rank has ended."""
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(RuntimeError):
+            while not self._store.check([self._printed(frame, ranks)]) and time.monotonic() < deadline:
+                time.sleep(_LONGEST)
+
+    def _printed(self, frame: str, ranks: Sequence[int]) -> str:
+        return f"{_PREFIX}/{_short(f'{frame} {list(ranks)}')}/{self._begun[frame]}/printed"
 
     def _comes(self, question: Question, key: str, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
