@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -107,6 +108,21 @@ def test_torch_asks_for_itself(mesh: DeviceMesh) -> None:
     whole = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
     (whole @ whole).full_tensor()
     assert reads() == ()
+
+
+@pytest.mark.parametrize("by_torch", [True, False])
+def test_a_package_that_reads_all_of_the_environment_while_it_is_imported(
+    by_torch: bool, mesh: DeviceMesh, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch imports for itself is none of the user's business."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    name = f"all_variables_{by_torch}".lower()
+    (folder / f"{name}.py").write_text("import os\nVARIABLES = dict(os.environ.items())\n")
+    monkeypatch.syspath_prepend(str(folder))
+    importer = pathlib.Path(torch.__file__).with_name("importer.py") if by_torch else tmp_path / "train.py"
+    exec(compile(f"import {name}", str(importer), "exec"), {"__name__": importer.stem})
+    assert {read.reader for read in reads(ReadKind.DEGREE)} == (set() if by_torch else {"os.environ['WORLD_SIZE']"})
 
 
 def test_other_variables_are_no_reads(mesh: DeviceMesh) -> None:

@@ -282,7 +282,7 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
     where = _where(caller)
     if where is _Where.DYNAMO:
         _note_traced(kind, outermost)
-    elif where is not _Where.TORCH:
+    elif where is not _Where.TORCH and not _is_imported_by_torch(caller):
         code = caller.f_code
         context = TracingContext.try_get()
         read = Read(
@@ -296,6 +296,19 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
             traced=context is not None,
         )
         _LOG.add(read, context)
+
+
+def _is_imported_by_torch(caller: types.FrameType) -> bool:
+    """Whether ``caller`` runs because torch imports a package for itself: some of them read the whole environment."""
+    frame: types.FrameType | None = caller
+    is_imported = False
+    while frame is not None and _where(frame) is _Where.INSTALLED:  # what imports is of the standard library
+        is_imported |= frame.f_code.co_filename.startswith(_IMPORTER)
+        frame = frame.f_back
+    return is_imported and frame is not None and _where(frame) is _Where.TORCH
+
+
+_IMPORTER = "<frozen importlib."
 
 
 def _note_traced(kind: ReadKind, reader: str) -> None:
