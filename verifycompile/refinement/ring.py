@@ -92,26 +92,41 @@ def _divides(view: View) -> bool:
     )
 
 
-def _is_equal(pool: TermPool, left: View, right: View, denominators: int = _MAX_DENOMINATORS) -> bool:
-    shared = _below(left) & _below(right) - {left.term, right.term}
-    for opaque in (shared, frozenset[Term]()) if shared else (shared,):
-        try:
-            first, second = _polynomial(pool, left, opaque), _polynomial(pool, right, opaque)
-            if first is None or second is None:
-                continue
-            if first == second or _equal_without_denominators(pool, first, second, left.shape, denominators):
-                return True
-        except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError):
-            continue
-    return False
+def _is_equal(pool: TermPool, left: View, right: View) -> bool:
+    """Whether two values are equal once they are expanded: with what stands below both taken as it is, else down to
+    what is neither a sum nor a product. Of the two ways one is kept to the end: each denominator would double them.
+    """
+    ways = (True, False) if _shared(left, right) else (False,)
+    return any(
+        _is_equal_expanded(pool, left, right, keeps_shared=keeps_shared, left_over=_MAX_DENOMINATORS)
+        for keeps_shared in ways
+    )
+
+
+def _is_equal_expanded(pool: TermPool, left: View, right: View, *, keeps_shared: bool, left_over: int) -> bool:
+    opaque = _shared(left, right) if keeps_shared else frozenset[Term]()
+    try:
+        first, second = _polynomial(pool, left, opaque), _polynomial(pool, right, opaque)
+        if first is None or second is None:
+            return False
+        return first == second or (
+            left_over > 0
+            and _equal_without_denominators(
+                pool, first, second, left.shape, keeps_shared=keeps_shared, left_over=left_over - 1
+            )
+        )
+    except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError):
+        return False
+
+
+def _shared(left: View, right: View) -> frozenset[Term]:
+    return _below(left) & _below(right) - {left.term, right.term}
 
 
 def _equal_without_denominators(
-    pool: TermPool, left: Polynomial, right: Polynomial, shape: tuple[Size, ...], left_over: int
+    pool: TermPool, left: Polynomial, right: Polynomial, shape: tuple[Size, ...], *, keeps_shared: bool, left_over: int
 ) -> bool:
     """Whether two sums are equal once they are multiplied by a positive value that something in them is divided by."""
-    if not left_over:
-        return False
     for factor in (f for polynomial in (left, right) for monomial in polynomial for f in _factors(monomial, shape)):
         (exponent,) = factor.term.attributes if factor.term.operation is POWER else (ONE,)
         if not isinstance(exponent, Fraction) or exponent >= 0 or exponent.denominator != 1:
@@ -129,7 +144,9 @@ def _equal_without_denominators(
             )
             for polynomial in (left, right)
         ]  # fmt: skip
-        return sides[0] == sides[1] or _is_equal(pool, sides[0], sides[1], left_over - 1)
+        return sides[0] == sides[1] or _is_equal_expanded(
+            pool, sides[0], sides[1], keeps_shared=keeps_shared, left_over=left_over
+        )
     return False
 
 
