@@ -14,9 +14,10 @@ from torch.distributed.tensor.placement_types import Partial, Replicate
 from verifycompile.comparison.alone import faults, parts_of_the_spec
 from verifycompile.comparison.differences import FINAL, Comparing, scales_of
 from verifycompile.comparison.inputs import Inputs, make_inputs
-from verifycompile.comparison.judge import Judged
+from verifycompile.comparison.judge import Judged, Subject
 from verifycompile.comparison.layout import part_of
-from verifycompile.comparison.localize import Places, findings_of
+from verifycompile.comparison.lines import at_line, first_line_off
+from verifycompile.comparison.localize import Places, findings_of, forward_of
 from verifycompile.comparison.names import Call, call_of, inner_model, named_modules, named_tensors
 from verifycompile.comparison.parameters import Parameters, by_name, gather, spread
 from verifycompile.comparison.programs import (
@@ -215,7 +216,10 @@ class _Question:
         inner = inner_model(model)
         places = Places(named_modules(model), inner, calls)
         alone = self._each_alone(ranks, comparing, mesh) if departed == 0 else []
-        findings = [*early, *findings_of(comparing.found, places, departed, parameters.whole, alone)]
+        causes = findings_of(comparing.found, places, departed, parameters.whole, alone)
+        if departed == 0 and causes:
+            causes[0] = self._at_line(causes[0], ranks, comparing, epsilons)
+        findings = [*early, *causes]
         doubts = self._doubts(spec, parameters, drew=drew or reference.drew)
         if findings and doubts:
             self.notes += doubts
@@ -310,6 +314,32 @@ class _Question:
             self.notes.append(f"no module was judged alone: the program does not run on the spec's tensors ({error})")
             return []
         return faults(alone.found.judged)
+
+    def _at_line(self, finding: Finding, ranks: Ranks, comparing: Comparing, epsilons: tuple[float, float]) -> Finding:
+        """The finding at the line inside of a forward that is off, where both programs call the same functions."""
+        path = forward_of(finding.output, comparing.found.judged)
+        if path is None:
+            return finding
+        known = comparing.reference
+        reference = Reference(known.worker.model, known.call, self.spec_training, self.seed, within=path)
+        reference.run()
+        thresholds = self._thresholds(reference, epsilons)
+        ranks.call("begin", self.seed)
+        try:
+            with errors_of_ranks():
+                ran: dict[int, Ran] = ranks.call("operations", path)
+        except RankFailedError:
+            return finding
+
+        def subject(name: str) -> Subject:
+            return Subject(name, Kind.ACTIVATION, path, reference.values[name], thresholds.get(name, 0.0))
+
+        entries = {rank: one.entries for rank, one in ran.items()}
+        found = first_line_off(
+            reference.entries, entries, subject, lambda name: ranks.call("value", name), mesh=comparing.mesh
+        )
+        ranks.call("drop")
+        return finding if found is None else at_line(finding, *found)
 
     def _describe(self, parameters: Parameters, inputs: Inputs, spec: Spec, own: int | None) -> None:
         self.assumptions += [*spec.assumptions, *inputs.assumptions]

@@ -99,6 +99,17 @@ def findings_of(
     return findings
 
 
+def forward_of(name: str, judged: Sequence[Judged]) -> str | None:
+    """The module whose forward computes a tensor; None where backward does, or the step."""
+    item = next((item for item in judged if item.name == name), None)
+    if item is None or item.kind not in _FORWARD:
+        return None
+    if ".input." not in item.name:
+        return item.module
+    called = {other.module for other in judged if _holds(other.module, item.module) and other.module != item.module}
+    return max(called, key=len, default="")
+
+
 def _absent(name: str, why: str, places: Places, findings: Sequence[Finding], is_held: bool) -> Finding:
     """``is_held``: whether it is of a parameter that the parallel program has."""
     kind, _, owner = name.partition(".")

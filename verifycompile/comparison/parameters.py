@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Replicate
 from verifycompile.comparison.layout import Placements, candidates, merge_given, part_of
 from verifycompile.comparison.programs import drawn
 from verifycompile.comparison.ranks import Ranks
+from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -27,7 +28,7 @@ class Parameters:
     """
 
     layouts: dict[str, Placements]
-    whole: dict[str, torch.Tensor]
+    whole: Store
     differ: dict[str, tuple[int, ...]]
     own: tuple[str, ...] = ()
     inferred: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ def gather(
 ) -> Parameters:
     """The whole values that the ranks hold."""
     layouts, own, inferred = layouts_of(entries, spec, mesh, options)
-    whole: dict[str, torch.Tensor] = {}
+    whole = Store()
     differ: dict[str, tuple[int, ...]] = {}
     for name, layout in layouts.items():
         found: dict[int, torch.Tensor | None] = ranks.call("parameter", name)
@@ -108,7 +109,7 @@ def gather(
         others = tuple(
             r for r, other in replicas.items() if r != rank and not torch.equal(other.nan_to_num(), value.nan_to_num())
         )
-        whole[name] = value
+        whole.keep(name, value)
         if others:
             differ[name] = others
     return Parameters(layouts, whole, differ, own, inferred)
@@ -126,21 +127,18 @@ def spread(
 ) -> Parameters:
     """Let the ranks' models, which are copies, hold parts of the spec's values, or of drawn ones."""
     layouts, own, inferred = layouts_of(entries, spec, mesh, options)
-    whole: dict[str, torch.Tensor] = {}
+    whole = Store()
     for name, layout in layouts.items():
         held = entries[name][own_rank]
         if spec is not None and name in spec:
-            whole[name] = spec[name].detach()
-            continue
-        part: torch.Tensor = ranks.call("parameter", name)[own_rank]
-        shape = held.whole or _whole_shape(held.shape, layout, mesh)
-        same = tuple(part.shape) == tuple(shape)
-        whole[name] = part.clone() if same else drawn(name, part, tuple(shape), seed)
-    each = {
-        rank: ({name: part_of(whole[name], layouts[name], rank, mesh) for name in whole if rank in entries[name]},)
-        for rank in ranks.ranks
-    }
-    ranks.call("assign", each=each)
+            value = spec[name].detach()
+        else:
+            part: torch.Tensor = ranks.call("parameter", name)[own_rank]
+            shape = held.whole or _whole_shape(held.shape, layout, mesh)
+            value = part if tuple(part.shape) == tuple(shape) else drawn(name, part, tuple(shape), seed)
+        whole.keep(name, value)
+        parts = {rank: part_of(whole[name], layout, rank, mesh) for rank in entries[name]}
+        ranks.call("assign", each={rank: ({name: parts[rank]} if rank in parts else {},) for rank in ranks.ranks})
     return Parameters(layouts, whole, {}, own, inferred)
 
 

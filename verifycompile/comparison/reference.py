@@ -11,6 +11,7 @@ import torch
 
 from verifycompile.comparison.names import Call
 from verifycompile.comparison.programs import seed_of
+from verifycompile.comparison.store import Store
 from verifycompile.comparison.threshold import Responses
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
@@ -34,10 +35,15 @@ def pass_of(name: str) -> int:
 
 
 class Reference:
-    """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds."""
+    """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds.
 
-    def __init__(self, model: Callable[..., Any], call: Call, training: Training, seed: int) -> None:
-        self.values: dict[str, torch.Tensor] = {}
+    ``within``: a module of which the operations of its forward are run and traced alone.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], call: Call, training: Training, seed: int, *, within: str | None = None
+    ) -> None:
+        self.values = Store()
         self.entries: dict[str, Entry] = {}
         self.aliases: dict[str, str] = {}
         self.names: dict[str, int] = {}
@@ -46,6 +52,7 @@ class Reference:
         self._seed = seed
         self._training = training
         self._step = 0
+        self._within = within
         self._take: Callable[[str, Entry, torch.Tensor], None] = self._store
         self.call = call
         self.worker = Worker(model, {}, None, call, training=training, keep=self._keep)
@@ -55,7 +62,7 @@ class Reference:
 
     def _store(self, name: str, entry: Entry, part: torch.Tensor) -> None:
         self.entries[name] = entry
-        self.values[name] = part.clone()
+        self.values.keep(name, part)
 
     def run(self) -> None:
         """The reference run: the steps of training, or one forward and backward without an optimizer."""
@@ -93,6 +100,9 @@ class Reference:
         self.worker.take_inputs({name: moved(tensor) for name, tensor in self.call.names.items()})
 
     def _run(self) -> None:
+        if self._within is not None:
+            self.worker.operations(self._within)
+            return
         first = not self.cotangents
         for step in range(self._training.all_passes):
             self._step = step

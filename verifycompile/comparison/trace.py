@@ -145,7 +145,7 @@ class Recorder:
         call = self._calls.get((path, self.in_backward), 0)
         self._calls[path, self.in_backward] = call + 1
         name = f"{path}.call{call}" if call else path
-        place = _calling_place(path)
+        place = calling_place(path)
         self._stack.append((name, place))
         if place is not None:
             self.places.setdefault(path, place)
@@ -229,7 +229,7 @@ class Recorder:
         return like_dtensor(gradient, part) if isinstance(gradient, DTensor) else part
 
 
-def _calling_place(path: str) -> SourceLocation | None:
+def calling_place(path: str) -> SourceLocation | None:
     """The line outside of torch and of this package that called a module."""
     frame: Any = sys._getframe(2)  # noqa: SLF001 - the frame of the caller is found in no other way
     while frame is not None:

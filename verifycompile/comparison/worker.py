@@ -12,7 +12,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from verifycompile.comparison.layout import Known
+from verifycompile.comparison.lines import operations_of
 from verifycompile.comparison.names import Call, flattened, inner_model, named_modules, named_tensors
+from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, entry_of, local_part
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
 
@@ -71,19 +73,20 @@ class Worker:
         self._layout = layout
         self._modules = named_modules(model)
         self.tensors = named_tensors(model, renamed)
-        self._values: dict[str, torch.Tensor] = {}
+        self._values = Store()
         self._entries: list[Entry] = []
         self._take = keep or self._store
         self._outputs: list[torch.Tensor] = []
         self._recorder: Recorder | None = None
-        self._before: dict[str, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._before = Store()
+        self._gradients: dict[str, torch.Tensor | None] = {}
         self._streams = torch.get_rng_state(), random.getstate()
         self._training = training or Training()
         self._optimizer: torch.optim.Optimizer | None = None
 
     def _store(self, entry: Entry, part: torch.Tensor) -> None:
         self._entries.append(entry)
-        self._values[entry.name] = part.clone()
+        self._values.keep(entry.name, part)
 
     def starts(self) -> tuple[tuple[str, bool, torch.dtype], ...]:
         """Of every output of the last run: its name, whether backward starts there, and its dtype."""
@@ -111,16 +114,20 @@ class Worker:
 
     def save(self) -> None:
         """Remember the program's state, which ``restore`` puts back."""
-        self._before = {name: (local_part(t).clone(), t.grad) for name, t in self.tensors.items()}
+        self._before.clear()
+        for name, tensor in self.tensors.items():
+            self._before.keep(name, local_part(tensor))
+        self._gradients = {name: tensor.grad for name, tensor in self.tensors.items()}
         self._streams = torch.get_rng_state(), random.getstate()
         self.clear_gradients()
 
     def restore(self) -> None:
         """Put back what ``save`` remembered: values, buffers and gradients."""
         with torch.no_grad():
-            for name, (value, gradient) in self._before.items():
+            for name, value in self._before.items():
                 local_part(self.tensors[name]).copy_(value)
-                self.tensors[name].grad = gradient
+        for name, gradient in self._gradients.items():
+            self.tensors[name].grad = gradient
         self._optimizer = None
         torch.set_rng_state(self._streams[0])
         random.setstate(self._streams[1])
@@ -130,7 +137,7 @@ class Worker:
         torch.manual_seed(seed)
         random.seed(seed)
         with torch.no_grad():
-            for name, (value, _) in self._before.items():
+            for name, value in self._before.items():
                 local_part(self.tensors[name]).copy_(value)
         self.clear_gradients()
         self._optimizer = None
@@ -190,6 +197,16 @@ class Worker:
     def _keep_of_run(self, entry: Entry, part: torch.Tensor) -> None:
         self._take(entry, part)
 
+    def operations(self, path: str) -> Ran:
+        """Run the program forward, and trace what each operation in the forward of one module computes."""
+        self.forget()
+        call = self._call
+        inner = inner_model(self.model)
+        root = inner if isinstance(inner, nn.Module) else None
+        with operations_of(path, self._modules, root, self._take, self._layout):
+            self.model(*call.args, **call.kwargs)
+        return Ran(tuple(self._entries), {})
+
     def backward(self, cotangents: Mapping[int, torch.Tensor]) -> Ran:
         """Run backward from the outputs, with this rank's parts of their cotangents."""
         recorder = self._recorder
@@ -246,7 +263,7 @@ class Worker:
     def value(self, name: str) -> torch.Tensor | None:
         """This rank's part of a traced tensor, by any of its names."""
         aliases = {} if self._recorder is None else self._recorder.aliases
-        return self._values.get(name, self._values.get(aliases.get(name, "")))
+        return self._values.get(name if name in self._values else aliases.get(name, ""))
 
     def drop(self) -> None:
         """Free the tensors that were traced; a run goes on."""

@@ -1,0 +1,121 @@
+"""The line inside of a forward that is off: the first operation whose value is not the spec's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+
+from tests.comparison.programs import on_ranks
+from verifycompile import CompareReport, Verdict
+
+LINES = Path(__file__).read_text().splitlines()
+SAID = " gives the first value of this forward that is not the spec's, whole or in parts"
+
+
+class Copied(torch.autograd.Function):
+    """The same value on all ranks, whose gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - torch's own signature is open
+        gradient = gradient.clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class Reduced(torch.autograd.Function):
+    """The sum of the ranks' values, whose gradient is theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
+        value = value.clone()
+        dist.all_reduce(value, group=group)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - torch's own signature is open
+        return gradient, None
+
+
+class Attention(nn.Module):
+    """Heads over ranks, written with plain tensors. ``bug``: what is wrong in it."""
+
+    def __init__(self, bug: str = "", mesh: DeviceMesh | None = None) -> None:
+        super().__init__()
+        self.bug, self.mesh = bug, mesh
+        self.ranks = 1 if mesh is None else mesh.size()
+        self.qkv = nn.Linear(16, 48 // self.ranks, bias=False)
+        self.out = nn.Linear(16 // self.ranks, 16, bias=False)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(x)
+        if self.mesh is not None:
+            hidden = Copied.apply(hidden, self.mesh.get_group())
+        heads = self.qkv(hidden).unflatten(-1, (4 // self.ranks, 12)).transpose(1, 2)
+        query, key, value = heads.chunk(3, -1)
+        scores = query @ key.transpose(-1, -2)
+        scores = scores / math.sqrt(16 if self.bug == "scale" else 4)
+        weights = scores.softmax(-2 if self.bug == "dimension" else -1)
+        if self.bug == "other functions":
+            weights = weights.exp().log() * 2
+        mixed = self.out((weights @ value).transpose(1, 2).flatten(2))
+        if self.mesh is not None and self.bug != "sum":
+            mixed = Reduced.apply(mixed, self.mesh.get_group())
+        return torch.relu(x + mixed)
+
+
+class Model(nn.Module):
+    def __init__(self, bug: str = "", mesh: DeviceMesh | None = None) -> None:
+        super().__init__()
+        self.first, self.second = Attention("", mesh), Attention(bug, mesh)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x) * 2).square().mean()
+
+
+def compared(bug: str) -> CompareReport:
+    def build(mesh: DeviceMesh) -> nn.Module:
+        torch.manual_seed(dist.get_rank())
+        return Model(bug, mesh)
+
+    placed = {"*.qkv.weight": (Shard(0),), "*.out.weight": (Shard(1),)}
+    inputs = (torch.randn(2, 4, 16),)
+    return on_ranks(build, inputs, spec=Model(), param_placements=placed)
+
+
+def test_the_right_program_has_no_such_line() -> None:
+    report = compared("")
+    assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+@pytest.mark.parametrize(
+    ("bug", "function", "line"),
+    [
+        ("scale", "div", "scores = scores / math"),
+        ("dimension", "softmax", "weights = scores.softmax("),
+        ("sum", "add", "return torch.relu(x + mixed)"),
+        # Where the programs call other functions the line is that of the module that gets the first wrong tensor.
+        ("other functions", "", "mixed = self.out("),
+    ],
+)
+def test_the_line_inside_of_a_forward(bug: str, function: str, line: str) -> None:
+    report = compared(bug)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (first, *_) = report.findings
+    assert first.impl_location is not None
+    assert line in LINES[first.impl_location.line - 1], str(report)
+    assert (first.impl_location.module or "").startswith("second")
+    assert first.label == (f"`{function}`{SAID}" if function else "")

@@ -1,0 +1,84 @@
+"""Tensors of a run by name, kept in a file: a comparison holds all tensors of a program, and memory only some."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+
+import torch
+
+_SMALL = 4096
+"""Bytes of a tensor up to which it stays in memory, as sparse ones do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Where a tensor lies in the file, and what it was."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+
+
+class Store(Mapping[str, torch.Tensor]):
+    """Copies of tensors; whoever takes one has it for itself. The file has no name and ends with the store."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, torch.Tensor | _Place] = {}
+        self._file = tempfile.TemporaryFile(prefix="verifycompile-")  # noqa: SIM115 - it lives as long as the store
+        self._end = 0
+        weakref.finalize(self, self._file.close)
+
+    def keep(self, name: str, tensor: torch.Tensor) -> None:
+        """Keep a copy of ``tensor``. Raises ``OSError`` where there is no room for it."""
+        size = tensor.numel() * tensor.element_size()
+        if size <= _SMALL or tensor.layout is not torch.strided:
+            self._held[name] = tensor.detach().clone()
+            return
+        content = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        self._write(_bytes_of(content))
+        self._held[name] = _Place(self._end, tensor.dtype, tuple(tensor.shape), tensor.device)
+        self._end += size
+
+    def _write(self, content: memoryview) -> None:
+        written = 0
+        while written < len(content):
+            written += os.pwrite(self._file.fileno(), content[written:], self._end + written)
+
+    def clear(self) -> None:
+        """Forget all tensors."""
+        self._held.clear()
+        self._end = 0
+        os.ftruncate(self._file.fileno(), 0)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        held = self._held[name]
+        if isinstance(held, torch.Tensor):
+            return held.clone()
+        value = torch.empty(held.shape, dtype=held.dtype)
+        content = _bytes_of(value)
+        read = 0
+        while read < len(content):
+            count = os.preadv(self._file.fileno(), [content[read:]], held.offset + read)
+            if not count:
+                raise OSError("the file with the tensors of a comparison was cut short")
+            read += count
+        return value.to(held.device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held
+
+
+def _bytes_of(value: torch.Tensor) -> memoryview:
+    """The memory of a tensor whose elements lie one after the other."""
+    return value.flatten().view(torch.uint8).numpy().data
