@@ -12,7 +12,7 @@ from typing import Any
 import torch.fx
 
 from verifycompile.backends.autoload import FLAG_VARIABLE, NUMBERS_VARIABLE, OVERRIDE, OVERRIDE_VARIABLE
-from verifycompile.backends.frames import FRAMES, failure_of, name_of, outcome_of
+from verifycompile.backends.frames import FRAMES, failure_of, name_of, outcome_of, unchecked
 from verifycompile.backends.progress import progress_of
 from verifycompile.backends.refusal import refusal
 from verifycompile.backends.reports import warn_with_error, warn_with_report
@@ -20,6 +20,7 @@ from verifycompile.backends.unverified import refuse_unverified_runs
 from verifycompile.backends.verify import CheckedGraph, check_graph, verify
 from verifycompile.backends.waivers import waivers_of_job
 from verifycompile.diagnostics.report import Report
+from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import frame_under_compilation
@@ -55,7 +56,9 @@ if os.environ.get(OVERRIDE_VARIABLE) == OVERRIDE:
 # Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
 trace_collectives_where(_is_set)
 trace_root_hooks_where(_is_set)
-refuse_unverified_runs(_is_set, _only_warns, checks_every_backend=True)
+refuse_unverified_runs(
+    _is_set, _only_warns, checks_every_backend=True, tell=lambda frame: FRAMES.add(unchecked(frame))
+)
 
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
@@ -112,7 +115,8 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
             checked = dataclasses.replace(checked, report=_with_variable(checked.report))
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        FRAMES.add(failure_of(frame, started, reason), says=False)
+        # The sentence of a usage error says what is missing, and not of which frame.
+        FRAMES.add(failure_of(frame, started, reason), says=isinstance(error, UsageError))
         raise
     outcome = outcome_of(frame, started, checked.report, checked.unasked, checked.kept)
     FRAMES.add(outcome, first_rank=min(checked.together.ranks), says=not checked.is_refused)

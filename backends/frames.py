@@ -16,6 +16,7 @@ from verifycompile.diagnostics.render_concise import tag
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.source_text import display_path
 from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.eager_frames import EagerFrame
 
 NOT_CHECKED = "not checked"
 """A frame of which nothing could be asked."""
@@ -98,6 +99,11 @@ def name_of(frame: Frame) -> str:
 def failure_of(frame: Frame, started: float, reason: str) -> Outcome:
     """A check that ended in an error. ``started``: the reading of ``time.perf_counter`` when it began."""
     return dataclasses.replace(outcome_of(frame, started, None, reason, ""), verdict=FAILED)
+
+
+def unchecked(frame: EagerFrame) -> Outcome:
+    """A frame that runs as Python code."""
+    return Outcome(frame.qualified, frame.file, frame.line, NOT_CHECKED, f"it runs uncompiled: {frame.reason}", 0.0)
 
 
 def outcome_of(frame: Frame, started: float, report: Report | None, unasked: str, kept: str) -> Outcome:

@@ -21,17 +21,22 @@ from verifycompile.torch_interface.numbers_read import number_of_partial_result,
 
 
 def refuse_unverified_runs(
-    applies: Callable[[Any], bool], only_warns: Callable[[Any], bool], *, checks_every_backend: bool = False
+    applies: Callable[[Any], bool],
+    only_warns: Callable[[Any], bool],
+    *,
+    checks_every_backend: bool = False,
+    tell: Callable[[EagerFrame], None] | None = None,
 ) -> None:
     """From now on, compilers to which ``applies`` run frames that were verified, or raise ``RefinementError`` VC210.
 
     ``only_warns``: compilers for which the user asked to go on. ``checks_every_backend``: whichever backend compiles is
     checked, so that another one may be forced, and not all frames are expected to be parallel.
+    ``tell``: told once of each frame of a job that was never verified; by default that is a warning.
     """
 
     def seen(compiler: Any, frame: EagerFrame) -> None:
         if not frame.was_accepted:
-            _warn_once(frame)
+            _tell_once(frame, tell or _warn)
             return
         message = f"`{frame.function}` was verified for other inputs and would run as it is now: {frame.reason}"
         _refuse(message, only_warns(compiler), SourceLocation(frame.file, frame.line, function=frame.function))
@@ -68,13 +73,17 @@ def _refuse(message: str, only_warns: bool, location: SourceLocation | None, cod
     raise refused
 
 
-_warned: set[tuple[str, int]] = set()
+_told: set[tuple[str, int]] = set()
 
 
-def _warn_once(frame: EagerFrame) -> None:
-    if not dist.is_available() or not dist.is_initialized() or (frame.file, frame.line) in _warned:
+def _tell_once(frame: EagerFrame, tell: Callable[[EagerFrame], None]) -> None:
+    if not dist.is_available() or not dist.is_initialized() or (frame.file, frame.line) in _told:
         return
-    _warned.add((frame.file, frame.line))
+    _told.add((frame.file, frame.line))
+    tell(frame)
+
+
+def _warn(frame: EagerFrame) -> None:
     if rank_of_job() not in (None, 0):
         return  # ranks run the same functions, and one line is enough
     text = f"`{frame.function}` runs without having been checked: {frame.reason}"

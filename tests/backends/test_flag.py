@@ -155,3 +155,15 @@ def test_a_job_says_in_the_environment_which_numbers_are_per_rank(patterns: str 
             "= note: in a job under the flag, set the variable VERIFYCOMPILE_PER_RANK_NUMBERS to the patterns of "
             "`per_rank_numbers`, separated by commas, or to the empty text where no number is per rank"
         ) in done.stderr
+
+
+def test_a_frame_that_runs_uncompiled_has_its_line_and_is_counted() -> None:
+    done = run(script=SCRIPT.with_name("never_compiled.py"), VERIFYCOMPILE="1")
+    assert done.returncode == 0, done.stderr
+    first, second, summary = [line for line in done.stderr.splitlines() if line.startswith("verifycompile: ")]
+    assert re.fullmatch(
+        r"verifycompile: Blocks\.forward \(.*never_compiled\.py:25\) not checked: it runs uncompiled: .*graph.break.*", first
+    )
+    assert re.search(r"Block\.forward \(.*never_compiled\.py:16\) verified in", second)
+    assert "verifycompile: 2 frames: 1 not checked, 1 verified; " in summary
+    assert "VerificationWarning" not in done.stderr

@@ -261,7 +261,7 @@ def one_by_one(block: nn.Module) -> Callable[[torch.Tensor], Iterator[torch.Tens
 def test_a_frame_that_dynamo_never_compiles_is_named_once(
     block: nn.Module, function: Callable[..., Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unverified, "_warned", set())
+    monkeypatch.setattr(unverified, "_told", set())
     call = compiled(function(block))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

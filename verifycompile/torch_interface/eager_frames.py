@@ -30,9 +30,13 @@ from verifycompile.torch_interface.source import is_user_file
 
 @dataclasses.dataclass(frozen=True)
 class EagerFrame:
-    """A frame that is about to run as Python code. ``was_accepted``: it was verified before, for other inputs."""
+    """A frame that is about to run as Python code. ``was_accepted``: it was verified before, for other inputs.
+
+    ``qualified``: the function's name with that of its class.
+    """
 
     function: str
+    qualified: str
     file: str
     line: int
     reason: str
@@ -218,9 +222,8 @@ def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: Excepti
     is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")  # as dataclasses do
     if not accepted and (is_generated or not is_user_file(code.co_filename) or not has_tensor_in_frame(frame)):
         return
-    watch.seen(
-        compiler, EagerFrame(code.co_name, code.co_filename, code.co_firstlineno, _text(reason, failure), accepted)
-    )
+    place = code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno
+    watch.seen(compiler, EagerFrame(*place, _text(reason, failure), accepted))
 
 
 _HARMLESS = (
