@@ -1,6 +1,7 @@
 """Expressions evaluated at a few numbers: two that differ there are equal by no law, so none is looked for.
 
-A leaf is read as a number of its own, the same at every place of its term; a sum over an index is then a multiplication
+A leaf is read as a number of its own at every place of its term, so that a matrix is not its transpose. Where sums run
+over many places, or a size is open, it is the same number at all of them; a sum over an index is then a multiplication
 by the size. What has no number in this reading, such as the logarithm of a negative number, says nothing.
 """
 
@@ -8,13 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from verifycompile.ir.term import View
+from verifycompile.ir.term import CONSTANT, View
 from verifycompile.rewrites.interpretation import Expression, Space
 
 _TRIALS = 3
+_MAX_PLACES = 64
+"""Over which sums run one by one."""
 _TOLERANCE = 1e-6
 
 _FUNCTIONS: dict[str, Callable[..., float]] = {
@@ -31,9 +33,9 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 def differ(space: Space, left: Expression, right: Expression) -> bool:
     """Whether two expressions have different numbers for the same leaves."""
     for trial in range(_TRIALS):
-        leaves = [_number(view, trial) for view in space.leaves]
+        reading = _Reading(space, trial)
         try:
-            first, second = (evaluate(e, leaves, space.sizes) for e in (left, right))
+            first, second = reading.evaluate(left), reading.evaluate(right)
         except (ValueError, OverflowError, ZeroDivisionError, TypeError):
             continue
         if abs(first - second) > _TOLERANCE * (1 + abs(first) + abs(second)):
@@ -41,20 +43,63 @@ def differ(space: Space, left: Expression, right: Expression) -> bool:
     return False
 
 
-def _number(view: View, trial: int) -> float:
-    generator = random.Random(1000 * view.term.id + trial)  # noqa: S311 - no secret
-    if view.term.operation.indicator:
-        return float(generator.random() < 0.5)
-    return generator.uniform(-2, 2)
+class _Reading:
+    """A number for each leaf at one place of the space."""
+
+    def __init__(self, space: Space, trial: int) -> None:
+        self._space, self._trial = space, trial
+        self._place = _place(space, trial) if _is_small(space) else None
+
+    def evaluate(self, expression: Expression) -> float:
+        """The number of an expression."""
+        if isinstance(expression, int):
+            return self._leaf(self._space.leaves[expression])
+        operator, *arguments = expression
+        if operator == "sum":
+            return self._sum(*arguments)
+        if operator in ("scale", "power"):
+            return _FUNCTIONS[operator](float(arguments[0]), self.evaluate(arguments[1]))
+        return _FUNCTIONS[operator](*map(self.evaluate, arguments))
+
+    def _sum(self, dim: int, summand: Expression) -> float:
+        size, place = int(self._space.sizes[dim]), self._place
+        if place is None:
+            return size * self.evaluate(summand)
+        total, before = 0.0, place[dim]
+        for place[dim] in range(size):
+            total += self.evaluate(summand)
+        place[dim] = before
+        return total
+
+    def _leaf(self, view: View) -> float:
+        generator = random.Random(f"{view.term.id} {self._position(view)} {self._trial}")  # noqa: S311 - no secret
+        if view.term.operation.indicator:
+            return float(generator.random() < 0.5)
+        return generator.uniform(-2, 2)
+
+    def _position(self, view: View) -> tuple[int, ...]:
+        """Where the term of a leaf is read."""
+        place, found = self._place, list[int]()
+        if place is None:
+            return ()
+        for axis in view.axes:
+            position = 0
+            for dim, low, size in axis:
+                digit = int(low) if dim == CONSTANT else place[dim] // int(low) % int(size)
+                position = position * int(size) + digit
+            found.append(position)
+        return tuple(found)
 
 
-def evaluate(expression: Expression, leaves: Sequence[float], sizes: Sequence[Any]) -> float:
-    """The number of an expression."""
-    if isinstance(expression, int):
-        return leaves[expression]
-    operator, *arguments = expression
-    if operator == "sum":
-        return int(sizes[arguments[0]]) * evaluate(arguments[1], leaves, sizes)
-    if operator in ("scale", "power"):
-        return _FUNCTIONS[operator](float(arguments[0]), evaluate(arguments[1], leaves, sizes))
-    return _FUNCTIONS[operator](*(evaluate(argument, leaves, sizes) for argument in arguments))
+def _place(space: Space, trial: int) -> list[int]:
+    """An index of each dimension; those of two dimensions differ in one of the trials."""
+    start = random.Random(trial).randrange(1 << 16)  # noqa: S311 - no secret
+    return [(start + (dim >> trial)) % int(size) for dim, size in enumerate(space.sizes)]
+
+
+def _is_small(space: Space) -> bool:
+    """Whether leaves can be read place by place."""
+    digits = (number for view in space.leaves for axis in view.axes for _, *numbers in axis for number in numbers)
+    if not all(isinstance(size, int) for size in (*space.sizes, *digits)):
+        return False
+    return math.prod(space.sizes[space.rank :]) <= _MAX_PLACES
