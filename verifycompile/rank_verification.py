@@ -16,6 +16,7 @@ from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.all_ranks import EACH_UP_TO
 from verifycompile.capture.at_rank import at_rank
+from verifycompile.capture.held_numbers import with_held_numbers
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_collectives import UnmergeableError
@@ -72,6 +73,8 @@ def _verify_captured(spec: Program, implementation: Program, options: Options) -
     count = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
     question = Question(spec.provenance, implementation.provenance, count)
     report = _verified(spec, implementation, options)
+    if report.verdict is not Verdict.VERIFIED:
+        spec, implementation, report = _with_held_numbers(spec, implementation, report, options)
     asked = any(blocker.code == "VC209" for blocker in spec.blockers)
     doubt = None if report.verdict is Verdict.VERIFIED or asked else _doubt(spec)
     if isinstance(doubt, RanOut) and report.verdict is Verdict.UNPROVED:
@@ -84,6 +87,19 @@ def _verify_captured(spec: Program, implementation: Program, options: Options) -
         report = verify_programs(dataclasses.replace(spec, blockers=(*spec.blockers, doubt)), implementation, options)
     report = with_rank_evidence(report, implementation, options)
     return dataclasses.replace(report, question=question)
+
+
+def _with_held_numbers(
+    spec: Program, implementation: Program, report: Report, options: Options
+) -> tuple[Program, Program, Report]:
+    """The programs and the report with the whole numbers that tensors hold: a difference must be one with those."""
+    written = with_held_numbers(spec, implementation)
+    if written is None:
+        return spec, implementation, report
+    found = _verified(*written, options)
+    if found.verdict is Verdict.UNPROVED and report.verdict is Verdict.UNPROVED:
+        return spec, implementation, report
+    return (*written, found)
 
 
 def _doubt(spec: Program) -> Blocker | RanOut | None:
@@ -126,7 +142,7 @@ def _verified(spec: Program, implementation: Program, options: Options) -> Repor
     found = bounds.attempt(_EACH, lambda: verify_ranks(spec, ranks, mesh, options))
     if isinstance(found, RanOut):
         return _noted(report, found.describe())
-    return found if found.verdict is Verdict.VERIFIED else report
+    return report if found.verdict is Verdict.UNPROVED else found
 
 
 def _proves_by_ranks(spec: Program, implementation: Program) -> bool:

@@ -245,15 +245,16 @@ def _wrong(make: Callable[[int], Callable[..., Any]]) -> Callable[[DeviceMesh], 
 ONE_FOR_A_PROCESS = {"environment_variable"}
 """What a factory cannot hold for several ranks on one process: it refuses them."""
 
+BY_A_FACTORY = {"buffer", "tensor_in_a_closure"}
+"""Contents of tensors: the ranks of a job tell each other digests of them, which say nothing of how they go on."""
+
 NOT_PROVED = {
     "context_variable": "Dynamo breaks the graph where it is read",
-    "buffer": "a plain tensor that is no input is taken to be the same on all ranks, and is found not to be",
-    "tensor_in_a_closure": "likewise",
 }
 """Where even the right program is refused, and why; the wrong one is asked about all the same."""
 
 for k, (name, make) in enumerate(CARRIERS.items()):
-    way = "compile" if name in ONE_FOR_A_PROCESS else WAYS[k % 2]
+    way = "compile" if name in ONE_FOR_A_PROCESS else "factory" if name in BY_A_FACTORY else WAYS[k % 2]
     if name not in NOT_PROVED:
         PROGRAMS.add(f"right_{name}", _right(make), right=True, ways=(way,))
     PROGRAMS.add(f"wrong_{name}", _wrong(make), right=False, ways=(way,))

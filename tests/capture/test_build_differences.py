@@ -192,7 +192,13 @@ def test_choices(kind: type[Part]) -> None:
     assert wrong.verdict is not Verdict.VERIFIED, str(wrong)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(Buffer, "scale"), (PlainTensor, "mask")])
+def test_masks_that_differ() -> None:
+    with fake_world(WORLD):
+        report = report_on(lambda: PlainTensor(dist.get_rank))
+    assert report.verdict is Verdict.REFUTED, str(report)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Buffer, "scale")])
 def test_tensors_that_differ(kind: type[Part], name: str) -> None:
     with fake_world(WORLD):
         report = report_on(lambda: kind(dist.get_rank))

@@ -6,12 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
 
+import torch
 import torch.fx
 
 from verifycompile.capture.as_ranks import AsRanks, Built, relocated, unknown_variables
 from verifycompile.capture.boundaries import Boundary, boundary_of, require_one_boundary
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import Differences, DifferentGraphsError, compare, generalize, needed_cuts
+from verifycompile.capture.held_numbers import held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of
 from verifycompile.capture.meshes import Root, resolve_groups
 from verifycompile.capture.rank_constants import rank_constant_blockers
@@ -34,13 +36,15 @@ ALL_UP_TO = 32
 class ForAllRanks:
     """What came of it: ``root`` may have finer axes, ``assumptions`` say which ranks were not captured.
 
-    ``contents``: of the tensors that the ranks' models hold, where each has a model of its own.
+    ``contents``: of the tensors that the ranks' models hold, where each has a model of its own. ``written_out``: those
+    of them that hold whole numbers which differ by rank; their numbers are in the graph.
     """
 
     root: Root
     blockers: tuple[Blocker, ...] = ()
     assumptions: tuple[str, ...] = ()
     contents: Mapping[int, Contents] = dataclasses.field(default_factory=dict[int, Contents])
+    written_out: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,7 @@ class _Captured:
     boundary: Boundary
     groups: Mapping[str, tuple[int, ...]]
     contents: Contents
+    numbers: Mapping[str, tuple[torch.fx.Node, torch.Tensor]]
 
 
 def for_all_ranks(
@@ -59,11 +64,14 @@ def for_all_ranks(
     reads: tuple[Read, ...],
     others: AsRanks,
     capture: Callable[[TracedFrame], Export],
+    *,
+    is_placed: Callable[[str], bool],
 ) -> ForAllRanks:
     """Make ``exported``'s graph that of every rank, in place, where it holds numbers of the rank that captured it.
 
     ``reads``: what was asked about the rank while it was captured. ``capture``: how ``exported`` was made of a frame.
-    Where the ranks run different programs the result has blockers and the graph stays as it is.
+    ``is_placed``: whether an option says how the tensor of a name lies. Where the ranks run different programs the
+    result has blockers and the graph stays as it is.
     """
     mesh = root.refined.mesh
     export_reads = exported.joint.rank_reads
@@ -79,6 +87,7 @@ def for_all_ranks(
 
     ranks = tuple(rank for rank in ranks_to_capture(mesh) if rank != own_rank())
     contents: dict[int, Contents] = {}
+    written: tuple[str, ...] = ()
     try:
         found = {own_rank(): _captured(exported, root, exported)}
         for rank in ranks:
@@ -86,18 +95,33 @@ def for_all_ranks(
         if isinstance(others, Built):
             contents = {rank: found[rank].contents for rank in ranks}
             contents[own_rank()] = _built_alike(found[own_rank()], root, others, captured)
+            written = _written_out(found, is_placed)
         finer = _generalized(found, root)
     except DifferentGraphsError as different:
         blockers = rank_constant_blockers(graph, reads, export_reads, f": {different.message}", different.node)
         if not blockers:
             text = f"the models that `build` makes run other graphs on other ranks: {different.message}."
             blockers = (Blocker(different.node, "VC203", text),)
-        return ForAllRanks(root, blockers, contents=contents)
+        return ForAllRanks(root, blockers, contents=contents, written_out=written)
     if len(found) == len(mesh.ranks):
-        return ForAllRanks(finer, contents=contents)
+        return ForAllRanks(finer, contents=contents, written_out=written)
     what = "`build` was called for" if isinstance(others, Built) else "the program reads its rank; it was captured as"
     text = f"{what} {len(found)} of {len(mesh.ranks)} ranks, and on the others its numbers are taken to go on linearly"
-    return ForAllRanks(finer, assumptions=(text,), contents=contents)
+    return ForAllRanks(finer, assumptions=(text,), contents=contents, written_out=written)
+
+
+def _written_out(found: Mapping[int, _Captured], is_placed: Callable[[str], bool]) -> tuple[str, ...]:
+    """Write the whole numbers that differ by rank into the ranks' graphs, in place; the names of what held them."""
+    names: list[str] = []
+    for name, (_, numbers) in next(iter(found.values())).numbers.items():
+        held = [item.numbers.get(name) for item in found.values()]
+        alike = all(one is not None and one[1].shape == numbers.shape for one in held)
+        if not alike or is_placed(name) or all(one is not None and torch.equal(one[1], numbers) for one in held):
+            continue
+        names.append(name)
+    for item in found.values():
+        write_numbers_out(item.graph, item.numbers, names)
+    return tuple(names)
 
 
 def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
@@ -113,7 +137,11 @@ def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
 def _captured(exported: Export, root: Root, shared: Export) -> _Captured:
     graph = exported.joint.graph
     return _Captured(
-        graph, boundary_of(exported, root), resolve_groups(graph, root.mesh).axes, contents_of(exported, shared)
+        graph,
+        boundary_of(exported, root),
+        resolve_groups(graph, root.mesh).axes,
+        contents_of(exported, shared),
+        held_numbers(exported, shared),
     )
 
 

@@ -18,6 +18,7 @@ from verifycompile.capture.asynchronous import resolve_marks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
+from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, returned_at
@@ -118,7 +119,12 @@ def capture_traced(
     others = _as_ranks(traced, options, remake)
     if is_general:
         everywhere = for_all_ranks(
-            hooked.exported, root, traced_reads, others, lambda other: _hooked(other, options).exported
+            hooked.exported,
+            root,
+            traced_reads,
+            others,
+            lambda other: _hooked(other, options).exported,
+            is_placed=lambda name: by_pattern(options.param_placements, name) is not None,
         )
     else:
         everywhere = ForAllRanks(root, (Blocker(None, "VC204", _OWN_SIZES),))
@@ -135,12 +141,14 @@ def capture_traced(
 
         def with_contents(other: TracedFrame) -> Program:
             own = _hooked(other, options, for_all_ranks=False)
+            numbers = held_numbers(own.exported, own.exported)
+            write_numbers_out(own.exported.joint.graph, numbers, everywhere.written_out)
             if isinstance(others, Built):
                 contents.append(contents_of(own.exported, hooked.exported))
             return _program(other, own, found, options, outer, even=False)
 
         programs = as_each_rank(found, traced_reads, others, with_contents)
-        return _with_contents_compared(programs, contents, found.mesh.description)
+        return _with_contents_compared(programs, contents, found.mesh.description, everywhere.written_out)
 
     def alone() -> Program:
         forget_layouts()
@@ -151,13 +159,15 @@ def capture_traced(
 
     general = () if isinstance(others, Built) else _of_one_object(len(found.mesh.description.ranks))
 
+    told = tuple(assumption(name) for name in everywhere.written_out)
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
     ranks = each_rank() if differ else ()
-    differing = () if ranks else differing_contents(everywhere.contents, program.inputs, found.mesh.description)
+    open_inputs = [item for item in program.inputs if item.name not in everywhere.written_out]
+    differing = () if ranks else differing_contents(everywhere.contents, open_inputs, found.mesh.description)
     return dataclasses.replace(
         program,
         blockers=(*program.blockers, *everywhere.blockers, *differing),
-        assumptions=(*general, *_rearranged(hooked.exported), *everywhere.assumptions, *program.assumptions),
+        assumptions=(*general, *told, *_rearranged(hooked.exported), *everywhere.assumptions, *program.assumptions),
         own=OwnCapture(
             frame=identity_of(traced.frame),
             axes=axes_spoken_of(traced, program, found, options, around),
@@ -198,13 +208,13 @@ def _as_ranks(
 
 
 def _with_contents_compared(
-    programs: tuple[Program, ...], contents: Sequence[Contents], mesh: Mesh
+    programs: tuple[Program, ...], contents: Sequence[Contents], mesh: Mesh, written_out: Sequence[str]
 ) -> tuple[Program, ...]:
     """What each rank runs, with a blocker where the ranks hold other values of what is replicated."""
     if not programs or len(contents) != len(programs):
         return programs
     order = sorted(mesh.ranks, key=lambda rank: rank == own_rank())
-    inputs = {item.name: item for program in programs for item in program.inputs}
+    inputs = {item.name: item for program in programs for item in program.inputs if item.name not in written_out}
     differing = differing_contents(dict(zip(order, contents, strict=True)), tuple(inputs.values()), mesh)
     first = dataclasses.replace(programs[0], blockers=(*programs[0].blockers, *differing))
     return (first, *programs[1:])

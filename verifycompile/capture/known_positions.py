@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ _COMPUTED = (
     aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.mul.Tensor, aten.mul.Scalar,
     aten.rsub.Scalar, aten.cat.default, aten.flip.default, aten.stack.default, aten.flatten.using_ints,
     aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.clone.default, aten.slice.Tensor,
+    aten.select.int, aten.index.Tensor, aten.index_select.default, aten.remainder.Scalar, aten.argsort.default,
+    aten.argsort.stable, aten.sort.default, aten.sort.stable, operator.getitem, aten.full.default,
 )  # fmt: skip
 _MOST_SLICES = 16
 _MOST_POSITIONS = 65_536
@@ -30,7 +33,7 @@ _MOST_POSITIONS = 65_536
 def with_known_positions_as_slices(program: Program) -> Program:
     """``program`` with slices in the place of such reads; the program itself where it has none."""
     nodes = program.graph.graph.nodes
-    known: dict[torch.fx.Node, torch.Tensor] = {}
+    known: dict[torch.fx.Node, Any] = {}
     for node in nodes:
         value = _positions(node, known)
         if value is not None:
@@ -48,27 +51,29 @@ def with_known_positions_as_slices(program: Program) -> Program:
     return on_graph(program, graph, copied)
 
 
-def _positions(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> torch.Tensor | None:
-    """The whole numbers that a node computes of nothing but counters and numbers."""
+def _positions(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    """The whole numbers, in one tensor or several, that a node computes of nothing but counters and numbers."""
     if node.op != "call_function" or node.target not in (*_COUNTED, *_COMPUTED):
         return None
     value = node.meta.get("val")
-    if (
-        not isinstance(value, torch.Tensor)
-        or value.is_floating_point()
-        or any(o not in known for o in node.all_input_nodes)
-    ):
-        return None
-    if not all(type(size) is int for size in value.shape) or value.numel() > _MOST_POSITIONS:
+    values = value if isinstance(value, list | tuple) else (value,)
+    if not all(map(_is_whole_and_small, values)) or any(other not in known for other in node.all_input_nodes):
         return None
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-    return node.target(*arguments, **{**named, **({"device": "cpu"} if "device" in named else {})})
+    target: Any = node.target
+    return target(*arguments, **{**named, **({"device": "cpu"} if "device" in named else {})})
+
+
+def _is_whole_and_small(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or value.is_floating_point():
+        return False
+    return all(type(size) is int for size in value.shape) and value.numel() <= _MOST_POSITIONS
 
 
 Runs = tuple[torch.fx.Node, int, list[tuple[int, int]]]
 
 
-def _runs_of(node: torch.fx.Node, known: dict[torch.fx.Node, torch.Tensor]) -> Runs | None:
+def _runs_of(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Runs | None:
     """``(x, dim, spans)`` where a node reads these spans of a dimension one after the other."""
     if node.op != "call_function":
         return None

@@ -273,6 +273,8 @@ class _Merger:
             for item in entry.program.inputs:
                 if not isinstance(item.node.meta.get("val"), torch.Tensor):
                     continue
+                if item.name not in whole and not item.node.users:
+                    continue
                 if item.name not in whole:
                     raise UnmergeableError(f"the input `{item.name}` has no counterpart in the spec", item.node)
                 self.nodes.origin, self.nodes.rank = item.node, self.mesh.ranks[position]
