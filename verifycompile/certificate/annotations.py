@@ -7,15 +7,15 @@ give for the operands. Symbolic sizes are put to the test at several sizes that 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import sympy
 import torch
 import torch.fx
 
-from verifycompile.certificate.storage import StorageError, StoredObject, UnregisteredOperator
-from verifycompile.lowering.recorded import memory_read
+from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject, UnregisteredOperator
+from verifycompile.lowering.recorded import memory_read, reads_memory
 from verifycompile.program import Program
 from verifycompile.torch_interface.derivation import Derivation, is_derived_number
 
@@ -70,7 +70,10 @@ def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
 
 def _expressions(program: Program) -> Iterator[sympy.Basic]:
     """All numbers in a program, over the symbols that remain where solved ones are replaced."""
+    patterns = _patterns(program)
     for node in program.graph.graph.nodes:
+        if patterns.get(node, node) is not node:
+            continue
         for value in _flat(node.meta.get("val")):
             numbers = (*value.shape, *_memory(value)) if isinstance(value, torch.Tensor) else (value,)
             yield from (_expression(program, n) for n in numbers if is_derived_number(n))
@@ -79,6 +82,11 @@ def _expressions(program: Program) -> Iterator[sympy.Basic]:
                 yield _expression(program, value)
     yield from program.guards
     yield from (expression for expression in program.size_values.values())
+
+
+def _patterns(program: Program) -> Mapping[torch.fx.Node, torch.fx.Node]:
+    """Of each call the first one that is like it, in a stored program."""
+    return program.graph.patterns if isinstance(program.graph, StoredModule) else {}
 
 
 def _expression(program: Program, number: Any) -> sympy.Basic:
@@ -101,26 +109,65 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 class _Replayed:
-    """All calls of a program, at one choice of sizes, each on what torch gave for its operands."""
+    """All calls of a program, at one choice of sizes, each on what torch gave for its operands.
+
+    Calls that are like one another, of operands of one description, are made and compared once.
+    """
 
     def __init__(self, program: Program, sizes: Sizes) -> None:
         self._program, self._sizes = program, dict(sizes)
         self._derivation = Derivation()
         self._values: dict[torch.fx.Node, Any] = {}
+        self._known_calls: dict[Hashable, Any] = {}
+        self._described: dict[Hashable, Any] = {}
+        self._recorded: dict[int, Any] = {}
+        self._patterns = _patterns(program)
 
     def run(self) -> None:
         for node in self._program.graph.graph.nodes:
             if node.op == "output" or node.name in self._program.groups:
                 continue
-            recorded = self._number(node.meta.get("val"))
             if node.op == "call_function":
-                derived = self._call(node)
-                self._compare(node, recorded, derived)
-                self._values[node] = self._known(recorded, derived)
-            else:
-                if node.op == "get_attr":
-                    self._compare(node, recorded, getattr(self._program.graph, str(node.target)))
-                self._values[node] = recorded
+                self._values[node] = self._value_of_call(node)
+                continue
+            recorded = self._of_record(node)
+            if node.op == "get_attr":
+                self._compare(node, recorded, getattr(self._program.graph, str(node.target)))
+            self._values[node] = recorded
+
+    def _of_record(self, node: torch.fx.Node) -> Any:
+        """What is recorded of a node, where the sizes are numbers; of one record one value."""
+        record = node.meta.get("val")
+        if id(record) not in self._recorded:
+            self._recorded[id(record)] = self._one_of_its_kind(self._number(record))
+        return self._recorded[id(record)]
+
+    def _value_of_call(self, node: torch.fx.Node) -> Any:
+        operands = (self._values.get(operand) for operand in node.all_input_nodes)
+        key = None if reads_memory(node) else (self._patterns.get(node, node), *map(id, operands))
+        if key is not None and key in self._known_calls:
+            return self._known_calls[key]
+        derived = self._call(node)
+        self._compare(node, self._of_record(node), derived)
+        if _is_unknown(derived):
+            return self._of_record(node)
+        derived = self._one_of_its_kind(derived)
+        if key is not None:
+            self._known_calls[key] = derived
+        return derived
+
+    def _one_of_its_kind(self, value: Any) -> Any:
+        """Of values that no call tells apart, one."""
+        if isinstance(value, (list, tuple)):
+            items = type(value)(map(self._one_of_its_kind, value))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return self._described.setdefault((type(value), *map(id, items)), items)  # pyright: ignore[reportUnknownArgumentType]
+        if not isinstance(value, torch.Tensor):
+            return self._described.setdefault((type(value), repr(value)), value)
+        if value.layout is torch.strided and not any(map(is_derived_number, (*value.shape, *_memory(value)))):
+            held = value.untyped_storage().nbytes()
+            content = value.dtype, value.shape, value.stride(), value.storage_offset(), held, value.device
+            return self._described.setdefault((*content, value.is_conj(), value.is_neg(), type(value)), value)
+        return value
 
     def _call(self, node: torch.fx.Node) -> Any:
         if isinstance(node.target, UnregisteredOperator):
@@ -167,13 +214,6 @@ class _Replayed:
             return int(value)  # pyright: ignore[reportArgumentType]
         return float(value) if isinstance(recorded, torch.SymFloat) else bool(value)  # pyright: ignore[reportArgumentType]
 
-    def _known(self, recorded: Any, derived: Any) -> Any:
-        """What is derived, with its memory; the record where a number depends on what a tensor holds."""
-        unknown = any(
-            is_derived_number(n) for v in _flat(derived) for n in (v.shape if isinstance(v, torch.Tensor) else (v,))
-        )
-        return recorded if unknown else derived
-
     # -- comparison
 
     def _compare(self, node: torch.fx.Node, recorded: Any, derived: Any) -> None:
@@ -189,6 +229,12 @@ class _Replayed:
             )
         elif not _lies_alike(node, recorded, derived, same_place=not self._program.coordinates):
             raise AnnotationError(f"`{node.name}` lies otherwise in memory than recorded")
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether a size, or the number itself, depends on what a tensor holds."""
+    found = (v.shape if isinstance(v, torch.Tensor) else (v,) for v in _flat(value))
+    return any(is_derived_number(number) for numbers in found for number in numbers)
 
 
 def _described(value: Any) -> str:

@@ -13,7 +13,7 @@ import lzma
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 _LONGEST = 500_000
 _LONGEST_UNPACKED = 1 << 30
@@ -21,7 +21,7 @@ _LONGEST_UNPACKED = 1 << 30
 
 FIELDS = frozenset({
     "version", "spec", "implementation", "relations", "placements", "equalities", "facts", "steps", "assumptions",
-    "families", "values", "views", "seal",
+    "families", "values", "views", "parts", "seal",
 })  # fmt: skip
 
 
@@ -31,8 +31,8 @@ class Certificate:
     ``data`` is JSON: both programs (``spec``, ``implementation``), the ``relations`` of the outputs and their
     ``placements``, the ``equalities`` that the e-graph found, the ``facts`` of integer arithmetic that the solver
     proved, the ``steps`` by lemmas, each (node, lemma, substitution, position) with numbers of ``views``, of each
-    program a digest of the ``values`` of its nodes, the ``assumptions``, the ``families`` of declarations that were
-    used, and a ``seal``, the hash of all that.
+    program a digest of the ``values`` of its nodes, the ``parts`` into which both are cut, the ``assumptions``, the
+    ``families`` of declarations that were used, and a ``seal``, the hash of all that.
     """
 
     def __init__(

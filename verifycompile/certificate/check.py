@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from verifycompile.certificate.annotations import check_annotations
 from verifycompile.certificate.certificate import Certificate, seal_of
 from verifycompile.certificate.lemma_steps import LemmaSteps, steps_from_data
-from verifycompile.certificate.replay import Replay, replay
+from verifycompile.certificate.parts import cuts_from_data
+from verifycompile.certificate.replay import Claims, Replay, replay
 from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, program_to_data
 from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
-from verifycompile.refinement.placement import Placements
 from verifycompile.rewrites import families, registry, solver
 from verifycompile.rewrites.trials import counterexample
 
@@ -89,12 +89,12 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
         check_annotations(program)
     if [program_to_data(spec), program_to_data(implementation)] != [data["spec"], data["implementation"]]:
         raise _RejectedError("it holds what its programs do not need")
-    equalities = _equalities(data["equalities"])
+    claims = Claims(placements, _equalities(data["equalities"]), cuts_from_data(data["parts"]))
     rules = LemmaSteps(steps_from_data(data["steps"], data["views"]))
     listed = set(map(str, data["facts"]))
     families.load(data["families"])
     with solver.answering(listed), solver.listening() as used, registry.listening() as families_used:
-        found = _replayed(spec, implementation, placements, equalities, rules)
+        found = _replayed(spec, implementation, claims, rules)
     for question in used.values():
         _check_fact(question, ask)
     if used.keys() != listed or len(listed) != len(data["facts"]):
@@ -124,16 +124,10 @@ def _equalities(written: Sequence[Mapping[str, Any]]) -> Sequence[Equality]:
     return [Equality.from_data(item) for item in written]
 
 
-def _replayed(
-    spec: Program,
-    implementation: Program,
-    placements: Mapping[str, Placements],
-    equalities: Sequence[Equality],
-    rules: LemmaSteps,
-) -> Replay:
+def _replayed(spec: Program, implementation: Program, claims: Claims, rules: LemmaSteps) -> Replay:
     """The proof made again. What is wrong with a step says more than what could not be proved without it."""
     try:
-        found = replay(spec, implementation, placements, equalities, rules)
+        found = replay(spec, implementation, claims, rules)
     except ClaimError as error:
         raise _RejectedError(rules.fault or str(error)) from error
     if rules.fault:

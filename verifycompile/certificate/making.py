@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verifycompile.certificate.certificate import FORMAT_VERSION, Certificate, seal_of
 from verifycompile.certificate.equalities import Equality
+from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts, cuts_to_data
 from verifycompile.certificate.recording import Recording, WrittenSteps
-from verifycompile.certificate.replay import replay
-from verifycompile.certificate.storage import StorageError, placements_to_data, program_to_data
+from verifycompile.certificate.replay import Claims, Replay, replay
+from verifycompile.certificate.storage import (
+    StorageError,
+    in_order,
+    placements_to_data,
+    program_from_data,
+    program_to_data,
+)
 from verifycompile.program import Program
+from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.lemma_stage import ProvedEquality
-from verifycompile.refinement.result import RefinementResult
+from verifycompile.refinement.placement import Placements
+from verifycompile.refinement.result import PartEnd, PartsFound, RefinementResult
 from verifycompile.rewrites import registry, solver
 from verifycompile.rewrites.codes import code_of
 
@@ -43,28 +53,83 @@ def _content(
         for s in result.steps
         if isinstance(s, ProvedEquality)
     ]
-    programs = {"spec": program_to_data(spec), "implementation": program_to_data(implementation)}
-    recording = Recording()
-    replay(spec, implementation, result.placements, equalities, recording)
-    rules = WrittenSteps(recording)
-    with solver.listening() as facts, registry.listening() as used:
-        found = replay(spec, implementation, result.placements, equalities, rules)
-    if rules.fault:
-        raise StorageError(rules.fault)
+    parts = result.parts
+    orders = (parts.spec, parts.implementation) if parts is not None else ((), ())
+    written = [program_to_data(*pair) for pair in zip((spec, implementation), orders, strict=True)]
+    cuts = NO_CUTS if parts is None else _cuts(spec, implementation, parts)
+    proof = _Proof(written, result.placements, equalities)
+    try:
+        made = proof.made_again(cuts)
+    except (ClaimError, StorageError):
+        if cuts == NO_CUTS:
+            raise
+        cuts = NO_CUTS  # a part may be too much for the checker, which asks more of it
+        made = proof.made_again(cuts)
+    found = made.replay
     if found.relations != result.relations:
         raise StorageError("the proof found other relations when it was made again")
     content = {
         "version": FORMAT_VERSION,
-        **programs,
+        "spec": written[0],
+        "implementation": written[1],
         "placements": {name: placements_to_data(item) for name, item in sorted(result.placements.items())},
         "equalities": [equality.to_data() for equality in equalities],
-        "facts": list(facts),
+        "facts": made.facts,
+        "parts": cuts_to_data(cuts),
         "relations": dict(found.relations),
         "values": dict(found.values),
-        "steps": rules.data,
-        "views": rules.views,
-        "families": sorted(used),
+        "steps": made.rules.data,
+        "views": made.rules.views,
+        "families": made.families,
         "assumptions": list(assumptions),
     }
     content = json.loads(json.dumps(content))  # as it is read back: no tuples, keys that are strings
     return {**content, "seal": seal_of(content)}
+
+
+def _cuts(spec: Program, implementation: Program, parts: PartsFound) -> Cuts:
+    """Where parts end, counted in the calls that are written."""
+    counts: list[list[int]] = []
+    for program, order in ((spec, parts.spec), (implementation, parts.implementation)):
+        calls = [node for node in in_order(program, order) if node.op == "call_function"]
+        number = {node: position + 1 for position, node in enumerate(calls)}
+        counts.append([0, *(number[node] for node in order)])
+
+    def cuts(ends: Sequence[PartEnd]) -> tuple[Cut, ...]:
+        return tuple(Cut(counts[0][e.spec], counts[1][e.implementation], e.alike) for e in ends)
+
+    return Cuts(cuts(parts.forward), cuts(parts.backward))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A proof from steps: what it gave, the steps that it needed, its facts, and families of declarations."""
+
+    replay: Replay
+    rules: WrittenSteps
+    facts: list[str]
+    families: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Proof:
+    """A proof of two written programs."""
+
+    programs: Sequence[Mapping[str, Any]]
+    placements: Mapping[str, Placements]
+    equalities: Sequence[Equality]
+
+    def made_again(self, cuts: Cuts) -> _Made:
+        """Once with finders, which find the steps, and once from the steps, on what the checker will read.
+
+        Raises ClaimError and StorageError.
+        """
+        spec, implementation = map(program_from_data, self.programs)
+        recording, claims = Recording(), Claims(self.placements, self.equalities, cuts)
+        replay(spec, implementation, claims, recording)
+        rules = WrittenSteps(recording)
+        with solver.listening() as facts, registry.listening() as used:
+            found = replay(spec, implementation, claims, rules)
+        if rules.fault:
+            raise StorageError(rules.fault)
+        return _Made(found, rules, list(facts), sorted(used))

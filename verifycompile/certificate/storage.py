@@ -1,12 +1,17 @@
-"""Captured programs as JSON, and back: the nodes that the outputs need, with what torch recorded of each."""
+"""Captured programs as JSON, and back: the nodes that the outputs need, with what torch recorded of each.
+
+A call that differs from an earlier one in its operands alone is written as being like that one, so layers that repeat
+are read once, and that two calls are alike needs no comparison: they are made of one description.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import sympy
@@ -55,13 +60,15 @@ class StorageError(ValueError):
 # ------------------------------------------------------------------------------------------------ to data
 
 
-def program_to_data(program: Program) -> dict[str, Any]:
-    """The program as JSON has it. Raises StorageError for a program that holds what no text can say."""
+def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> dict[str, Any]:
+    """The program as JSON has it. Raises StorageError for a program that holds what no text can say.
+
+    ``order``: in which order calls are written; each behind what it takes.
+    """
     if program.blockers:
         raise StorageError(f"a program that is blocked: {program.blockers[0].message}")
-    needed = _needed(program)
     return {
-        "nodes": [_node_to_data(node, program) for node in program.graph.graph.nodes if node in needed],
+        "nodes": _nodes_to_data(program, order),
         "inputs": [_input_to_data(item) for item in program.inputs],
         "outputs": [_output_to_data(item) for item in program.outputs],
         "mesh": None
@@ -88,6 +95,42 @@ def _needed(program: Program) -> set[torch.fx.Node]:
     return found
 
 
+def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """All nodes that the outputs need: those of ``order`` in this order, each behind what it takes."""
+    needed = _needed(program)
+    found: dict[torch.fx.Node, None] = {}
+    given = (node for node in program.graph.graph.nodes if node.op != "call_function" and node in needed)
+    for wanted in (*given, *order, *(node for node in program.graph.graph.nodes if node in needed)):
+        stack = [wanted]
+        while stack:
+            node = stack[-1]
+            taken = () if node.name in program.groups else node.all_input_nodes
+            missing = [n for n in taken if n not in found] if node not in found else []
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            found[stack.pop()] = None
+    return list(found)
+
+
+def _nodes_to_data(program: Program, order: Sequence[torch.fx.Node]) -> list[dict[str, Any]]:
+    stored = program.graph.patterns if isinstance(program.graph, StoredModule) else {}
+    patterns: dict[Hashable, str] = {}
+    written: list[dict[str, Any]] = []
+    for node in in_order(program, order):
+        data: dict[str, Any] | None = None
+        if node.op == "call_function" and node.name not in program.groups:
+            pattern: Hashable = stored.get(node)
+            if pattern is None:
+                data = _node_to_data(node, program)
+                pattern = json.dumps(_pattern_of(data, node), sort_keys=True)
+            first = patterns.setdefault(pattern, node.name)
+            if first != node.name:
+                data = {"name": node.name, "like": first, "operands": [n.name for n in node.all_input_nodes]}
+        written.append(data or _node_to_data(node, program))
+    return written
+
+
 def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
     data: dict[str, Any] = {"name": node.name, "op": node.op, "value": value_to_data(node.meta.get("val"))}
     if node.op == "call_function":
@@ -101,6 +144,23 @@ def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
     elif node.op != "placeholder":
         raise StorageError(f"a graph node of kind `{node.op}`")
     return data
+
+
+def _pattern_of(data: Mapping[str, Any], node: torch.fx.Node) -> Any:
+    """What is written of a call but its name, with the numbers of its operands in place of theirs."""
+    numbers = {operand.name: number for number, operand in enumerate(node.all_input_nodes)}
+
+    def numbered(item: Any) -> Any:
+        if isinstance(item, list):
+            return [numbered(part) for part in cast("list[Any]", item)]
+        if not isinstance(item, dict):
+            return item
+        content = cast("dict[str, Any]", item)
+        if content.keys() == {"node"}:
+            return {"operand": numbers[content["node"]]}
+        return {name: numbered(part) for name, part in content.items()}
+
+    return {name: numbered(part) for name, part in data.items() if name != "name"}
 
 
 def _constant_to_data(node: torch.fx.Node, program: Program) -> Any:
@@ -208,10 +268,19 @@ def _placement_to_data(placement: Placement) -> Any:
 
 
 class StoredModule:
-    """In the place of a graph module: a graph, and the constants that it holds."""
+    """In the place of a graph module: a graph, and the constants that it holds.
 
-    def __init__(self, graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor | None]) -> None:
+    ``patterns``: of each call the first one that is like it. What is recorded of both is one object.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        constants: Mapping[str, torch.Tensor | None],
+        patterns: Mapping[torch.fx.Node, torch.fx.Node],
+    ) -> None:
         self.graph = graph
+        self.patterns = patterns
         for name, value in constants.items():
             setattr(self, name, value)
 
@@ -236,32 +305,66 @@ def program_from_data(data: Mapping[str, Any]) -> Program:
         raise StorageError(f"no stored program: {type(error).__name__}: {error}") from error
 
 
+def _node_from_data(
+    graph: torch.fx.Graph,
+    item: Mapping[str, Any],
+    nodes: Mapping[str, torch.fx.Node],
+    constants: dict[str, torch.Tensor | None],
+) -> torch.fx.Node:
+    name, kind = item["name"], item["op"]
+    if kind == "placeholder":
+        return graph.create_node("placeholder", name, name=name)
+    if kind == "get_attr":
+        constants[f"constant_{name}"] = _constant_from_data(item["constant"])
+        return graph.create_node("get_attr", f"constant_{name}", name=name)
+    if kind == "call_function":
+        args = tuple(value_from_data(item["args"], nodes))
+        kwargs = {key: value_from_data(value, nodes) for key, value in item.get("kwargs", {}).items()}
+        return graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
+    raise StorageError(f"a graph node of kind `{kind}`")
+
+
+def _alike(
+    graph: torch.fx.Graph, name: str, pattern: torch.fx.Node, operands: Sequence[torch.fx.Node]
+) -> torch.fx.Node:
+    """A call like another one, of other operands."""
+    stands_for = dict(zip(pattern.all_input_nodes, operands, strict=True))
+    args, kwargs = torch.fx.map_arg((pattern.args, pattern.kwargs), stands_for.__getitem__)
+    node = graph.create_node("call_function", pattern.target, args, kwargs, name=name)
+    node.meta["val"] = pattern.meta["val"]
+    return node
+
+
 def _program_from_data(data: Mapping[str, Any]) -> Program:
     graph = torch.fx.Graph()
     nodes: dict[str, torch.fx.Node] = {}
     constants: dict[str, torch.Tensor | None] = {}
+    patterns: dict[torch.fx.Node, torch.fx.Node] = {}
+    records: dict[str, Any] = {}
     for item in data["nodes"]:
-        name, kind = item["name"], item["op"]
-        if kind == "placeholder":
-            node = graph.create_node("placeholder", name, name=name)
-        elif kind == "get_attr":
-            constants[f"constant_{name}"] = _constant_from_data(item["constant"])
-            node = graph.create_node("get_attr", f"constant_{name}", name=name)
-        elif kind == "call_function":
-            args = tuple(value_from_data(item["args"], nodes))
-            kwargs = {key: value_from_data(value, nodes) for key, value in item.get("kwargs", {}).items()}
-            node = graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
-        else:
-            raise StorageError(f"a graph node of kind `{kind}`")
-        if node.name != name or name in nodes:
+        name = item["name"]
+        if name in nodes:
             raise StorageError(f"two nodes are called `{name}`")
-        node.meta["val"] = value_from_data(item["value"], nodes)
+        if "like" in item:
+            pattern = nodes[item["like"]]
+            node = _alike(graph, name, pattern, [nodes[operand] for operand in item["operands"]])
+            patterns[node] = patterns[pattern]
+        else:
+            node = _node_from_data(graph, item, nodes, constants)
+            if node.op == "call_function":
+                patterns[node] = node
+            record = json.dumps(item["value"])
+            if record not in records:
+                records[record] = value_from_data(item["value"], nodes)
+            node.meta["val"] = records[record]
+        if node.name != name:
+            raise StorageError(f"two nodes are called `{name}`")
         nodes[name] = node
     outputs = tuple(_output_from_data(item, nodes, index) for index, item in enumerate(data["outputs"]))
     graph.output(tuple(output.node for output in outputs))
     mesh = data["mesh"]
     return Program(
-        cast("torch.fx.GraphModule", StoredModule(graph, constants)),
+        cast("torch.fx.GraphModule", StoredModule(graph, constants, patterns)),
         tuple(_input_from_data(item, nodes) for item in data["inputs"]),
         outputs,
         None

@@ -148,6 +148,7 @@ def _result_of_parts(checker: Checker, started: float) -> RefinementResult | Non
         seconds=time.perf_counter() - started,
         stages=memo.stopwatch.costs(),
         steps=(*memo.definitions.made, *collect_steps(*lowerings), *memo.repetitions),
+        parts=checker.parts.found(),
     )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+import torch.fx
+
 from verifycompile.ir.algebra import INFINITY, IOTA
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import inverse_digits, merge_digits, substitute
@@ -111,3 +114,9 @@ def renamed(view: View, named: View) -> View:
 def moved(view: View, term: Term) -> View:
     """The view with another term of the same shape in place of its own."""
     return View(view.coefficient, term, view.shape, view.axes)
+
+
+def is_real(node: torch.fx.Node) -> bool:
+    """Whether the value of a node is a tensor of real or complex numbers."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)

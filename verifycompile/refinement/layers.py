@@ -15,6 +15,7 @@ import torch.fx
 from verifycompile.ir.term import Term, View
 from verifycompile.refinement.memo import Memo, Part, Side
 from verifycompile.refinement.repetition import Run, best_cuts, find_runs
+from verifycompile.refinement.result import PartEnd
 
 _MIN_PARTS = 2
 _MIN_SAVED = 40
@@ -78,6 +79,7 @@ class Layers:
         for side, position in zip(self.sides, (first, second), strict=True):
             side.back_to(position)
         self.memo.name(first, second)
+        self.memo.ends.append(PartEnd(first, second, alike=False))
         for _ in range(count):
             part = Part(range(first, first + spec.period), range(second, second + implementation.period))
             self.memo.add(part)

@@ -28,11 +28,13 @@ from verifycompile.refinement.definitions import (
     DEFINED_INDICATOR,
     OPAQUE,
     Definitions,
+    is_real,
     moved,
     renamed,
 )
 from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.reading import Reading
+from verifycompile.refinement.result import PartEnd
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites.values import Group, Piece, Pieces
 
@@ -149,6 +151,8 @@ class Memo:
         self._outputs, self._relate, self._note = outputs, relate, note
         self._results: dict[Hashable, _Result] = {}
         self.stopwatch = Stopwatch()
+        self.ends: list[PartEnd] = []
+        """Where parts end, in order."""
 
     def add(self, part: Part) -> None:
         """Prove a part, or take over the result of an equal one. Raises NotRepeatedError."""
@@ -162,6 +166,8 @@ class Memo:
         else:
             self._take_over(part, key, known)
             self.stopwatch.add("memo", time.perf_counter() - read, nodes)
+        alike = key is not None and key.content in self._results
+        self.ends.append(PartEnd(part.spec.stop, part.implementation.stop, alike))
         for side, positions in zip(self.sides, (part.spec, part.implementation), strict=True):
             side.done = side.cut = positions.stop
 
@@ -170,7 +176,7 @@ class Memo:
         for side in self.sides:
             for node in side.reading.given:
                 value = side.lowering.values.get(node)
-                if isinstance(value, View) and _is_real(node):
+                if isinstance(value, View) and is_real(node):
                     self._real.add(value.term)
 
     def output_positions(self) -> Iterator[tuple[int, int]]:
@@ -381,7 +387,7 @@ class Memo:
         term = value.term
         known = names.get(term)
         if known is None:
-            if self.definitions.keeps(term, not _is_real(node)):
+            if self.definitions.keeps(term, not is_real(node)):
                 return
             known = names[term] = self.definitions.name(value)
         side.originals[node] = value
@@ -407,8 +413,3 @@ class Memo:
         self.related += result.related
         self.unrelated += result.unrelated
         self.repetitions.append(Repetition(self._names(part), result.names))
-
-
-def _is_real(node: torch.fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)

@@ -13,6 +13,7 @@ from verifycompile.refinement.layers import Layers
 from verifycompile.refinement.memo import Memo, NotRepeatedError, OutputPair, Relate, Side
 from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.reading import Forms, Reading
+from verifycompile.refinement.result import PartsFound
 
 _MIN_SAVED = 60
 """Nodes of the implementation that must repeat others before both programs are cut."""
@@ -56,6 +57,13 @@ class Parts:
         for side in self.sides:
             inputs = {p.node for p in side.lowering.program.inputs if p.role is not Role.SIZE}
             side.lowering.lower(node for node in side.reading.given if node not in inputs)
+
+    def found(self) -> PartsFound:
+        """Where both programs were cut."""
+        spec, implementation = (tuple(side.reading.nodes) for side in self.sides)
+        length, other = (r.stop for r in self.forward.ranges)
+        forward = tuple(end for end in self.memo.ends if end.spec <= length and end.implementation <= other)
+        return PartsFound(spec, implementation, forward, tuple(self.memo.ends[len(forward) :]))
 
     def is_settled(self, spec: ProgramOutput) -> bool:
         """Whether an output was related within a part."""

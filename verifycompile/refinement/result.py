@@ -60,6 +60,27 @@ class NodeCounts:
 
 
 @dataclasses.dataclass(frozen=True)
+class PartEnd:
+    """How many nodes of the spec and of the implementation are before the end of a part. ``alike``: what is proved of
+    the part holds for any values at its boundary.
+    """
+
+    spec: int
+    implementation: int
+    alike: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class PartsFound:
+    """Where both programs were cut: in which order their nodes were read, and the ends of parts of both phases."""
+
+    spec: tuple[torch.fx.Node, ...]
+    implementation: tuple[torch.fx.Node, ...]
+    forward: tuple[PartEnd, ...]
+    backward: tuple[PartEnd, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class RefinementResult:
     """``mismatch`` is None exactly when every output of the spec has a relation that meets its requirement."""
 
@@ -79,3 +100,5 @@ class RefinementResult:
         default_factory=dict[str, tuple[Placement, ...]]
     )
     """How the implementation holds the outputs that are tensors; empty for one without a mesh."""
+    parts: PartsFound | None = None
+    """The parts that were proved one by one, where they repeat themselves."""

@@ -1,0 +1,262 @@
+"""Both programs cut into parts: each is lowered for any values at its boundary, so parts that are alike, once.
+
+A certificate says after how many calls of each program a part ends. What goes into a part is named by the part's own
+terms, in the order in which it takes them: a term that is known by nothing but its operation and its shape stands for
+every value of this kind, and what is proved of it holds for the value at hand. What leaves a part is named again, by a
+term of the program. So the calls of two layers that are alike have the very same operands, and a call that is like an
+earlier one (by the certificate: both are made of one description), of the same operands, has its value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch.fx
+
+from verifycompile.certificate.digests import Digests
+from verifycompile.certificate.storage import StorageError, StoredModule
+from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.lowering.lower import Lowering
+from verifycompile.lowering.recorded import is_size, whole_split
+from verifycompile.refinement.definitions import CONSTANTS, OPAQUE, Definitions, is_real, moved, renamed
+from verifycompile.rewrites.values import Group, Piece
+from verifycompile.torch_interface.schema import draws_random_numbers
+
+_OF_A_PART = "of a part"
+
+
+class PartError(StorageError):
+    """A part that depends on more than the values at its boundary."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """Where a part ends: after so many calls of each program. ``alike``: it is lowered for any values at its boundary,
+    else for those that the programs have there.
+    """
+
+    spec: int
+    implementation: int
+    alike: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Cuts:
+    """The parts of the forward and of the backward phase, in order."""
+
+    forward: tuple[Cut, ...] = ()
+    backward: tuple[Cut, ...] = ()
+
+
+NO_CUTS = Cuts()
+
+
+class Side:
+    """One of the programs. ``done``: how many of its calls are lowered."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        graph = lowering.program.graph
+        self.lowering = lowering
+        self.calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        self.done = 0
+        self.repeated: set[torch.fx.Node] = set()
+        """Calls that were not lowered themselves."""
+        self._patterns = graph.patterns if isinstance(graph, StoredModule) else {}
+        self._known: dict[Hashable, Any] = {}
+        self.last_use: dict[torch.fx.Node, int] = {}
+        for position, node in enumerate(self.calls):
+            self.last_use.update(dict.fromkeys(_taken(node), position))
+
+    def lower(self, node: torch.fx.Node) -> None:
+        """Give a call its value, that of an earlier one where it is like that one and takes the same values."""
+        if node in self.lowering.values:
+            return
+        key = self._key(node)
+        if key is not None and key in self._known:
+            self.lowering.provide(node, self._known[key])
+            self.repeated.add(node)
+            return
+        self.lowering.lower([node])
+        if key is not None:
+            self._known[key] = self.lowering.values[node]
+
+    def _key(self, node: torch.fx.Node) -> Hashable:
+        """All that the value of a call depends on; None where that is more than its description and its operands.
+
+        What is recorded of an operand is part of it: two values that are equal may be of several dtypes.
+        """
+        pattern = self._patterns.get(node)
+        if pattern is None or is_size(node) or node.name in self.lowering.program.groups:
+            return None
+        if draws_random_numbers(node.target, node.args, node.kwargs):
+            return None
+        split = whole_split(node)
+        values = self.lowering.values
+        operands = node.all_input_nodes if split is None else [split]
+        taken = tuple(_told_apart(values[operand]) for operand in operands)
+        records = tuple(id(operand.meta.get("val")) for operand in node.all_input_nodes)
+        key = pattern, split is None, records, taken
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
+
+
+def _told_apart(value: Any) -> Hashable:
+    """A value and its type: in Python ``1``, ``1.0`` and ``True`` are equal, so are ``0.0`` and ``-0.0``."""
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+def _taken(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What a call takes: its operands, and the split whose pieces it puts together."""
+    split = whole_split(node)
+    return node.all_input_nodes if split is None else [*node.all_input_nodes, split]
+
+
+class Parts:
+    """Lowers both programs up to the places where parts end."""
+
+    def __init__(self, spec: Side, implementation: Side, digests: Digests, definitions: Definitions) -> None:
+        self.sides = spec, implementation
+        self.pool = spec.lowering.pool
+        self.values: tuple[list[Hashable], list[Hashable]] = ([], [])
+        """Of each program what the calls within parts that were lowered were found to be, and by which lemmas."""
+        self._definitions = definitions
+        self._digests = digests
+
+    def calls_up_to(self, cut: Cut) -> tuple[Sequence[torch.fx.Node], Sequence[torch.fx.Node]]:
+        """The calls of the next part. Raises PartError where it begins behind its end."""
+        found: list[Sequence[torch.fx.Node]] = []
+        for side, stop in zip(self.sides, (cut.spec, cut.implementation), strict=True):
+            if not side.done <= stop <= len(side.calls):
+                raise PartError("its parts are not in order")
+            found.append(side.calls[side.done : stop])
+        return found[0], found[1]
+
+    def enter(self, cut: Cut) -> Part:
+        """Lower the next part."""
+        part = Part(self, cut, self.calls_up_to(cut))
+        sources, noted = len(self.pool.sources), dict(self.pool.noted)
+        for side, nodes in zip(self.sides, part.calls, strict=True):
+            held = len(side.lowering.values)
+            for node in nodes:
+                side.lower(node)
+            if any(node in side.lowering.blockers for node in nodes if not is_size(node)):
+                raise PartError("a part holds a call that cannot be lowered")
+            if part.alike and len(side.lowering.values) != held + len(nodes):
+                raise PartError("a part takes what is not at its boundary")
+        if any(t.operation not in CONSTANTS for t in self.pool.sources[sources:]):
+            raise PartError("a part holds a value that comes from nowhere")
+        # What is known of an index in one part need not hold for the value that stands there in another one.
+        found = [term for term, facts in self.pool.noted.items() if noted.get(term) != facts]
+        if part.alike and any(term.operands or term in part.stands_for for term in found):
+            raise PartError("a part finds out about an index")
+        return part
+
+    def leave(self, part: Part, outputs: tuple[Collection[torch.fx.Node], Collection[torch.fx.Node]]) -> None:
+        """Name what later calls take, and ``outputs``, and forget the rest."""
+        names: dict[Term, View] = {}
+        for number, (side, nodes) in enumerate(zip(self.sides, part.calls, strict=True)):
+            stop = side.done + len(nodes)
+            exported: dict[torch.fx.Node, Any] = {}
+            for node in nodes:
+                if node not in side.repeated:
+                    self.values[number].append(self._described(side, node))
+                if side.last_use.get(node, -1) >= stop or node in outputs[number]:
+                    exported[node] = self._exported(part, side, node, names)
+            for node in nodes:
+                side.lowering.values.pop(node)
+            side.lowering.values.update(exported)
+            side.done = stop
+        for (side, node), value in part.replaced.items():
+            side.lowering.values[node] = value
+
+    def _described(self, side: Side, node: torch.fx.Node) -> Hashable:
+        lemmas = [name for name, _ in side.lowering.lemmas.get(node, ())]
+        return node.name, self._digests.value(side.lowering.values[node]), lemmas
+
+    def _exported(self, part: Part, side: Side, node: torch.fx.Node, names: dict[Term, View]) -> Any:
+        value = side.lowering.values[node]
+        if isinstance(value, Piece):
+            value = side.lowering.view(node)
+        if not isinstance(value, View):
+            if value is None or isinstance(value, (Group, int, float)) or is_size(node):
+                return value
+            raise PartError(f"`{node.name}` is no tensor, and is taken by another part")
+        term = value.term
+        if term in part.stands_for:
+            return moved(value, part.stands_for[term])
+        if self._definitions.keeps(term, not is_real(node)):
+            if part.alike and not self._definitions.is_closed(term):
+                raise PartError(f"`{node.name}` cannot be named, and is taken by another part")
+            return value
+        if term not in names:
+            names[term] = self._definitions.name(value)
+        try:
+            return renamed(value, names[term])
+        except UnalignedError as error:
+            raise PartError(f"`{node.name}` cannot be named, and is taken by another part") from error
+
+
+class Part:
+    """A part while it is lowered. ``stands_for``: its own terms, and those of the program that they stand for."""
+
+    def __init__(self, parts: Parts, cut: Cut, calls: tuple[Sequence[torch.fx.Node], Sequence[torch.fx.Node]]) -> None:
+        self.calls = calls
+        self.alike = cut.alike
+        self.stands_for: dict[Term, Term] = {}
+        self.replaced: dict[tuple[Side, torch.fx.Node], Any] = {}
+        """Values at the boundary, as they are outside."""
+        own: dict[Term, Term] = {}
+        boundary = list(self._boundary(parts.sides))
+        for side, node in boundary:
+            side.lowering.lower([node])
+        for side, node in boundary:
+            value = side.lowering.values[node]
+            if not self.alike or not isinstance(value, View) or value.term.operation not in OPAQUE:
+                continue
+            if value.term not in own:
+                own[value.term] = term = _term_of_part(parts.pool, value.term, len(own))
+                self.stands_for[term] = value.term
+            self.replaced[side, node] = value
+            side.lowering.values[node] = moved(value, own[value.term])
+
+    def _boundary(self, sides: Sequence[Side]) -> Iterator[tuple[Side, torch.fx.Node]]:
+        """What the calls take from elsewhere, in their order."""
+        for side, nodes in zip(sides, self.calls, strict=True):
+            seen = set(nodes)
+            for node in nodes:
+                for operand in _taken(node):
+                    if operand not in seen:
+                        seen.add(operand)
+                        yield side, operand
+
+
+def _term_of_part(pool: TermPool, term: Term, number: int) -> Term:
+    """A term of which is known what is known of ``term``: its operation and its shape."""
+    if pool.facts.get(term):
+        raise PartError("something is known of an index that a part takes")
+    return pool.intern(term.operation, (_OF_A_PART, number), (), term.index_sizes, term.free, 0, (), ())
+
+
+# ------------------------------------------------------------------------------------------------ stored
+
+
+def cuts_from_data(data: Mapping[str, Any]) -> Cuts:
+    """What ``cuts_to_data`` wrote."""
+    if set(data) != {"forward", "backward"}:
+        raise PartError("its parts are of other phases")
+    forward, backward = (tuple(Cut(*cut) for cut in data[phase]) for phase in ("forward", "backward"))
+    if any(type(c.spec) is not int or type(c.implementation) is not int for c in (*forward, *backward)):
+        raise PartError("a part ends nowhere")
+    return Cuts(forward, backward)
+
+
+def cuts_to_data(cuts: Cuts) -> Mapping[str, Any]:
+    """The cuts of both phases as JSON has them."""
+    written = {"forward": cuts.forward, "backward": cuts.backward}
+    return {phase: [[c.spec, c.implementation, c.alike] for c in found] for phase, found in written.items()}
