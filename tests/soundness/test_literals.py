@@ -99,6 +99,15 @@ def test_the_inverse_of_a_root_is_the_root_of_the_inverse_in_double_precision_an
         assert verdict is not Verdict.VERIFIED
 
 
+@pytest.mark.parametrize("number", [2, 3, 6, 1.5, 40])
+@pytest.mark.parametrize("towards", [0, 10])
+def test_the_neighbour_of_a_root_is_another_number_in_double_precision(number: float, towards: float) -> None:
+    root = math.sqrt(number)
+    neighbour = math.nextafter(root, towards)
+    verdict, _ = _verify(_times(neighbour), _times(root), torch.float64)
+    assert verdict is not Verdict.VERIFIED
+
+
 def test_roots_cancel_exactly() -> None:
     def spec(x: torch.Tensor) -> torch.Tensor:
         return x * 2.0 / 3.0

@@ -70,7 +70,7 @@ def read(value: float, single: bool) -> Fraction:
     candidates = list(_simple_numbers(value))
     exact = (number for number in candidates if float(number) == value)
     same = (number for number in candidates if _held(float(number), single) == held)
-    found = next(exact, None) or next(same, None) or _root_below_one(value)
+    found = next(exact, None) or next(same, None) or _inverse_of_a_root(value)
     if found is not None:
         return found
     return _shortest_decimal(held) if single else Fraction(repr(value))
@@ -86,10 +86,12 @@ def _held(value: float, single: bool) -> float:
         return math.copysign(math.inf, value)
 
 
-def _root_below_one(value: float) -> Fraction | None:
-    """The root of which ``value`` is the inverse of the inverse's float, as ``1 / math.sqrt(6)`` is."""
-    root = _root_near(Fraction(value), _ROUNDING)
-    return root if root is not None and 1 / float(1 / root) == value else None
+def _inverse_of_a_root(value: float) -> Fraction | None:
+    """The inverse root of a whole number, where ``value`` is what ``1 / math.sqrt(number)`` gives."""
+    number = round(1 / Fraction(value) ** 2) if 0 < abs(value) < 1 else 0
+    if not 1 < number <= _LARGEST_ROOT or 1 / math.sqrt(number) != abs(value):
+        return None
+    return inverse_root(number) * (1 if value > 0 else -1)
 
 
 def inverse_root(number: int) -> Fraction:
