@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -25,33 +27,38 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decompositions, "_known", {})
 
 
-def test_a_call_is_what_torch_decomposes_it_into() -> None:
-    g = GraphBuilder()
+Pair = tuple[torch.fx.Node, torch.fx.Node]
+
+
+def unfolded_and_by_hand(g: GraphBuilder) -> Pair:
     x, y = g.input("x", X), g.input("y", X + 1)
     unfolded = g.call(aten.rrelu_with_noise_backward.default, x, y, y, 0.25, 0.75, False, False)
-    by_hand = g.call(aten.leaky_relu_backward.default, x, y, 0.5, False)
-    lowering = g.lower(unfolded, by_hand)
+    return unfolded, g.call(aten.leaky_relu_backward.default, x, y, 0.5, False)
+
+
+def second_of_several_results(g: GraphBuilder) -> Pair:
+    v = g.input("v", X)
+    pair = g.call(aten._weight_norm_interface.default, v, g.input("g", X[:, :1]), 0)
+    return g.item(pair, 1), g.call(aten.linalg_vector_norm.default, v, 2, [1], True)
+
+
+def refused_by_its_declaration(g: GraphBuilder) -> Pair:
+    x = g.input("x", X)
+    return g.item(g.call(aten.chunk.default, x, 2), 0), g.call(aten.slice.Tensor, x, 0, 0, 2)
+
+
+@pytest.mark.parametrize("write", [unfolded_and_by_hand, second_of_several_results, refused_by_its_declaration])
+def test_a_call_is_what_torch_decomposes_it_into(write: Callable[[GraphBuilder], Pair]) -> None:
+    g = GraphBuilder()
+    nodes = write(g)
+    lowering = g.lower(*nodes)
     assert blockers(lowering) == []
-    left, right = lowering.view(unfolded), lowering.view(by_hand)
+    left, right = (lowering.view(node) for node in nodes)
     assert left is not None
     assert right is not None
     assert same_value(left, right)
     assert set(lowering.values) <= set(lowering.program.graph.graph.nodes)
     assert list(lowering.pool.assumptions) == []
-
-
-def test_several_results() -> None:
-    g = GraphBuilder()
-    v = g.input("v", X)
-    pair = g.call(aten._weight_norm_interface.default, v, g.input("g", X[:, :1]), 0)
-    norm = g.call(aten.linalg_vector_norm.default, v, 2, [1], True)
-    second = g.item(pair, 1)
-    lowering = g.lower(second, norm)
-    assert blockers(lowering) == []
-    left, right = lowering.view(second), lowering.view(norm)
-    assert left is not None
-    assert right is not None
-    assert same_value(left, right)
 
 
 def test_the_casts_of_a_decomposition_are_those_of_the_call() -> None:
@@ -88,19 +95,6 @@ def test_an_operator_that_is_refused_within_is_named() -> None:
     view = lowering.view(node)
     assert view is not None
     assert view.term.operation is UNKNOWN
-
-
-def test_a_declaration_that_refuses_gives_way_to_the_decomposition() -> None:
-    g = GraphBuilder()
-    x = g.input("x", X)
-    pieces = g.call(aten.chunk.default, x, 2)
-    first, expected = g.item(pieces, 0), g.call(aten.slice.Tensor, x, 0, 0, 2)
-    lowering = g.lower(first, expected)
-    assert blockers(lowering) == []
-    left, right = lowering.view(first), lowering.view(expected)
-    assert left is not None
-    assert right is not None
-    assert same_value(left, right)
 
 
 def test_what_both_refuse_is_refused_for_the_reason_of_the_declaration() -> None:
