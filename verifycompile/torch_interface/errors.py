@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from typing import TYPE_CHECKING
 
 from torch._dynamo.exc import ShortenTraceback, UncapturedHigherOrderOpError
 
-from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
+
+if TYPE_CHECKING:
+    from verifycompile.diagnostics.report import Report
 
 
 class CompileError(ShortenTraceback, UncapturedHigherOrderOpError):
