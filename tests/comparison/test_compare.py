@@ -146,11 +146,43 @@ def test_gradients_that_add_up_and_are_clipped(clip: Callable[..., None] | None,
         assert found.findings[0].output.startswith("pass1.parameter.")
 
 
+class Stale(Model):
+    """Keeps the hidden states of the first batch."""
+
+    kept: torch.Tensor | None = None
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.kept is None:
+            self.kept = tokens
+        return super().forward(self.kept, labels)
+
+
+@pytest.mark.parametrize(("model", "right"), [(Model, True), (Stale, False)])
+def test_each_pass_has_its_own_batch(model: type[Model], right: bool) -> None:
+    def build(mesh: DeviceMesh) -> nn.Module:
+        return tensor_parallel(model(), mesh)
+
+    given = {"spec": Model(), "optimizer": functools.partial(torch.optim.SGD, lr=0.1), "steps": 2, "accumulation": 2}
+    assert on_ranks(build, tokens(), **given).verdict is Verdict.VERIFIED
+    batches = [tuple(t.roll(turn, 1) for t in tokens()) for turn in range(3)]
+    found = on_ranks(build, (), batches=batches, **given)
+    assert found.verdict is (Verdict.VERIFIED if right else Verdict.REFUTED), str(found)
+    if not right:
+        assert found.findings[0].output.startswith("pass1.")
+        assert "; first in pass 2" in found.findings[0].notes[0]
+
+
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
         ({"steps": 2}, "VC310", "option `steps` does not apply: there is no `optimizer`."),
         ({"clip": clipped}, "VC310", "option `clip` does not apply: there is no `optimizer`."),
+        ({"args": (), "batches": [tokens(), tokens()]}, "VC310", "option `batches` does not apply: there is no"),
+        (
+            {"batches": [tokens()]},
+            "VC306",
+            "option `batches` is a list of the arguments of each pass, in the place of `args`.",
+        ),
         (
             {"optimizer": torch.optim.SGD, "accumulation": 0},
             "VC306",
@@ -160,7 +192,7 @@ def test_gradients_that_add_up_and_are_clipped(clip: Callable[..., None] | None,
 )
 def test_options_of_training_that_do_not_apply(given: dict[str, Any], code: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
-        verifycompile.compare(Model(), tokens(), **given)
+        verifycompile.compare(Model(), **{"args": tokens(), **given})
     assert raised.value.code == code
     assert message in str(raised.value)
 

@@ -61,6 +61,7 @@ def compare(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    batches: Sequence[Sequence[Any]] | None = None,
     optimizer: Optimizer | None = None,
     spec_optimizer: Optimizer | None = None,
     clip: Clip | None = None,
@@ -78,6 +79,7 @@ def compare(
     ranks runs each of them in a thread. ``optimizer``: makes an optimizer of parameters (``torch.optim.AdamW``); with
     it ``steps`` steps of training are compared, each after ``accumulation`` passes whose gradients add up. ``clip``:
     what is done to the gradients of parameters before a step (``lambda p: clip_grad_norm_(p, 1.0)``).
+    ``batches``: positional arguments of each pass in turn, in the place of ``args``, which all passes have else.
     ``spec_optimizer``, ``spec_clip``: the spec's, where they are others. ``seeds``: perturbed runs of the spec for each
     tolerance. ``seed``: of all random numbers. ``proof``: the report of ``verify``, whose assumptions are told apart by
     what this run measured. ``options`` are those of ``verify``.
@@ -87,8 +89,11 @@ def compare(
     checked = Options.from_mapping(options)
     if model is None and checked.build is None:
         raise UsageError("VC306", "there is nothing to compare: pass a model, or the option `build` that makes it.")
-    trains = {"steps": steps != 1, "accumulation": accumulation != 1, "clip": clip is not None,
-              "spec_clip": spec_clip is not None, "spec_optimizer": spec_optimizer is not None}  # fmt: skip
+    if batches is not None and (not batches or args):
+        raise UsageError("VC306", "option `batches` is a list of the arguments of each pass, in the place of `args`.")
+    trains = {"batches": batches is not None and len(batches) > 1, "steps": steps != 1,
+              "accumulation": accumulation != 1, "clip": clip is not None, "spec_clip": spec_clip is not None,
+              "spec_optimizer": spec_optimizer is not None}  # fmt: skip
     useless = [name for name, given in trains.items() if given and optimizer is None]
     if useless:
         raise UsageError("VC310", f"option `{useless[0]}` does not apply: there is no `optimizer`.")
@@ -96,7 +101,8 @@ def compare(
         raise UsageError("VC306", "options `steps` and `accumulation` must be whole numbers greater than zero.")
     training = Training() if optimizer is None else Training(optimizer, clip, steps, accumulation)
     spec_training = dataclasses.replace(training, optimizer=spec_optimizer or optimizer, clip=spec_clip or clip)
-    question = _Question(model, tuple(args), dict(kwargs or {}), checked, training, spec_training, seeds, seed, proof)
+    each = [tuple(args)] if batches is None else [tuple(batch) for batch in batches]
+    question = _Question(model, each, dict(kwargs or {}), checked, training, spec_training, seeds, seed, proof)
     with torch.enable_grad():
         if has_world() and not is_pretended():
             return question.in_the_job()
@@ -108,7 +114,7 @@ class _Question:
     """What is compared; ``assumptions`` and ``notes`` are what the report will say of it."""
 
     model: Callable[..., Any] | None
-    args: tuple[Any, ...]
+    args: list[tuple[Any, ...]]
     kwargs: dict[str, Any]
     options: Options
     training: Training
@@ -121,8 +127,8 @@ class _Question:
     started: float = dataclasses.field(default_factory=time.perf_counter)
 
     def _worker(self, model: Any, root: RootMesh | None) -> Worker:
-        call = call_of(model, self.args, self.kwargs)
-        return Worker(model, self.options.param_names, layout_over(root), call, training=self.training)
+        calls = [call_of(model, args, self.kwargs) for args in self.args]
+        return Worker(model, self.options.param_names, layout_over(root), calls, training=self.training)
 
     def in_this_process(self) -> CompareReport:
         """With a thread for each rank."""
@@ -194,12 +200,18 @@ class _Question:
         # What other ranks pass is known in a running job alone.
         first, *others = ranks.ranks
         passed = first if is_pretended() and others else own
-        inputs = make_inputs(ranks, mesh, options, wrapped=wrapped_axes(model, root), own=passed, seed=self.seed)
+        wrapped, each = wrapped_axes(model, root), list[Inputs]()
+        for turn in range(len(self.args)):
+            ranks.call("turn", turn)
+            each.append(make_inputs(ranks, mesh, options, wrapped=wrapped, own=passed, seed=self.seed + turn))
+        ranks.call("turn", 0)
+        differ = dict.fromkeys(name for one in each for name in one.differ)
+        inputs = dataclasses.replace(each[0], differ=tuple(differ))
         spec = spec or recovered_spec(model, named_tensors(model, options.param_names), parameters.whole)
         _assign(spec, parameters)
         self._describe(parameters, inputs, spec, own)
         early = _replicas(parameters, inputs)
-        reference = self._reference(spec, inputs)
+        reference = self._reference(spec, each)
         epsilons = (
             epsilon_of(t.dtype for t in (*named_tensors(spec.model, {}).values(), *inputs.whole.values())),
             epsilon_of(
@@ -241,14 +253,9 @@ class _Question:
             )
         return doubts
 
-    def _reference(self, spec: Spec, inputs: Inputs) -> Reference:
-        template = call_of(spec.model, self.args, self.kwargs)
-        if set(template.names) != set(inputs.whole):
-            template = _by_position(template, inputs)
-        call = template.with_tensors(
-            lambda name, tensor: inputs.whole[name].detach().clone().requires_grad_(tensor.requires_grad)
-        )
-        reference = Reference(spec.model, call, self.spec_training, self.seed)
+    def _reference(self, spec: Spec, each: Sequence[Inputs]) -> Reference:
+        calls = [self._call_of_spec(spec, *both) for both in zip(self.args, each, strict=True)]
+        reference = Reference(spec.model, calls, self.spec_training, self.seed)
         try:
             reference.run()
         except Exception as error:
@@ -257,6 +264,14 @@ class _Question:
             what += "" if self.options.spec is not None else "not run on whole tensors. Pass it as the option `spec`"
             raise UsageError(code, f"the spec {what}.\n{type(error).__name__}: {error}") from error
         return reference
+
+    def _call_of_spec(self, spec: Spec, args: tuple[Any, ...], inputs: Inputs) -> Call:
+        template = call_of(spec.model, args, self.kwargs)
+        if set(template.names) != set(inputs.whole):
+            template = _by_position(template, inputs)
+        return template.with_tensors(
+            lambda name, tensor: inputs.whole[name].detach().clone().requires_grad_(tensor.requires_grad)
+        )
 
     def _thresholds(self, reference: Reference, epsilons: tuple[float, float]) -> dict[str, float]:
         """The sum of the responses at both machine epsilons: each program is off by its own rounding."""
@@ -276,6 +291,8 @@ class _Question:
         drew = False
         ranks.call("begin", self.seed)
         for step in range(self.training.all_passes):
+            if len(self.args) > 1:
+                ranks.call("turn", step)
             ran: dict[int, Ran] = ranks.call("forward")
             drew = drew or any(one.drew for one in ran.values())
             comparing.take(ran, _FORWARD, step)
@@ -321,7 +338,7 @@ class _Question:
         if path is None:
             return finding
         known = comparing.reference
-        reference = Reference(known.worker.model, known.call, self.spec_training, self.seed, within=path)
+        reference = Reference(known.worker.model, known.calls[:1], self.spec_training, self.seed, within=path)
         reference.run()
         thresholds = self._thresholds(reference, epsilons)
         ranks.call("begin", self.seed)

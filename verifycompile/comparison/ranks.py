@@ -12,7 +12,7 @@ import torch.distributed as dist
 from verifycompile.comparison.worker import Worker
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
 
-_READS = frozenset({"value", "parameter", "input_part", "places", "drop"})
+_READS = frozenset({"value", "parameter", "input_part", "places", "drop", "turn"})
 """Methods that run nothing of the program."""
 MakeWorker = Callable[[int], Worker]
 

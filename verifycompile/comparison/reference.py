@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +41,13 @@ class Reference:
     """
 
     def __init__(
-        self, model: Callable[..., Any], call: Call, training: Training, seed: int, *, within: str | None = None
+        self,
+        model: Callable[..., Any],
+        calls: Sequence[Call],
+        training: Training,
+        seed: int,
+        *,
+        within: str | None = None,
     ) -> None:
         self.values = Store()
         self.entries: dict[str, Entry] = {}
@@ -54,8 +60,8 @@ class Reference:
         self._step = 0
         self._within = within
         self._take: Callable[[str, Entry, torch.Tensor], None] = self._store
-        self.call = call
-        self.worker = Worker(model, {}, None, call, training=training, keep=self._keep)
+        self.calls = tuple(calls)
+        self.worker = Worker(model, {}, None, self.calls, training=training, keep=self._keep)
 
     def _keep(self, entry: Entry, part: torch.Tensor) -> None:
         self._take(pass_name(self._step, entry.name), entry, part)
@@ -86,7 +92,10 @@ class Reference:
                     self._perturb_inputs(mode)
                 self._run()
         self._take = self._store
-        self.worker.take_inputs(self.call.names)
+        for number, call in enumerate(self.calls):
+            self.worker.turn(number)
+            self.worker.take_inputs(call.names)
+        self.worker.turn(0)
         return found.largest
 
     def _perturb_inputs(self, mode: Any) -> None:
@@ -97,7 +106,10 @@ class Reference:
                 return tensor
             return tensor.detach() * mode.factors(tensor)
 
-        self.worker.take_inputs({name: moved(tensor) for name, tensor in self.call.names.items()})
+        for number, call in enumerate(self.calls):
+            self.worker.turn(number)
+            self.worker.take_inputs({name: moved(tensor) for name, tensor in call.names.items()})
+        self.worker.turn(0)
 
     def _run(self) -> None:
         if self._within is not None:
@@ -106,6 +118,7 @@ class Reference:
         first = not self.cotangents
         for step in range(self._training.all_passes):
             self._step = step
+            self.worker.turn(step)
             ran = self.worker.forward()
             if first:
                 self.cotangents.append(self._cotangents())

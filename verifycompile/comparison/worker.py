@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,20 +56,24 @@ class Ran:
 
 
 class Worker:
-    """A program on one rank. ``layout`` says how its DTensors lie. ``keep``: takes what is traced; None stores it."""
+    """A program on one rank. ``layout`` says how its DTensors lie. ``keep``: takes what is traced; None stores it.
+
+    ``calls``: one for each pass of training in turn.
+    """
 
     def __init__(
         self,
         model: Callable[..., Any],
         renamed: Mapping[str, str],
         layout: Layout | None,
-        call: Call,
+        calls: Sequence[Call],
         *,
         training: Training | None = None,
         keep: Keep | None = None,
     ) -> None:
         self.model = model
-        self._call = call
+        self._calls = list(calls)
+        self._turn = 0
         self._layout = layout
         self._modules = named_modules(model)
         self.tensors = named_tensors(model, renamed)
@@ -87,6 +91,14 @@ class Worker:
     def _store(self, entry: Entry, part: torch.Tensor) -> None:
         self._entries.append(entry)
         self._values.keep(entry.name, part)
+
+    @property
+    def _call(self) -> Call:
+        return self._calls[self._turn]
+
+    def turn(self, number: int) -> None:
+        """Let the call of the pass of this number be the one that is run."""
+        self._turn = number % len(self._calls)
 
     def starts(self) -> tuple[tuple[str, bool, torch.dtype], ...]:
         """Of every output of the last run: its name, whether backward starts there, and its dtype."""
@@ -141,6 +153,7 @@ class Worker:
                 local_part(self.tensors[name]).copy_(value)
         self.clear_gradients()
         self._optimizer = None
+        self._turn = 0
 
     def clear_gradients(self) -> None:
         """Forget the gradients, as before a step."""
@@ -163,7 +176,7 @@ class Worker:
             made = like_dtensor(tensor, part) if isinstance(tensor, DTensor) else part
             return made.requires_grad_(tensor.requires_grad)
 
-        self._call = self._call.with_tensors(replaced)
+        self._calls[self._turn] = self._call.with_tensors(replaced)
 
     def probe(self) -> dict[str, Known]:
         """Under which placements ``DTensor.from_local`` takes the plain inputs, by a run without gradients."""
