@@ -69,14 +69,14 @@ def verify_programs(spec: Program, implementation: Program, options: Options, re
 
 
 def _verify(spec: Program, implementation: Program, options: Options, repairs: Repairs) -> Report:
-    started = time.perf_counter()
+    started = time.thread_time()
     blockers = _distinct((*implementation.blockers, *spec.blockers))
     fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
     result, ended = RefinementResult(relations={}, mismatch=None), None
     if not fatal:
         proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation), _SHARE_OF_PROOF)
         result, ended = (result, proof) if isinstance(proof, RanOut) else (proof, None)
-    proof_seconds = time.perf_counter() - started
+    proof_seconds = time.thread_time() - started
 
     findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
     if ended is not None:
@@ -97,7 +97,7 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
     causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
-        causes = _causes(changeable, repairs.proves, proof_seconds)
+        causes = _causes(changeable, repairs.proves, proof_seconds, findings[0])
         findings[:1] = with_causes(findings[0], causes)
     if search is not None:
         findings[0] = _with_script(findings[0], search, () if any(cause.proved for cause in causes) else causes)
@@ -251,15 +251,16 @@ def _certain(finding: Finding) -> Finding:
 
 
 def _causes(
-    changeable: Callable[[], Subject], proves: Callable[[Program, Program], bool], proof_seconds: float
+    changeable: Callable[[], Subject], proves: Callable[[Program, Program], bool], proof_seconds: float, found: Finding
 ) -> tuple[Cause, ...]:
     """The changes after which the program is proved; nothing where none are found, or the search fails."""
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
     limits = bounds.current()
     share = 1.0 if limits is None else min(1.0, _WAITED * seconds / max(limits.seconds_left, _WAITED * seconds))
     try:
-        search = functools.partial(find_causes, changeable(), proves, seconds=seconds)
-        found = bounds.attempt("the search for the cause", search, share)
+        places = [item.location for item in found.labels] if found.code == "VC101" else []
+        search = functools.partial(find_causes, changeable(), proves, seconds=seconds, suspected=places)
+        causes = bounds.attempt("the search for the cause", search, share)
     except Exception:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
         return ()
-    return () if isinstance(found, RanOut) else found
+    return () if isinstance(causes, RanOut) else causes

@@ -30,7 +30,7 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
     if merged[0].proved:
         suffix = f"(checked: {_listed(merged[0].proved)} proved so)"
-        note = _of_unmended(merged[0])
+        note = _of_unmended(merged)
         finding = dataclasses.replace(finding, notes=(*finding.notes, note) if merged[0].unmended else finding.notes)
     if merged[0].proved and finding.output not in merged[0].proved:
         return [finding, *(_of_other(finding, cause, suffix) for cause in merged)]
@@ -44,12 +44,14 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
     ]
 
 
-def _of_unmended(cause: Cause) -> str:
+def _of_unmended(causes: Sequence[Cause]) -> str:
     """What is said of the outputs that still differ with all changes."""
-    shown = _listed(cause.unmended[:_SHOWN])
-    more = len(cause.unmended) - _SHOWN
+    unmended = causes[0].unmended
+    shown = _listed(unmended[:_SHOWN])
+    more = len(unmended) - _SHOWN
     shown += f" and {more} more" if more > 0 else ""
-    if all(name.startswith("grad.") for name in cause.unmended):
+    gradients = all(name.startswith("grad.") for name in unmended)
+    if gradients and not any(is_backward(cause.node) or cause.move.is_late for cause in causes):
         return f"the backward pass is that of the program as it is: verify {shown} again with the change in place"
     return f"no change was found that mends {shown}"
 

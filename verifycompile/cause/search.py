@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import torch.fx
 
@@ -100,8 +100,12 @@ class _Step:
     mended: frozenset[str]
 
 
-def find_causes(subject: Subject, proves: Proves, *, seconds: float) -> tuple[Cause, ...]:
+def find_causes(
+    subject: Subject, proves: Proves, *, seconds: float, suspected: Collection[SourceLocation] = ()
+) -> tuple[Cause, ...]:
     """The changes that together make the program provable; () where none were found in the time given.
+
+    ``suspected``: lines at which a reduction may be missing, which are looked at first.
 
     ``seconds``: of this thread's own work, so that what else the machine does changes no report.
     """
@@ -112,7 +116,9 @@ def find_causes(subject: Subject, proves: Proves, *, seconds: float) -> tuple[Ca
         return ()
     with real_tensors():
         try:
-            return _Search(evaluated, subject, proves, time.thread_time() + seconds, latest).run()
+            search = _Search(evaluated, subject, proves, time.thread_time() + seconds, latest)
+            search.suspected = frozenset(map(_place, suspected))
+            return search.run()
         except (EvaluationError, DraftError):
             return ()
 
@@ -131,6 +137,8 @@ def _evaluable(subject: Subject) -> Subject | None:
 class _Stage(enum.Enum):
     """What is tried one after the other: at last moves that are many."""
 
+    SUSPECTED = -1
+    """Reductions at the lines where the proof found that one is missing."""
     LIKELY = 0
     NEAR = 1
     """Reductions behind which the next missing value of the spec is held."""
@@ -162,7 +170,7 @@ class _Search:
         self.deadline, self.latest = deadline, latest
         self.applied: list[tuple[int, tuple[Move, ...]]] = []
         self.proofs = 0
-        self.tried = 0
+        self.suspected: frozenset[tuple[str, int]] = frozenset()
         self.partial: list[_Step] = []
         """What mends some outputs of the program as it is."""
 
@@ -252,9 +260,18 @@ class _Search:
         return ()
 
     def _changes(self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: _Stage) -> Iterable[Change]:
+        if stage is _Stage.SUSPECTED:
+            moves = self._moves(trial, outcome, wanted, _missing) if self.suspected else ()
+            return (change for change in moves if all(self._is_suspected(change[0], move) for move in change[1]))
         if stage is _Stage.NEAR:
             return [change for _, change in self._near(trial, outcome, wanted, (_missing,))]
         return self._moves(trial, outcome, wanted, stage.kinds)
+
+    def _is_suspected(self, draft: Draft, move: Move) -> bool:
+        node = draft.node(move.node)
+        place = model_location_of(node)
+        # How a parameter's gradient leaves the program says more than where in the backward pass it was computed.
+        return place is not None and _place(place) in self.suspected and not is_backward(node)
 
     def _near(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: tuple[Kinds, ...]
@@ -372,7 +389,6 @@ class _Search:
                 return
             if not self._apply(draft, moves):
                 continue
-            self.tried += 1
             after = self._outcome(trial, outcome, wanted)
             if after is not None:
                 yield _Step(draft, moves, outcome.wrong & after.right), after
@@ -504,6 +520,10 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_operands(scene),
         other_pieces(scene),
     )
+
+
+def _place(location: SourceLocation) -> tuple[str, int]:
+    return location.file, location.line
 
 
 def _derives(node: torch.fx.Node, line: SourceLocation | None) -> bool:

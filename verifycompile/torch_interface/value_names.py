@@ -29,7 +29,9 @@ _GRAPH_LINE = re.compile(r"^%(?P<name>\w+) ")
 _COTANGENTS = "tangents_"
 """What AOTAutograd calls the placeholders of cotangents."""
 
-_COPIES = frozenset({"clone", "contiguous", "detach", "alias", "lift_fresh_copy", "wait_tensor", "copy"})
+_COPIES = frozenset(
+    {"clone", "contiguous", "detach", "alias", "lift_fresh_copy", "wait_tensor", "copy", "_unsafe_view"}
+)
 
 
 def names_of_inputs(program: Program) -> dict[torch.fx.Node, str]:
