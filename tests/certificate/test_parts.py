@@ -6,6 +6,7 @@ like, ends of parts at every place, outputs of one layer exchanged for those of 
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import itertools
@@ -25,6 +26,7 @@ from tests.programs import llama
 from verifycompile.certificate import Certificate, CertificateCheck, check_certificate
 from verifycompile.graph_verification import verify_graphs
 from verifycompile.lowering.lower import Lowering
+from verifycompile.torch_interface.derivation import Derivation
 
 LAYERS = 5
 RANKS = 2
@@ -113,10 +115,32 @@ def test_layers_are_lowered_once(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert in_parts < (len(lowered) - in_parts) * 0.7
 
 
-def test_another_layer_takes_no_more_steps() -> None:
-    deep, shallow = (json.loads(certificate(plain, layers)) for layers in (8, 6))
+def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither steps, nor calls that are lowered, nor calls whose results torch is asked for."""
+    made: list[str] = []
+    lower, derive = Lowering._lower_node, Derivation.call
+
+    def lowered(self: Lowering, node: torch.fx.Node) -> None:
+        made.append(f"lowered {node.op}")
+        lower(self, node)
+
+    def derived(self: Derivation, target: Any, args: Any, kwargs: Any) -> Any:
+        made.append("derived")
+        return derive(self, target, args, kwargs)
+
+    texts = [certificate(plain, layers) for layers in (8, 6)]
+    monkeypatch.setattr(Lowering, "_lower_node", lowered)
+    monkeypatch.setattr(Derivation, "call", derived)
+    counts: list[collections.Counter[str]] = []
+    for text in texts:
+        made.clear()
+        assert check_certificate(text)
+        counts.append(collections.Counter(made))
+    deep, shallow = map(json.loads, texts)
     assert len(deep["steps"]) == len(shallow["steps"])
     assert len(deep["views"]) == len(shallow["views"])
+    assert counts[0]["derived"] == counts[1]["derived"] > 0
+    assert counts[0]["lowered call_function"] == counts[1]["lowered call_function"] > 0
 
 
 # ------------------------------------------------------------------------------------------------ attacks
