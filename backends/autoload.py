@@ -5,6 +5,8 @@ Every process that imports torch pays for this module: it imports but small modu
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import sys
 from typing import Any
@@ -49,3 +51,17 @@ def autoload() -> None:
         raise RuntimeError(f"{FLAG_VARIABLE} needs torch.compile, which TORCHDYNAMO_DISABLE=1 turns off")
     os.environ[OVERRIDE_VARIABLE] = OVERRIDE
     package.observe()
+    _prepare_compilations()
+
+
+def _prepare_compilations() -> None:
+    """What decides how a module is compiled is there before ``torch.compile`` is first called, not with its graph."""
+    torch: Any = sys.modules["torch"]
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile_under_the_flag(*args: Any, **kwargs: Any) -> Any:
+        importlib.import_module("verifycompile.backends.flag")
+        return original(*args, **kwargs)
+
+    torch.compile = compile_under_the_flag

@@ -56,9 +56,7 @@ if os.environ.get(OVERRIDE_VARIABLE) == OVERRIDE:
 # Dynamo knows the user's backend as its compiler: with the flag set, every compilation is one to be checked.
 trace_collectives_where(_is_set)
 trace_root_hooks_where(_is_set)
-refuse_unverified_runs(
-    _is_set, _only_warns, checks_every_backend=True, tell=lambda frame: FRAMES.add(unchecked(frame))
-)
+refuse_unverified_runs(_is_set, _only_warns, checks_every_backend=True, tell=lambda frame: FRAMES.add(unchecked(frame)))
 
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:

@@ -113,10 +113,10 @@ def outcome_of(frame: Frame, started: float, report: Report | None, unasked: str
     if report is not None and report.is_waived:
         verdict = WAIVED
         reason = "; ".join(f"{tag(finding)} {finding.waived}" for finding in report.findings)
-    line = frame.resumed_line if frame.is_resumption else frame.code.co_firstlineno
+    line = frame.resumed_line if frame.is_resumption else frame.shown.co_firstlineno
     return Outcome(
         function=frame.function,
-        file=frame.code.co_filename,
+        file=frame.shown.co_filename,
         line=line,
         verdict=verdict,
         reason=reason,

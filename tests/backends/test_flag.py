@@ -167,3 +167,10 @@ def test_a_frame_that_runs_uncompiled_has_its_line_and_is_counted() -> None:
     assert re.search(r"Block\.forward \(.*never_compiled\.py:16\) verified in", second)
     assert "verifycompile: 2 frames: 1 not checked, 1 verified; " in summary
     assert "VerificationWarning" not in done.stderr
+
+
+def test_hooks_of_the_first_module_that_is_compiled_are_part_of_its_frame() -> None:
+    done = run(script=SCRIPT.with_name("root_hooks.py"), VERIFYCOMPILE="1")
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("verifycompile: ")]
+    assert re.match(r"verifycompile: Block\.forward \(.*root_hooks\.py:22\) verified in", line)

@@ -18,6 +18,7 @@ import torch
 import torch._dynamo.compiled_autograd
 import torch._dynamo.convert_frame
 import torch.fx
+from torch import nn
 from torch._dynamo.exc import (
     BackendCompilerFailed,
     InternalTorchDynamoError,
@@ -26,6 +27,7 @@ from torch._dynamo.exc import (
     Unsupported,
     UserError,
 )
+from torch._dynamo.external_utils import wrap_inline
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
@@ -88,10 +90,19 @@ class Frame:
         return self.code.co_name.startswith(_RESUMPTION)
 
     @property
+    def shown(self) -> types.CodeType:
+        """The code that a reader knows: where torch puts a frame around a module, that of the module's ``forward``."""
+        if self.code not in wrap_inline.__code__.co_consts:
+            return self.code
+        wrapped = inspect.unwrap(self.closure[self.code.co_freevars.index("fn")].cell_contents)
+        function = wrapped.forward if isinstance(wrapped, nn.Module) else wrapped
+        return getattr(inspect.unwrap(function), "__code__", self.code)
+
+    @property
     def function(self) -> str:
         """The function's name as a reader knows it: ``Block.forward``."""
         if not self.is_resumption:
-            return self.code.co_qualname
+            return self.shown.co_qualname
         return f"{self.code.co_name.removeprefix(_RESUMPTION).rpartition('_at_')[0]} after a graph break"
 
     @property
