@@ -100,6 +100,12 @@ def test_operators_without_a_declaration_are_named_with_their_first_line() -> No
     )
 
 
+COMPILED_NOTHING = (
+    "nothing was checked: the script compiled nothing, and `run` checks what `torch.compile` builds; a script that asks "
+    "`verifycompile.verify` itself gets its report there: run it with `python`."
+)
+
+
 def frame(verdict: str) -> CheckedFrame:
     return CheckedFrame({"verdict": verdict, "report": ""}, ())
 
@@ -113,7 +119,7 @@ def frame(verdict: str) -> CheckedFrame:
         (["verified", "failed"], 0, 2, "a graph could not be checked; the script's own messages say why."),
         (["verified"], 3, 2, "the script ended with status 3; what it compiled until then was verified."),
         (["not checked"], 0, 2, "nothing was checked: no graph that the script compiled is parallel."),
-        ([], 0, 2, "nothing was checked: the script compiled nothing."),
+        ([], 0, 2, COMPILED_NOTHING),
     ],
 )
 def test_exit_status(verdicts: list[str], script: int, status: int, said: str) -> None:

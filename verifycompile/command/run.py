@@ -33,6 +33,12 @@ def run(target: Sequence[str], form: str, reports: str | None, *, goes_on: bool)
     return status, printed, said
 
 
+_COMPILED_NOTHING = (
+    "the script compiled nothing, and `run` checks what `torch.compile` builds; a script that asks "
+    "`verifycompile.verify` itself gets its report there: run it with `python`"
+)
+
+
 def judged(job: Job) -> tuple[int, str]:
     """The exit status, and a sentence that says why it is not what one would expect of the findings."""
     verdicts = {frame.verdict for frame in job.frames}
@@ -48,6 +54,6 @@ def judged(job: Job) -> tuple[int, str]:
     if waived:
         return VERIFIED, f"{plural(waived, 'frame')} waived and not verified."
     if "verified" not in verdicts:
-        reason = "the script compiled nothing" if not verdicts else "no graph that the script compiled is parallel"
+        reason = _COMPILED_NOTHING if not verdicts else "no graph that the script compiled is parallel"
         return FAILED, f"nothing was checked: {reason}."
     return VERIFIED, ""
