@@ -97,6 +97,48 @@ def test_no_difference_of_contents_that_a_program_does_not_hold_refutes() -> Non
     assert report.verdict is not Verdict.REFUTED, str(report)
 
 
+ORDER = torch.tensor([2, 0, 3, 1])
+
+
+@pytest.mark.parametrize(("of_spec", "verdict"), [([2, 0, 3, 1], Verdict.VERIFIED), ([2, 0, 1, 1], Verdict.REFUTED)])
+def test_an_order_of_the_program_and_one_of_the_spec(of_spec: list[int], verdict: Verdict) -> None:
+    """Two tensors of two names: nothing but what they hold says that they are the same order."""
+    other = torch.tensor(of_spec)
+    with fake_mesh_world((2,), ("sp",), rank=1) as mesh:
+        report = verifycompile.verify(
+            lambda x: funcol.all_gather_tensor(x.sin(), 0, mesh)[ORDER.clone()],
+            (torch.randn(2, 3),),
+            spec=lambda x: x.sin()[other],
+            mesh=mesh,
+            in_placements={"x": ROWS},
+        )
+    assert report.verdict is verdict, str(report)
+
+
+class Masked(nn.Module):
+    """``on`` is of the spec alone; the program knows what it holds."""
+
+    on: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("on", torch.tensor([True, False, True]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(self.on, x, 0.0)
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_no_contents_of_a_mask_that_the_spec_does_not_hold_refute(factor: int) -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.cat([x[:, :1], x[:, 1:2] * factor, x[:, 2:]], 1)
+
+    with fake_mesh_world((2,), ("sp",), rank=1) as mesh:
+        x = torch.randn(4, 3)
+        report = verifycompile.verify(program, (x,), spec=Masked(), mesh=mesh, in_placements={"x": ROWS})
+    assert (report.verdict is Verdict.REFUTED) is (factor == 1), str(report)
+
+
 # ------------------------------------------------------------------------------------------------ of each rank's own
 
 
@@ -159,6 +201,31 @@ def test_numbers_of_each_rank(make: Callable[[int], nn.Module], ranks: int) -> N
         "holds the whole numbers that it held when the program was captured" in text for text in right.assumptions
     )
     assert wrong.verdict is Verdict.REFUTED, str(wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_numbers_of_each_rank_that_go_on_in_no_order(wrong: int) -> None:
+    numbers = torch.tensor([5, 3, 9, 1])
+
+    class Factor(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = numbers[(dist.get_rank() + wrong) % 4].clone()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    with fake_mesh_world((4,), ("sp",), rank=1) as mesh:
+        report = verifycompile.verify(
+            None,
+            (torch.randn(1, 3),),
+            build=Factor,
+            spec=lambda x: x * numbers[:, None],
+            mesh=mesh,
+            in_placements={"x": ROWS},
+            out_placements={"output.0": ROWS},
+        )
+    assert report.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(report)
 
 
 def test_numbers_that_a_program_writes_to_are_not_what_they_were() -> None:

@@ -21,6 +21,9 @@ from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.contents import real_content
 from verifycompile.torch_interface.evaluation import real_tensors
 
+OF_SPEC = "verifycompile.held_numbers"
+"""Key of ``graph.meta`` of a spec: the whole numbers in the tensors that enter it, by the names of its inputs."""
+
 Numbers = Mapping[str, tuple[torch.fx.Node, torch.Tensor]]
 """By the name of an input, which node it is and what it holds."""
 
@@ -38,10 +41,13 @@ def with_held_numbers(spec: Program, implementation: Program) -> tuple[Program, 
         found = _whole_numbers(own.held[item.name]) if item.name in own.held else None
         if found is not None and is_kept and is_whole and item.node.users:
             numbers[item.name] = found
-    if not numbers:
-        return None
+    shared = {item.name for item in implementation.inputs}
+    alone = {item.name for item in spec.inputs if item.name not in shared and item.node.users}
+    of_spec = {name: held for name, held in spec.graph.meta.get(OF_SPEC, {}).items() if name in alone}
+    if (not numbers and not of_spec) or alone - of_spec.keys():
+        return None  # with a tensor of unknown contents, the programs may differ though they do not
     each_rank = implementation.each_rank
-    return _with(spec, numbers), dataclasses.replace(
+    return _with(spec, {**numbers, **of_spec}), dataclasses.replace(
         _with(implementation, numbers),
         ranks=tuple(_with(program, numbers) for program in implementation.ranks),
         each_rank=None if each_rank is None else lambda: tuple(_with(program, numbers) for program in each_rank()),

@@ -27,6 +27,7 @@ from verifycompile.capture.compare import check_against, differing_flags, unify_
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
+from verifycompile.capture.held_numbers import OF_SPEC, held_numbers
 from verifycompile.capture.implementation import EXPORT, has_parallelism
 from verifycompile.capture.names import call_arguments, called_through, tensors_of_modules, wrapper_arguments
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
@@ -105,6 +106,8 @@ def recover_spec(options: Options, implementation: Program) -> Program:
             blockers=(*program.blockers, *flags, *memory, *buffers),
             assumptions=(*program.assumptions, *unknown),
         )
+    of_spec = held_numbers(captured.exported, captured.exported)
+    program.graph.meta[OF_SPEC] = {name: numbers for name, (_, numbers) in of_spec.items()}
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
 
