@@ -6,11 +6,12 @@ import math
 
 import torch
 
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.scalar import as_scalar, multiply
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real, require_same_on_ranks
-from verifycompile.rewrites.log_weights import odds
+from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, require_same_on_ranks
+from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -19,10 +20,6 @@ GELU = Operation("gelu")
 GELU_DERIVATIVE = Operation("gelu_derivative")
 SOFTPLUS = Operation("softplus")
 SOFTPLUS_DERIVATIVE = Operation("softplus_derivative")
-HARDSIGMOID_DERIVATIVE = Operation("hardsigmoid_derivative")
-LOG_SIGMOID = Operation("log_sigmoid")
-LOG_SIGMOID_BUFFER = Operation("log_sigmoid_buffer")
-LOG_SIGMOID_DERIVATIVE = Operation("log_sigmoid_derivative")
 
 _GELU_FACTOR = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
@@ -76,18 +73,6 @@ def silu_backward(b: Builder, grad_output: View, self: View) -> View:
     return b.mul(grad_output, opened, b.add(1, b.mul(self, b.sub(1, opened))))
 
 
-@operator(aten.sigmoid.default)
-def sigmoid(b: Builder, self: View) -> View:
-    known = odds(b, self)
-    return b.pointwise(FUNCTIONS["sigmoid"], self) if known is None else known.weight
-
-
-@operator(aten.sigmoid_backward.default)
-def sigmoid_backward(b: Builder, grad_output: View, output: View) -> View:
-    require_real(b, "grad_output", "output")
-    return b.mul(grad_output, output, b.sub(1, output))
-
-
 @operator(aten.tanh_backward.default)
 def tanh_backward(b: Builder, grad_output: View, output: View) -> View:
     require_real(b, "grad_output", "output")
@@ -124,31 +109,3 @@ def leaky_relu_backward(
     require_real(b, "grad_output", "self")
     positive = b.less(0, self)
     return b.combination((1, b.mul(grad_output, positive)), (negative_slope, b.mul(grad_output, b.negate(positive))))
-
-
-@operator(aten.hardsigmoid_backward.default)
-def hardsigmoid_backward(b: Builder, grad_output: View, self: View) -> View:
-    require_real(b, "grad_output", "self")
-    return b.mul(grad_output, b.pointwise(HARDSIGMOID_DERIVATIVE, self))
-
-
-# ------------------------------------------------------------------------------------------------ taken as they are
-
-
-@operator(aten.log_sigmoid_forward.default)
-def log_sigmoid_forward(b: Builder, self: View) -> tuple[View, View]:
-    """The result, and what its gradient reads besides."""
-    require_real(b, "self")
-    known = odds(b, self)
-    value = b.pointwise(LOG_SIGMOID, self) if known is None else known.log_weight
-    return value, b.pointwise(LOG_SIGMOID_BUFFER, self)
-
-
-@operator(aten.log_sigmoid_backward.default)
-def log_sigmoid_backward(b: Builder, grad_output: View, self: View, buffer: View) -> View:
-    require_real(b, "grad_output", "self")
-    known = odds(b, self)
-    return b.mul(grad_output, b.pointwise(LOG_SIGMOID_DERIVATIVE, self, buffer) if known is None else known.rest)
-
-
-# ------------------------------------------------------------------------------------------------ gated

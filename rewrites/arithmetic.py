@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, require_real
+from verifycompile.rewrites.elementwise import FUNCTIONS, require_real
+from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.quotients import counted
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator

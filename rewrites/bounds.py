@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.counted import number_of_places
-from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM, WHERE
+from verifycompile.rewrites.elementwise import WHERE
 from verifycompile.rewrites.formula import Formula, both, either, implies
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
+from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
 
@@ -85,6 +86,8 @@ def require_within(b: Builder, index: View, size: Size) -> None:
 
 def bound_of(b: Builder, key: View) -> int | None:
     """A number above all elements, which are whole and not below zero; None where none is known."""
+    from verifycompile.rewrites.counted import number_of_places  # here, because few indices are counted
+
     places = number_of_places(key)
     if places is not None:
         return places

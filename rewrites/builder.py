@@ -31,17 +31,17 @@ from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, TermPool, View
+from verifycompile.ir.window import window_at
 from verifycompile.rewrites.operations import PAD, RESHAPE, SLICE
-from verifycompile.rewrites.ranges import join_windows
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
-from verifycompile.rewrites.similar import join_similar
 from verifycompile.rewrites.slices import narrow_operands
-from verifycompile.rewrites.squares import is_sum_of_squares
 
 Number = int | float | bool | sympy.Expr
 
 POWER = exponential.POWER
 _SHORT_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.uint64})
+LARGEST_CONSTANT = 65_536
+"""Larger constants are not compared element by element."""
 DOUBLE_DTYPES = frozenset({torch.float64, torch.complex128})
 UNKNOWN = Operation("unknown")
 """Of terms that are equal to themselves alone."""
@@ -312,7 +312,7 @@ class Builder:
         if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
             return None
         known = not algebra.has_infinity(base) if exponent == -1 else is_nonnegative(base)
-        if not known and not is_sum_of_squares(self.pool, base):
+        if not known and not _is_sum_of_squares(self.pool, base):
             return None
         factor = ONE
         for _ in range(abs(int(exponent))):
@@ -528,7 +528,9 @@ class Builder:
         position = self.dim(view, dim)
         parts, base = self.affine_parts(start)
         if parts:
-            return self._narrow_by_coordinate(view, position, parts, base, length)
+            from verifycompile.rewrites.rank_offsets import narrow_by_coordinate  # here, because few programs slice so
+
+            return narrow_by_coordinate(self, view, position, parts, base, length)  # pyright: ignore[reportArgumentType]  # this class
         key = (view, position, base, length)
         if key not in self._narrowed:
             self._narrowed[key] = self._narrow(view, position, base, length)
@@ -633,58 +635,6 @@ class Builder:
             offset += size
         return taken[0] if len(taken) == 1 else self.concatenate(taken, dim)
 
-    def _narrow_by_coordinate(
-        self, view: View, position: int, parts: list[tuple[int, Size]], base: Size, length: Size
-    ) -> View:
-        smallest = min((step for _, step in parts if isinstance(step, int)), default=length)
-        if isinstance(smallest, int) and isinstance(length, int) and isinstance(base, int) and 0 < length < smallest:
-            # Every rank's slice is within a block of its own.
-            inside = base % smallest
-            if inside + length <= smallest:
-                block = self._narrow_by_coordinate(view, position, parts, base - inside, smallest)
-                return self.narrow(block, position - self.lead, inside, length)
-        axes = self._steps(parts, length)
-        digits: list[Digit] = [*((axis, 1, self.mesh[axis]) for axis in axes), (position, 1, length)]
-        whole = self.narrow(view, position - self.lead, base, product(size for _, _, size in digits))
-        return relabel.replace_dim(whole, position, digits, length)
-
-    def _steps(self, parts: Sequence[tuple[int, Size]], length: Size) -> list[int]:
-        """The mesh axes of an offset, outermost first, if every rank's ``length`` elements follow another's."""
-        axes: list[int] = []
-        span = length
-        pending = list(parts)
-        while pending:
-            part = next((p for p in pending if p[1] == span), None)
-            if part is None:
-                raise UnsupportedError(
-                    UNREPRESENTABLE, f"slice offset steps by {pending[0][1]} a rank where the slices are {span} long"
-                )
-            pending.remove(part)
-            axes.insert(0, part[0])
-            span = product((span, self.mesh[part[0]]))
-        return axes
-
-    def placed_by_coordinate(self, view: View, dim: int, start: Number) -> tuple[View, int, Size]:
-        """``view`` at its rank's place among those of all ranks along ``dim``, zero elsewhere; with ``dim`` and the
-        offset, the same on all ranks, at which these places begin: the arguments of ``pad``.
-        """
-        parts, base = self.affine_parts(start)
-        length = self.shape(view)[dim]
-        axes = self._steps(parts, length)
-        result = view
-        for position, axis in enumerate(axes, start=dim):
-            result = self.unsqueeze(result, position)
-            coordinate = next(symbol for symbol, number in self.coordinates.items() if number == axis)
-            mask = self.equal(self.iota(self.mesh[axis]), coordinate)
-            for _ in range(self.rank(result) - position - 1):
-                mask = self.unsqueeze(mask, -1)
-            result = self.mul(result, mask)
-        shape = list(self.shape(view))
-        shape[dim] = product((length, *(self.mesh[axis] for axis in axes)))
-        if isinstance(base, int) and base < 0:
-            raise UnsupportedError(UNREPRESENTABLE, f"places that are counted from the end: {start}")
-        return self.reshape(result, shape), dim, base
-
     def depends_on_rank(self, value: object) -> bool:
         """Whether a number is an expression of the rank's coordinates."""
         return isinstance(value, sympy.Expr) and bool(value.free_symbols & set(self.coordinates))
@@ -709,9 +659,13 @@ class Builder:
         """``torch.cat``. Pieces of one tensor in their order are put together without arithmetic."""
         position = self.dim(views[0], dim)
         joined = join_pieces(views, position)
-        if joined is None and len(views) > 1 and all(view.shape == views[0].shape for view in views):
+        if joined is None and len(views) > 1 and _are_alike(views):
+            from verifycompile.rewrites.similar import join_similar  # here, because few programs join similar values
+
             joined = join_similar(self.pool, views, position)
-        if joined is None:
+        if joined is None and window_at(views[0], position) is not None:
+            from verifycompile.rewrites.ranges import join_windows  # here, because few programs join windows
+
             joined = join_windows(self.pool, views, position)
         if joined is not None:
             return joined
@@ -754,6 +708,16 @@ class Builder:
         shape = [max(sizes, key=lambda size: size != 1) for sizes in zip(*(view.shape for view in views), strict=True)]
         shape[position] = product((len(views), shape[position]))
         return self.reshape(stacked, shape[self.lead :])
+
+
+def _are_alike(views: Sequence[View]) -> bool:
+    return len({(view.shape, view.coefficient) for view in views}) == 1
+
+
+def _is_sum_of_squares(pool: TermPool, view: View) -> bool:
+    from verifycompile.rewrites.squares import is_sum_of_squares  # here, because few programs have powers of powers
+
+    return is_sum_of_squares(pool, view)
 
 
 def _covers_term(view: View) -> bool:

@@ -10,9 +10,8 @@ import torch.distributed.tensor  # pyright: ignore[reportUnusedImport]  # regist
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, product
-from verifycompile.ir.term import CONSTANT, Digit, View
+from verifycompile.ir.term import Digit, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.placements import TRUTH_REDUCTIONS
@@ -25,7 +24,7 @@ REDUCTION_ARGUMENT: dict[object, int] = {c10d.all_reduce.default: 1, c10d.reduce
 """Reducing collectives, with the position of the argument that names the reduction."""
 
 
-def _group(group: Any) -> Group:
+def group_of(group: Any) -> Group:
     if not isinstance(group, Group):
         raise UnsupportedError(UNREPRESENTABLE, f"a process group that is no set of mesh axes: {group}")
     return group
@@ -52,10 +51,13 @@ def reduce_over(b: Builder, view: View, operation: str, group: Group) -> View:
         reduced = algebra.sum_over(b.pool, view, axes)
         if operation == "avg":
             reduced = reduced.scaled(divide(ONE, as_scalar(group_ranks(b, group))))
-    elif operation in ("max", "min"):
-        reduced = reduce_extreme(b.pool, view, axes, operation)
-    elif operation == "product":
-        reduced = reduce_product(b.pool, view, axes)
+    elif operation in ("max", "min", "product"):
+        from verifycompile.rewrites import reduction  # here, because few programs reduce so
+
+        if operation == "product":
+            reduced = reduction.reduce_product(b.pool, view, axes)
+        else:
+            reduced = reduction.reduce_extreme(b.pool, view, axes, operation)
     else:
         raise UnsupportedError(UNSUPPORTED, f"a collective with the reduction `{operation}`")
     for axis in axes:
@@ -67,7 +69,7 @@ def _is_whole(dtype: torch.dtype) -> bool:
     return not dtype.is_floating_point and not dtype.is_complex
 
 
-def _rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 1) -> list[Digit]:
+def rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size = 1) -> list[Digit]:
     """The number of a rank within the group: digits of the mesh axes, or digits of ``dim`` above ``inner``."""
     digits: list[Digit] = []
     divisor: Size = product((inner, group_ranks(b, group)))
@@ -78,7 +80,7 @@ def _rank_digits(b: Builder, group: Group, dim: int | None = None, inner: Size =
     return digits
 
 
-def _identity(view: View) -> dict[int, list[Digit]]:
+def identity(view: View) -> dict[int, list[Digit]]:
     return {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
 
 
@@ -88,9 +90,9 @@ def gather_dim(b: Builder, view: View, dim: int, group: Group) -> View:
     length = view.shape[position]
     shape = list(view.shape)
     shape[position] = product((length, group_ranks(b, group)))
-    replacement = _identity(view)
+    replacement = identity(view)
     replacement[position] = [(position, 1, length)]
-    for axis, digit in zip(group.axes, _rank_digits(b, group, position, length), strict=True):
+    for axis, digit in zip(group.axes, rank_digits(b, group, position, length), strict=True):
         replacement[axis] = [digit]
     return relabel.substitute(view, replacement, tuple(shape))
 
@@ -101,7 +103,7 @@ def scatter_dim(b: Builder, view: View, dim: int, group: Group) -> View:
     length = exact_quotient(view.shape[position], group_ranks(b, group))
     if length is None:
         raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[position]} scattered unevenly")
-    return relabel.replace_dim(view, position, [*_rank_digits(b, group), (position, 1, length)], length)
+    return relabel.replace_dim(view, position, [*rank_digits(b, group), (position, 1, length)], length)
 
 
 @operator(c10d.wait_tensor.default)
@@ -111,19 +113,19 @@ def wait_tensor(b: Builder, tensor: View) -> View:
 
 @operator(c10d.all_reduce.default)
 def all_reduce(b: Builder, input: View, reduce_op: str, group_name: Group) -> View:
-    return reduce_over(b, input, reduce_op, _group(group_name))
+    return reduce_over(b, input, reduce_op, group_of(group_name))
 
 
 @operator(c10d.all_gather_into_tensor.default)
 def all_gather_into_tensor(b: Builder, input: View, group_size: int, group_name: Group) -> View:
-    group = _group(group_name)
+    group = group_of(group_name)
     _check_size(b, group, group_size)
     return gather_dim(b, input, 0, group)
 
 
 @operator(c10d.reduce_scatter_tensor.default)
 def reduce_scatter_tensor(b: Builder, input: View, reduce_op: str, group_size: int, group_name: Group) -> View:
-    group = _group(group_name)
+    group = group_of(group_name)
     _check_size(b, group, group_size)
     return scatter_dim(b, reduce_over(b, input, reduce_op, group), 0, group)
 
@@ -131,65 +133,3 @@ def reduce_scatter_tensor(b: Builder, input: View, reduce_op: str, group_size: i
 def _check_size(b: Builder, group: Group, group_size: int) -> None:
     if group_size != group_ranks(b, group):
         raise UnsupportedError(UNREPRESENTABLE, f"group_size={group_size} for a group of {group_ranks(b, group)} ranks")
-
-
-def exchange(b: Builder, view: View, gather: int, split: int, group: Group) -> View:
-    """All-to-all: rank and the leading digit of ``split`` change places; blocks are put together along ``gather``."""
-    source, target = b.dim(view, split), b.dim(view, gather)
-    ranks = group_ranks(b, group)
-    length = exact_quotient(view.shape[source], ranks)
-    if length is None:
-        raise UnsupportedError(UNREPRESENTABLE, f"a dimension of size {view.shape[source]} exchanged unevenly")
-    shape = list(view.shape)
-    replacement = _identity(view)
-    if source != target:
-        shape[source] = length
-        inner = view.shape[target]
-        shape[target] = product((inner, ranks))
-        replacement[target] = [(target, 1, inner)]
-        below: Size = inner
-    else:
-        below = length
-    replacement[source] = [*_rank_digits(b, group), (source, 1, length)]
-    for axis, digit in zip(group.axes, _rank_digits(b, group, target, below), strict=True):
-        replacement[axis] = [digit]
-    return relabel.substitute(view, replacement, tuple(shape))
-
-
-@operator(c10d.all_to_all_single.default)
-def all_to_all_single(
-    b: Builder, input: View, output_split_sizes: Any, input_split_sizes: Any, group_name: Group
-) -> View:
-    group = _group(group_name)
-    rows, ranks = b.shape(input)[0], group_ranks(b, group)
-    each = exact_quotient(rows, ranks)
-    for sizes in (output_split_sizes, input_split_sizes):
-        if each is None or len(sizes) != ranks or any(size != each for size in sizes):
-            raise UnsupportedError(UNREPRESENTABLE, f"all_to_all_single with the split sizes {list(sizes)}")
-    return exchange(b, input, 0, 0, group)
-
-
-@operator(dtensor.shard_dim_alltoall.default)
-def shard_dim_alltoall(b: Builder, input: View, gather_dim: int, shard_dim: int, group_name: Group) -> View:
-    return exchange(b, input, gather_dim, shard_dim, _group(group_name))
-
-
-@operator(c10d.broadcast.default)
-def broadcast(b: Builder, input: View, src: int, group_name: Group) -> View:
-    group = _group(group_name)
-    if not 0 <= src < group_ranks(b, group):
-        ranks = group_ranks(b, group)
-        raise UnsupportedError(UNREPRESENTABLE, f"a broadcast from rank {src} in a group of {ranks} ranks")
-    replacement = _identity(input)
-    for axis, digit in zip(group.axes, _source_digits(b, group, src), strict=True):
-        replacement[axis] = [digit]
-    return relabel.substitute(input, replacement, input.shape)
-
-
-def _source_digits(b: Builder, group: Group, source: int) -> list[Digit]:
-    digits: list[Digit] = []
-    rest = group_ranks(b, group)
-    for axis in group.axes:
-        rest //= b.mesh[axis]
-        digits.append((CONSTANT, source // rest % b.mesh[axis], b.mesh[axis]))
-    return digits

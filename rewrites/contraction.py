@@ -8,7 +8,7 @@ import torch
 
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import cast, require_exact, require_real
+from verifycompile.rewrites.elementwise import cast, require_exact
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -78,52 +78,3 @@ def mean(
     b: Builder, self: View, dtype: torch.dtype | None, dim: Sequence[int] | None = None, keepdim: bool = False
 ) -> View:
     return b.mean(cast(b, self, b.dtype_of("self"), dtype), dim, keepdim)
-
-
-@operator(aten.addmv.default)
-def addmv(b: Builder, self: View, mat: View, vec: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    return b.combination((beta, self), (alpha, b.contraction("m k, k -> m", mat, vec)))
-
-
-@operator(aten.addr.default)
-def addr(b: Builder, self: View, vec1: View, vec2: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    require_real(b, "self", "vec1", "vec2")
-    return b.combination((beta, self), (alpha, b.contraction("m, n -> m n", vec1, vec2)))
-
-
-@operator(aten.addbmm.default)
-def addbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    return b.combination((beta, self), (alpha, b.contraction("b m k, b k n -> m n", batch1, batch2)))
-
-
-@operator(aten.vdot.default)
-def vdot(b: Builder, self: View, other: View) -> View:
-    """Of complex numbers the first is conjugated."""
-    require_real(b, "self", "other")
-    return b.contraction("k, k ->", self, other)
-
-
-@operator(aten._trilinear.default)
-def trilinear(
-    b: Builder,
-    i1: View,
-    i2: View,
-    i3: View,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int,
-) -> View:
-    """The product of three tensors, each with dimensions of size 1 put in, summed. ``unroll_dim`` changes no value."""
-    require_real(b, "i1", "i2", "i3")
-    factors: list[View] = []
-    for view, places in zip((i1, i2, i3), (expand1, expand2, expand3), strict=True):
-        wide = view
-        for place in sorted(places):
-            wide = b.unsqueeze(wide, place)
-        factors.append(wide)
-    return b.sum(b.mul(*factors), list(sumdim)) if sumdim else b.mul(*factors)

@@ -14,7 +14,7 @@ from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
 from verifycompile.ir.term import Operation, View, identity_view
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import LARGEST_CONSTANT, Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -22,8 +22,6 @@ aten = torch.ops.aten
 CONSTANT = Operation("constant", finite=True)
 CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
 BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
-LARGEST_CONSTANT = 65_536
-"""Larger constants are not compared element by element."""
 
 
 def _checked(b: Builder, value: Number) -> Number:

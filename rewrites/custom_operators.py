@@ -18,7 +18,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.grouped import grouped_outer_product, grouped_product
 from verifycompile.rewrites.row_layout import transpose
-from verifycompile.rewrites.rows import Counts, Ragged
+from verifycompile.rewrites.row_values import Counts, Ragged
 from verifycompile.rewrites.sorted_rows import grouped_product_of_rows
 from verifycompile.torch_interface.custom import is_custom, run_custom
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -10,17 +9,14 @@ import sympy
 import torch
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity
-from verifycompile.ir.exponential import MAXIMUM, WHERE
+from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
-from verifycompile.rewrites.counted import equal_numbers, smallest_and_largest
-from verifycompile.rewrites.operations import FLOOR, MINIMUM, TRUNCATED
-from verifycompile.rewrites.quotients import truncated_share
+from verifycompile.rewrites.operations import FLOOR, TRUNCATED
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
-from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
 
 aten = torch.ops.aten
 
@@ -139,36 +135,6 @@ def reciprocal(b: Builder, self: View) -> View:
     return b.power(self, -1)
 
 
-@operator(aten.addcmul.default)
-def addcmul(b: Builder, self: View, tensor1: View, tensor2: View, value: Number) -> View:
-    require_exact(b, value=value)
-    return b.combination((1, self), (value, b.mul(tensor1, tensor2)))
-
-
-@operator(aten.addcdiv.default)
-def addcdiv(b: Builder, self: View, tensor1: View, tensor2: View, value: Number) -> View:
-    require_real(b)
-    return b.combination((1, self), (value, b.divide(tensor1, tensor2)))
-
-
-@operator(FUSED_MULTIPLY_ADD)
-def fused_multiply_add(builder: Builder, a: View | Number, b: View | Number, c: View | Number) -> View:
-    """``a * b + c``, rounded once."""
-    require_real(builder)
-    return builder.add(builder.mul(a, b), c)
-
-
-@operator(aten.lerp.Scalar)
-def lerp(b: Builder, self: View, end: View, weight: Number) -> View:
-    return b.combination((1 - weight, self), (weight, end))
-
-
-@operator(aten.lerp.Tensor)
-def lerp_by_tensor(b: Builder, self: View, end: View, weight: View) -> View:
-    require_real(b)
-    return b.add(self, b.mul(weight, b.sub(end, self)))
-
-
 _BOUNDED = frozenset({"acos", "asin", "atan", "cos", "erf", "erfc", "sigmoid", "sign", "sin", "tanh"})
 
 FUNCTIONS = {
@@ -194,29 +160,6 @@ for _name, _operation in FUNCTIONS.items():
     operator(getattr(aten, _name).default)(_function(_operation))
 
 
-def _angle(factor: float) -> Handler:
-    def handler(b: Builder, self: View) -> View:
-        require_real(b, "self")
-        return b.scale(self, factor)
-
-    return handler
-
-
-operator(aten.deg2rad.default)(_angle(math.pi / 180))
-operator(aten.rad2deg.default)(_angle(180 / math.pi))
-
-
-DIRECTION = Operation("direction")
-
-
-@operator(aten.sgn.default)
-def sgn(b: Builder, self: View) -> View:
-    """``sign``; of a complex number, the number of length 1 in its direction."""
-    if b.call.dtype is not None and b.call.dtype.is_complex:
-        return b.pointwise(DIRECTION, self)
-    return b.pointwise(FUNCTIONS["sign"], self)
-
-
 @operator(aten.exp.default)
 def exp(b: Builder, self: View) -> View:
     _refuse_complex(b, "exp")
@@ -235,55 +178,23 @@ def _refuse_complex(b: Builder, name: str) -> None:
         raise UnsupportedError(UNSUPPORTED, f"`{name}` of complex numbers")
 
 
-@operator(aten.maximum.default)
-def maximum(b: Builder, self: View, other: View) -> View:
-    return b.pointwise(MAXIMUM, self, other)
-
-
-@operator(aten.minimum.default)
-def minimum(b: Builder, self: View, other: View) -> View:
-    return b.pointwise(MINIMUM, self, other)
-
-
-@operator(aten.clamp.default)
-def clamp(b: Builder, self: View, min: Number | None, max: Number | None) -> View:
-    result = self if min is None else _limited(b, MAXIMUM, self, min)
-    return result if max is None else _limited(b, MINIMUM, result, max)
-
-
-@operator(aten.clamp_min.default)
-def clamp_min(b: Builder, self: View, min: Number) -> View:
-    return _limited(b, MAXIMUM, self, min)
-
-
-@operator(aten.clamp_max.default)
-def clamp_max(b: Builder, self: View, max: Number) -> View:
-    return _limited(b, MINIMUM, self, max)
-
-
-def _limited(b: Builder, operation: Operation, view: View, limit: Number) -> View:
-    """A limit that all of a counter's numbers keep, or none, changes nothing, or all."""
-    ends = smallest_and_largest(view)
-    if ends is None or not isinstance(limit, int):
-        return b.pointwise(operation, view, limit)
-    low, high = ends if operation is MINIMUM else (-ends[1], -ends[0])
-    bound = limit if operation is MINIMUM else -limit
-    if high <= bound:
-        return view
-    return b.full(limit, b.shape(view)) if low >= bound else b.pointwise(operation, view, limit)
-
-
 # ------------------------------------------------------------------------------------------------ comparisons
 
 
 @operator(aten.eq.Tensor, aten.eq.Scalar)
 def eq(b: Builder, self: View, other: View | Number) -> View:
-    return equal_numbers(b, *b.aligned(self, other))
+    return _equal(b, self, other)
 
 
 @operator(aten.ne.Tensor, aten.ne.Scalar)
 def ne(b: Builder, self: View, other: View | Number) -> View:
-    return b.negate(equal_numbers(b, *b.aligned(self, other)))
+    return b.negate(_equal(b, self, other))
+
+
+def _equal(b: Builder, left: View, right: View | Number) -> View:
+    from verifycompile.rewrites.counted import equal_numbers  # here, because few programs compare numbers
+
+    return equal_numbers(b, *b.aligned(left, right))
 
 
 @operator(aten.lt.Tensor, aten.lt.Scalar)
@@ -402,26 +313,6 @@ def masked_fill(b: Builder, self: View, mask: View, value: View) -> View:
     return choose(b, mask, cast(b, value, b.dtype_of("value"), b.dtype_of("self")), self)
 
 
-def triangle(b: Builder, view: View, diagonal: int, lower: bool) -> View:
-    """Keep the elements on and below (or above) a diagonal of the last two dimensions."""
-    rows, columns = b.shape(view)[-2:]
-    row = b.unsqueeze(b.iota(rows), 1)
-    column = b.unsqueeze(b.iota(columns), 0)
-    edge = b.add(row, diagonal)
-    mask = b.less_equal(column, edge) if lower else b.less_equal(edge, column)
-    return b.mul(view, mask)
-
-
-@operator(aten.tril.default)
-def tril(b: Builder, self: View, diagonal: int) -> View:
-    return triangle(b, self, diagonal, lower=True)
-
-
-@operator(aten.triu.default)
-def triu(b: Builder, self: View, diagonal: int) -> View:
-    return triangle(b, self, diagonal, lower=False)
-
-
 # ------------------------------------------------------------------------------------------------ casts
 
 
@@ -455,6 +346,8 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
         if source in REAL_DTYPES:
             if is_whole_sum(view):
                 return view
+            from verifycompile.rewrites.quotients import truncated_share  # here, because few programs truncate
+
             share = truncated_share(b, view)
             return b.pointwise(TRUNCATE, view) if share is None else share
     if target is torch.bool:

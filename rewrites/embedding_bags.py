@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import torch
 
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import MAXIMUM, require_real
+from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 

@@ -1,7 +1,4 @@
-"""Operators on whole numbers: bits, shifts, common divisors. Each is taken as it is, element by element.
-
-A shift drops bits beyond the width of its dtype, so the dtype belongs to the operation; no other one depends on it.
-"""
+"""Bits of whole numbers, and logic, which is torch's own on bits. Each is taken as it is, element by element."""
 
 from __future__ import annotations
 
@@ -16,11 +13,9 @@ from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedErr
 aten = torch.ops.aten
 
 BITS = {kind: Operation(f"bitwise_{kind}", commutative=True) for kind in ("and", "or", "xor")}
-SHIFTS = {side: Operation(f"bitwise_{side}_shift") for side in ("left", "right")}
-DIVISORS = {kind: Operation(kind, commutative=True) for kind in ("gcd", "lcm")}
 
 
-def _require_whole(b: Builder) -> torch.dtype:
+def require_whole(b: Builder) -> torch.dtype:
     """The dtype of the result, which is one of whole numbers, as then all operands are."""
     dtype = b.call.dtype
     if dtype not in INTEGER_DTYPES:
@@ -41,7 +36,7 @@ def _bitwise(kind: str) -> Handler:
             if not is_indicator(left) or not is_indicator(right):
                 raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
             return _of_booleans(b, kind, left, right)
-        _require_whole(b)
+        require_whole(b)
         return b.pointwise(BITS[kind], left, right)
 
     return handler
@@ -59,30 +54,5 @@ def bitwise_not(b: Builder, self: View) -> View:
         if not is_indicator(self):
             raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
         return b.negate(self)
-    _require_whole(b)
+    require_whole(b)
     return b.combination((-1, self), (-1, 1))
-
-
-def _shift(side: str) -> Handler:
-    def handler(b: Builder, self: View | Number, other: View | Number) -> View:
-        return b.pointwise(SHIFTS[side], self, other, attributes=(_require_whole(b),))
-
-    return handler
-
-
-for _side, _legacy in (("left", aten.__lshift__), ("right", aten.__rshift__)):
-    _operator = getattr(aten, f"bitwise_{_side}_shift")
-    for _target in (_operator.Tensor, _operator.Tensor_Scalar, _operator.Scalar_Tensor, _legacy.Tensor, _legacy.Scalar):
-        operator(_target)(_shift(_side))
-
-
-def _divisor(kind: str) -> Handler:
-    def handler(b: Builder, self: View, other: View) -> View:
-        _require_whole(b)
-        return b.pointwise(DIVISORS[kind], self, other)
-
-    return handler
-
-
-operator(aten.gcd.default)(_divisor("gcd"))
-operator(aten.lcm.default)(_divisor("lcm"))

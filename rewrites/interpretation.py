@@ -16,11 +16,11 @@ from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, MAXIMUM, POWER,
 from verifycompile.ir.indicator import NOT
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.activation import LOG_SIGMOID
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.lemmas.lemma import Pattern
 from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.sigmoids import LOG_SIGMOID
 
 NUMBERS = {"minus_one": Fraction(-1), "half": Fraction(1, 2), "two": Fraction(2)}
 

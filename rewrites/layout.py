@@ -12,9 +12,8 @@ from verifycompile.ir.build import window
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import PAD, SLICE, Builder, Number
-from verifycompile.rewrites.elementwise import require_exact, require_same_on_ranks
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.builder import SLICE, Builder, Number
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 from verifycompile.rewrites.values import Piece, Pieces
 
 aten = torch.ops.aten
@@ -110,8 +109,8 @@ def select(b: Builder, self: View, dim: int, index: Number) -> View:
 @operator(aten.slice.Tensor)
 def slice_tensor(b: Builder, self: View, dim: int, start: Number | None, end: Number | None, step: Number) -> View:
     size = self.shape[b.dim(self, dim)]
-    first = _bound(size, 0 if start is None else start)
-    last = _bound(size, size if end is None else end)
+    first = bound(size, 0 if start is None else start)
+    last = bound(size, size if end is None else end)
     if step == 1:
         length = _difference(last, first)
         return _empty(b, self, dim) if length == 0 else b.narrow(self, dim, first, length)
@@ -135,7 +134,7 @@ def slice_copy(b: Builder, self: View, dim: int, start: Number | None, end: Numb
     """A slice as a window, whether or not digits spell it: so that all slices of a dimension are of one form."""
     position = b.dim(self, dim)
     size = self.shape[position]
-    first, last = _bound(size, 0 if start is None else start), _bound(size, size if end is None else end)
+    first, last = bound(size, 0 if start is None else start), bound(size, size if end is None else end)
     if step != 1 or not isinstance(size, int) or not isinstance(first, int) or not isinstance(last, int):
         return slice_tensor(b, self, dim, start, end, step)
     if last <= first:
@@ -152,7 +151,7 @@ def _empty(b: Builder, view: View, dim: int) -> View:
     return b.full(0, [0 if d == position else size for d, size in enumerate(b.shape(view))])
 
 
-def _bound(size: Size, index: Number) -> Number:
+def bound(size: Size, index: Number) -> Number:
     """A slice bound clamped to the dimension, as Python does."""
     if not isinstance(index, int):
         return index
@@ -252,93 +251,6 @@ def stack(b: Builder, tensors: Sequence[View], dim: int) -> View:
     return b.concatenate([b.unsqueeze(v, position) for v in tensors], position)
 
 
-@operator(aten.slice_backward.default)
-def slice_backward(
-    b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, start: Number, end: Number, step: Number
-) -> View:
-    """The gradient at the places that the slice read, zero at the others."""
-    total = input_sizes[dim % len(input_sizes)]
-    if b.depends_on_rank(start) and step == 1:
-        return b.pad(*b.placed_by_coordinate(grad_output, dim % len(input_sizes), start), total)
-    if not isinstance(start, int) or not isinstance(step, int):
-        raise UnsupportedError(UNSUPPORTED, f"the gradient of a slice with start {start} and step {step}")
-    first = _bound(total, start)
-    assert isinstance(first, int) or first is total
-    if step == 1:
-        return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]
-    return b.along(PAD, (first, step), grad_output, dim, total)
-
-
-@operator(aten.select_backward.default)
-def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], dim: int, index: int) -> View:
-    total = input_sizes[dim % len(input_sizes)]
-    position = dim % len(input_sizes)
-    if b.depends_on_rank(index):
-        return b.pad(*b.placed_by_coordinate(b.unsqueeze(grad_output, position), position, index), total)
-    start = total + index if index < 0 else index
-    return b.pad(b.unsqueeze(grad_output, position), position, start, total)
-
-
-@operator(aten.constant_pad_nd.default)
-def constant_pad_nd(b: Builder, self: View, pad: Sequence[int], value: Number) -> View:
-    """Zeros around the tensor, plus ``value`` wherever a one padded with zeros is none. A negative width cuts off."""
-    for number in (value, *pad):
-        require_same_on_ranks(b, pad=number)
-    inner = _padded(b, self, pad)
-    if value == 0 or inner is self:
-        return inner
-    require_exact(b, value=value)
-    if b.pool.piecewise is not None and min(pad) >= 0:
-        return _padded_with(b, self, pad, value)
-    outside = b.sub(1, _padded(b, b.full(1, b.shape(self)), pad))
-    return b.combination((1, inner), (value, outside))
-
-
-def _padded_with(b: Builder, view: View, pad: Sequence[int], value: Number) -> View:
-    result = view
-    for k in range(len(pad) // 2):
-        dim = b.rank(view) - 1 - k
-        shape = b.shape(result)
-        ends = [b.full(value, [*shape[:dim], width, *shape[dim + 1 :]]) for width in pad[2 * k : 2 * k + 2] if width]
-        before, after = (ends[:1] if pad[2 * k] else []), (ends[-1:] if pad[2 * k + 1] else [])
-        result = b.concatenate([*before, result, *after], dim) if ends else result
-    return result
-
-
-def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:
-    result = view
-    for k in range(len(pad) // 2):
-        before, after = pad[2 * k], pad[2 * k + 1]
-        dim = b.rank(view) - 1 - k
-        if before < 0 or after < 0:
-            length = b.shape(result)[dim] + min(before, 0) + min(after, 0)
-            cut = b.narrow if b.pool.piecewise is None else b.part_of
-            result = cut(result, dim, max(-before, 0), length)
-        before, after = max(before, 0), max(after, 0)
-        if before or after:
-            result = b.pad(result, dim, before, result.shape[b.dim(result, dim)] + before + after)
-    return result
-
-
-@operator(aten.repeat.default)
-def repeat(b: Builder, self: View, repeats: Sequence[int]) -> View:
-    result = self
-    for _ in range(len(repeats) - b.rank(self)):
-        result = b.unsqueeze(result, 0)
-    shape = list(b.shape(result))
-    wide: list[Size] = [n for count, size in zip(repeats, shape, strict=True) for n in (count, size)]
-    for dim in range(len(shape)):
-        result = b.unsqueeze(result, 2 * dim)
-    return b.reshape(b.expand(result, wide), [product((c, s)) for c, s in zip(repeats, shape, strict=True)])
-
-
 def piece_of(value: Any, index: int) -> Any:
     """``value[index]`` for the tuple-like results of operators."""
     return Piece(value, range(len(value))[index]) if isinstance(value, Pieces) else value[index]
-
-
-@operator(aten.narrow_copy.default)
-def narrow_copy(b: Builder, self: View, dim: int, start: Number, length: Size) -> View:
-    if not isinstance(start, int) or length == 0:
-        raise UnsupportedError(UNSUPPORTED, f"a copy of {length} elements from {start}")
-    return b.narrow(self, dim, start + b.shape(self)[dim] if start < 0 else start, length)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import MAXIMUM, require_real
+from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.loss import MEAN, NONE, nll_loss_backward, nll_loss_forward, reduced, spread
+from verifycompile.rewrites.loss import MEAN, NONE, nll_loss_backward, nll_loss_forward
+from verifycompile.rewrites.pointwise_losses import reduced, spread
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten

@@ -6,17 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.exponential import may_be_lowest
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import cast, require_real
-from verifycompile.rewrites.reduction import extreme
+from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
-
-SAFE_SOFTMAX = Operation("safe_softmax")
 
 
 # ------------------------------------------------------------------------------------------------ layer norm
@@ -120,49 +116,3 @@ def fused_rms_norm_backward(
     grad_input = b.mul(b.sub(scaled, along), rstd)
     grad_weight = _sum_rows(b, b.mul(grad_out, normalized), rows)
     return (grad_input if output_mask[0] else None), (grad_weight if output_mask[1] else None)
-
-
-# ------------------------------------------------------------------------------------------------ softmax
-
-
-def softmax_of(b: Builder, view: View, dim: int) -> View:
-    """``exp(x) / sum(exp(x))``. The shift by the maximum that torch computes cancels over the reals."""
-    power = b.exp(view)
-    return b.divide(power, b.sum(power, [dim], keepdim=True))
-
-
-def log_softmax_of(b: Builder, view: View, dim: int) -> View:
-    """``x - log(sum(exp(x)))``."""
-    total = b.sum(b.exp(view), [dim], keepdim=True)
-    return b.sub(view, b.log(total))
-
-
-@operator(aten._softmax.default)
-def softmax(b: Builder, self: View, dim: int, half_to_float: bool) -> View:
-    return softmax_of(b, self, dim)
-
-
-@operator(aten._log_softmax.default)
-def log_softmax(b: Builder, self: View, dim: int, half_to_float: bool) -> View:
-    return log_softmax_of(b, self, dim)
-
-
-@operator(aten._softmax_backward_data.default)
-def softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
-    product = b.mul(grad_output, output)
-    return b.sub(product, b.mul(output, b.sum(product, [dim], keepdim=True)))
-
-
-@operator(aten._log_softmax_backward_data.default)
-def log_softmax_backward(b: Builder, grad_output: View, output: View, dim: int, input_dtype: torch.dtype) -> View:
-    total = b.sum(grad_output, [dim], keepdim=True)
-    return b.sub(grad_output, b.mul(b.exp(output), total))
-
-
-@operator(aten._safe_softmax.default)
-def safe_softmax(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
-    """Softmax whose wholly masked rows are zero; where no row is masked wholly, softmax."""
-    scores = cast(b, self, b.dtype_of("self"), dtype)
-    if b.rank(scores) and not may_be_lowest(extreme(b, scores, [dim], True, "max")):
-        return softmax_of(b, scores, dim)
-    return b.along(SAFE_SOFTMAX, (), scores, dim)

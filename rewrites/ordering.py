@@ -15,6 +15,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Operation, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.distinct import SORT, TOPK
 from verifycompile.rewrites.elementwise import cast, require_real
 from verifycompile.rewrites.reduction import extreme, reduce_product, reduced_over
 from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
@@ -30,29 +31,12 @@ CUMULATIVE_EXTREMES = {
 PRODUCT = Operation("product_of_all")
 FLIP = Operation("flip", linear=frozenset({0}))
 ROLL = Operation("roll", linear=frozenset({0}))
-TOPK = Operation("topk_values"), Operation("topk_indices", places=True)
-SORT = Operation("sort_values"), Operation("sort_indices", places=True)
-DISTINCT_ALONG_FRESH = (TOPK[1], SORT[1])
-"""Operations whose elements are places of the dimension that they read, each place at most once."""
 KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")
 MODE = Operation("mode_value"), Operation("mode_index")
 ARG_EXTREME = {kind: Operation(f"arg{kind}", places=True) for kind in ("max", "min")}
 """Of several largest elements the first, as torch says of `argmax` and of `max` along a dimension."""
-
-
-def is_distinct(b: Builder, index: View, position: int) -> bool:
-    """Whether no two elements of ``index`` along ``position`` are equal: places found by a sort, or a single one."""
-    dim = b.dim(index, position)
-    if index.shape[dim] == 1:
-        return True
-    if index.term.operation not in DISTINCT_ALONG_FRESH or index.coefficient != 1:
-        return False
-    (fresh,) = index.term.fresh
-    others = [digit for number, axis in enumerate(index.axes) if number != fresh for digit in axis]
-    own = [digit for digit in index.axes[fresh] if digit[0] != CONSTANT]
-    return own == [(dim, 1, index.shape[dim])] and all(digit[0] != dim for digit in others)
 
 
 def _scalar_as_row(b: Builder, view: View) -> View:

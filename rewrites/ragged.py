@@ -29,13 +29,8 @@ from verifycompile.rewrites.registry import (
     declaration_of,
     note_use,
 )
-from verifycompile.rewrites.rows import (
-    Counts,
-    Filled,
-    Ragged,
-    parts_of_table,
-    require,
-)
+from verifycompile.rewrites.row_values import Counts, Filled, Ragged
+from verifycompile.rewrites.rows import parts_of_table, require
 from verifycompile.torch_interface.schema import is_pointwise
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional

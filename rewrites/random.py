@@ -13,14 +13,9 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
-from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.registry import RANDOM, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
-
-RANDOM = (
-    "draws random numbers: that the two programs draw the same ones is not assumed. "
-    "Verify with the drawing turned off (p=0, eval()), or pass the numbers in"
-)
 
 
 @operator(aten.native_dropout.default)

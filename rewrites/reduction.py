@@ -10,13 +10,13 @@ import torch
 from verifycompile.ir import indicator, relabel
 from verifycompile.ir.algebra import elementwise, multiply_views, open_view
 from verifycompile.ir.build import Signature, apply
-from verifycompile.ir.exponential import REDUCE_MAX
+from verifycompile.ir.exponential import MAXIMUM, REDUCE_MAX
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import MAXIMUM, MINIMUM
+from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten

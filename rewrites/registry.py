@@ -25,6 +25,12 @@ UNSUPPORTED = "VC202"
 EXHAUSTED = "VC205"
 UNREPRESENTABLE = "VC206"
 
+RANDOM = (
+    "draws random numbers: that the two programs draw the same ones is not assumed. "
+    "Verify with the drawing turned off (p=0, eval()), or pass the numbers in"
+)
+"""Why an operator that draws is refused, behind its name."""
+
 
 class UnsupportedError(Exception):
     """A call that no declaration covers. ``code`` is a diagnostic code, the message names the blocker."""

@@ -12,12 +12,8 @@ from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import reduce_over
 from verifycompile.rewrites.ragged import ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.rewrites.rows import (
-    Counts,
-    Ragged,
-    masked,
-    require,
-)
+from verifycompile.rewrites.row_values import Counts, Ragged
+from verifycompile.rewrites.rows import masked, require
 from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional

@@ -13,19 +13,8 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.ragged import are_in_parts, ragged
 from verifycompile.rewrites.row_masks import without_masks_of_rows
-from verifycompile.rewrites.rows import (
-    Counts,
-    Ragged,
-    Rows,
-    Sorted,
-    Unsorted,
-    dense,
-    numbers_of_groups,
-    parts_of_table,
-    put_back,
-    require,
-    row_numbers,
-)
+from verifycompile.rewrites.row_values import Counts, Ragged, Rows, Sorted, Unsorted
+from verifycompile.rewrites.rows import dense, numbers_of_groups, parts_of_table, put_back, require, row_numbers
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 

@@ -10,12 +10,8 @@ import torch
 from verifycompile.ir.size import product
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.ragged import ragged
-from verifycompile.rewrites.rows import (
-    Counts,
-    Ragged,
-    dense,
-    require,
-)
+from verifycompile.rewrites.row_values import Counts, Ragged
+from verifycompile.rewrites.rows import dense, require
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 

@@ -11,7 +11,8 @@ from verifycompile.ir.algebra import CONTRACT, open_view
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.index_arithmetic import implied
-from verifycompile.rewrites.rows import Counts, Ragged, before_and_after_cut
+from verifycompile.rewrites.row_values import Counts, Ragged
+from verifycompile.rewrites.rows import before_and_after_cut
 
 
 def without_masks_of_rows(b: Builder, counts: Counts, value: Ragged) -> Ragged:

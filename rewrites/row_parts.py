@@ -18,11 +18,8 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.ragged import are_in_parts, ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.row_values import Counts, Filled, Ragged, Rows
 from verifycompile.rewrites.rows import (
-    Counts,
-    Filled,
-    Ragged,
-    Rows,
     between,
     dense,
     groups_of,

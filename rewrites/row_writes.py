@@ -13,16 +13,11 @@ from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.ordering import is_distinct
+from verifycompile.rewrites.distinct import is_distinct
 from verifycompile.rewrites.ragged import ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.row_values import Counts, Filled, Ragged, Rows, Sorted, Unsorted
 from verifycompile.rewrites.rows import (
-    Counts,
-    Filled,
-    Ragged,
-    Rows,
-    Sorted,
-    Unsorted,
     as_unsorted,
     before_and_after_cut,
     dense,

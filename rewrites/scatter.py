@@ -15,9 +15,10 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.distinct import is_distinct
 from verifycompile.rewrites.elementwise import cast, filled, require_exact
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.ordering import is_distinct
+from verifycompile.rewrites.rank_offsets import placed_by_coordinate
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
@@ -221,8 +222,8 @@ def _replaced(b: Builder, view: View, position: int, first: int, last: int, sour
 def _replaced_by_coordinate(b: Builder, view: View, position: int, start: Number, source: View) -> View:
     """``view`` with ``source`` from ``start`` on, another place on each rank."""
     size = b.shape(view)[position]
-    places = b.pad(*b.placed_by_coordinate(b.full(1, b.shape(source)), position, start), size)
-    placed = b.pad(*b.placed_by_coordinate(source, position, start), size)
+    places = b.pad(*placed_by_coordinate(b, b.full(1, b.shape(source)), position, start), size)
+    placed = b.pad(*placed_by_coordinate(b, source, position, start), size)
     return b.add(b.mul(view, b.sub(1, places)), placed)
 
 

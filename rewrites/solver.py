@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Generator, Mapping
 from typing import Any
 
-from verifycompile import bounds
+from verifycompile.ir import limit
 from verifycompile.ir.size import Size
 from verifycompile.rewrites.formula import Formula
 from verifycompile.rewrites.smt_lib import script
@@ -79,7 +79,7 @@ def follows(text: str) -> bool:
     """Whether z3 finds that what the text asserts never holds."""
     import z3  # here, because a certificate is checked without a solver
 
-    bounds.check()
+    limit.check()
     solver = z3.Solver()
     solver.set("rlimit", _MOST_STEPS)
     solver.set("timeout", _TIMEOUT_MILLISECONDS)

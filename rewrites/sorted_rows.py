@@ -20,18 +20,15 @@ from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
 from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.collective import exchange, group_ranks
+from verifycompile.rewrites.collective import group_ranks
 from verifycompile.rewrites.elementwise import REAL_DTYPES, WHERE
+from verifycompile.rewrites.exchange import exchange
 from verifycompile.rewrites.grouped import in_bins
 from verifycompile.rewrites.ordering import CUMULATIVE_SUM
 from verifycompile.rewrites.ragged import ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.row_values import Counts, Ragged, Rows, Sorted, Sorting
 from verifycompile.rewrites.rows import (
-    Counts,
-    Ragged,
-    Rows,
-    Sorted,
-    Sorting,
     as_unsorted,
     before_and_after_cut,
     dense,

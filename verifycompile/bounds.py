@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import torch
 
+from verifycompile.ir import limit
 from verifycompile.process_memory import release_free_memory, resident_memory
 
 Value = TypeVar("Value")
@@ -238,7 +239,6 @@ def _take_back_interruption(thread: int) -> None:
 
 # ------------------------------------------------------------------------------------------------ of a thread
 
-_local = threading.local()
 _running: dict[int, Bounds] = {}
 """Identity of a thread -> the limits under which it works, for those who watch it."""
 
@@ -258,7 +258,7 @@ def limited(limits: Limits) -> Generator[Bounds]:
             bounds.watch()
 
     watcher = threading.Thread(target=watch, name="verifycompile limits", daemon=True)
-    _local.bounds = bounds
+    limit.put(bounds)
     _running[threading.get_ident()] = bounds
     gc.callbacks.append(bounds.note_collection)
     watcher.start()
@@ -266,7 +266,7 @@ def limited(limits: Limits) -> Generator[Bounds]:
         yield bounds
     finally:
         gc.callbacks.remove(bounds.note_collection)
-        _local.bounds = None
+        limit.put(None)
         del _running[threading.get_ident()]
         ended.set()
         watcher.join()
@@ -274,7 +274,8 @@ def limited(limits: Limits) -> Generator[Bounds]:
 
 def current() -> Bounds | None:
     """The limits under which this thread works."""
-    return getattr(_local, "bounds", None)
+    found = limit.current()
+    return found if isinstance(found, Bounds) else None
 
 
 def running_in(thread: int) -> Bounds | None:
@@ -282,19 +283,7 @@ def running_in(thread: int) -> Bounds | None:
     return _running.get(thread)
 
 
-def check() -> None:
-    """Raises ``LimitReachedError`` where this thread works under a limit that is reached."""
-    bounds = current()
-    if bounds is not None:
-        bounds.check()
-
-
-def note_place(place: object) -> None:
-    """What the work is at, for the message where a limit ends it there. Raises ``LimitReachedError``."""
-    bounds = current()
-    if bounds is not None:
-        bounds.check()
-        bounds.place = place
+check, note_place = limit.check, limit.note_place
 
 
 def attempt(stage: str, work: Callable[[], Value], share: float = 1.0) -> Value | RanOut:

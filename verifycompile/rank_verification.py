@@ -42,7 +42,7 @@ from verifycompile.question import Question
 from verifycompile.rank_counterexamples import on_their_ranks
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.reduction.search import programs_to_evaluate
-from verifycompile.refinement.dtensor_results import misread_shards
+from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.torch_interface.evaluation import real_tensors
 from verifycompile.torch_interface.mesh import line_through

@@ -16,7 +16,6 @@ from verifycompile.rewrites.lemmas.build import build_product
 from verifycompile.rewrites.lemmas.lemma import Guard, Pattern
 from verifycompile.rewrites.lemmas.read import Shape, counts
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
-from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of
 from verifycompile.rewrites.solver import holds
 
 
@@ -111,6 +110,8 @@ def _reads(
     *ends: str,
 ) -> bool:  # fmt: skip
     """Whether two ranges of the line differ only where the matrix is zero for these windows."""
+    from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of  # here, because few are read
+
     (view,) = substitution.values[name]
     matrix = matrix_of(view)
     dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)] if matrix else []

@@ -43,7 +43,7 @@ from verifycompile.graph_verification import CapturedGraphs, general_program
 from verifycompile.program import Program
 from verifycompile.rank_verification import as_one_device, order_finding
 from verifycompile.refinement.check import check_refinement
-from verifycompile.refinement.dtensor_results import misread_shards
+from verifycompile.refinement.dtensor_shards import misread_shards
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional

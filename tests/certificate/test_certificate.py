@@ -455,5 +455,5 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 6 is not the supported format 5"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 6}))
+    with pytest.raises(ValueError, match="certificate format 7 is not the supported format 6"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 7}))

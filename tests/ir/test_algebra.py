@@ -14,13 +14,14 @@ from tests.ir.views import Leaves, leaf
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, iota, multiply_views, sum_over
 from verifycompile.ir.build import ShapeError
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate import validate, validate_pool
+from verifycompile.ir.validate import validate
+from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
-from verifycompile.rewrites.elementwise import MAXIMUM
 from verifycompile.rewrites.reduction import reduce_extreme
 
 # ------------------------------------------------------------------------------------------------ values

@@ -10,11 +10,13 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir import algebra
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate import validate_pool
+from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
-from verifycompile.rewrites.elementwise import FUNCTIONS, MAXIMUM, MINIMUM, choose
+from verifycompile.rewrites.elementwise import FUNCTIONS, choose
+from verifycompile.rewrites.operations import MINIMUM
 
 ROWS, WORDS = 2, 4
 VALUES = range(-1, WORDS + 1)

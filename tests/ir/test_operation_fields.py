@@ -22,8 +22,10 @@ from verifycompile.ir.window import WINDOW
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE, UNKNOWN, Builder
 from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.creation import CONSTANT, stored
-from verifycompile.rewrites.elementwise import FUNCTIONS, MINIMUM, choose
-from verifycompile.rewrites.ordering import ARG_EXTREME, SORT, TOPK
+from verifycompile.rewrites.distinct import SORT, TOPK
+from verifycompile.rewrites.elementwise import FUNCTIONS, choose
+from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.ordering import ARG_EXTREME
 from verifycompile.rewrites.reduction import EXTREMES, reduce_extreme
 
 PLAIN = Operation("plain")

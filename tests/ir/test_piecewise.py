@@ -13,8 +13,9 @@ from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.constant_matrix import window
-from verifycompile.rewrites.layout import constant_pad_nd, slice_copy
+from verifycompile.rewrites.layout import slice_copy
 from verifycompile.rewrites.ordering import roll
+from verifycompile.rewrites.padding import constant_pad_nd
 from verifycompile.rewrites.piecewise import Piecewise
 
 

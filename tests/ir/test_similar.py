@@ -9,10 +9,10 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.algebra import combine, sum_over
+from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate import validate_pool
+from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.elementwise import MAXIMUM
 from verifycompile.rewrites.similar import join_similar, stack_similar, sum_similar
 
 PIECES, ROWS, WIDTH = 4, 3, 2

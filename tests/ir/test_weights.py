@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
-from verifycompile.ir.exponential import EXPONENTIAL, is_positive, may_be_lowest
+from verifycompile.ir.exponential import EXPONENTIAL, MAXIMUM, is_positive, may_be_lowest
 from verifycompile.ir.relabel import narrow
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.activation import log_sigmoid_forward, sigmoid, sigmoid_backward
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
-from verifycompile.rewrites.elementwise import MAXIMUM, choose
+from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.finders.shares import rests_of_shares
 from verifycompile.rewrites.reduction import extreme
+from verifycompile.rewrites.sigmoids import log_sigmoid_forward, sigmoid, sigmoid_backward
 from verifycompile.rewrites.squares import is_sum_of_squares
 
 ROWS, KEYS, WIDTH = 3, 4, 2

@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir import relabel
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate import validate, validate_pool
+from verifycompile.ir.validate import validate
+from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, MeshAxis, Program
 

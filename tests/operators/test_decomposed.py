@@ -18,7 +18,9 @@ from verifycompile.torch_interface.decompositions import has_decomposition
 
 families.load()
 
-FAMILIES = ("activation", "loss", "normalization", "statistics", "image_normalization")
+FAMILIES = (
+    "activation", "loss", "normalization", "statistics", "image_normalization", "pointwise_losses", "sigmoids", "softmax",
+)  # fmt: skip
 
 
 def _stays(sample: Sample) -> bool:

@@ -15,7 +15,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.rows import Counts, Filled, Ragged
+from verifycompile.rewrites.row_values import Counts, Filled, Ragged
 from verifycompile.rewrites.values import Group
 from verifycompile.torch_interface.schema import names_of
 

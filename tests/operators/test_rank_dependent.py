@@ -9,7 +9,8 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir import relabel
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate import validate, validate_pool
+from verifycompile.ir.validate import validate
+from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of

@@ -15,7 +15,8 @@ from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.ragged import call_ragged, ragged_declarations
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.rewrites.rows import Counts, Ragged, dense, group_numbers, laid_out
+from verifycompile.rewrites.row_values import Counts, Ragged
+from verifycompile.rewrites.rows import dense, group_numbers, laid_out
 from verifycompile.rewrites.values import Group
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional

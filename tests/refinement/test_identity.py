@@ -15,7 +15,7 @@ from tests.programs.captured import capture
 from tests.programs.case import Case
 from tests.support import fake_mesh_world
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate import validate_pool
+from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program
 from verifycompile.refinement.check import check_refinement

@@ -8,8 +8,9 @@ from torch.distributed.tensor import Partial, Replicate, Shard
 from verifycompile.ir import relabel
 from verifycompile.ir.term import CONSTANT, TermPool
 from verifycompile.program import Mesh, MeshAxis
+from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.classify import Kind, classify
-from verifycompile.refinement.placement import describe, holds, infer, reduce_partial, same_value, shard
+from verifycompile.refinement.placement import describe, holds, reduce_partial, same_value, shard
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.torch_interface.placements import block_shard
 

@@ -10,7 +10,8 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.move import Move, Scene
-from verifycompile.rewrites.loss import SUM, ignored_by_mean
+from verifycompile.rewrites.loss import SUM
+from verifycompile.rewrites.pointwise_losses import ignored_by_mean
 
 _REDUCTION = 3
 """The position of the argument ``reduction``."""

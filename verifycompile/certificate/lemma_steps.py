@@ -8,6 +8,7 @@ shape where it is not that of the position, and a term: one that is there, by it
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
@@ -28,6 +29,9 @@ from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.torch_interface.expressions import expression_from_data
 
 _LEMMAS = {lemma.code: lemma for lemma in TABLE}
+
+_FUNCTIONS = {"VL26": ("similar", "sum_similar"), "VL48": ("padded_pieces", "sum_padded")}
+"""Lemmas that are functions of the summands: file and name. One is loaded where a step is by it."""
 
 MADE: dict[str, Callable[..., View]] = {
     "equal": equal,
@@ -97,6 +101,8 @@ class LemmaSteps:
     def _disposed(
         self, pool: TermPool, step: LemmaStep, views: Sequence[View], rest: Any, shape: tuple[Size, ...]
     ) -> list[View] | None:
+        if step.lemma in _FUNCTIONS:
+            return self._applied_function(pool, step, views, rest)
         given = self._substitution(pool, step, shape)
         matched = [views[k] for k in step.matched]
         if isinstance(rest, tuple):
@@ -109,6 +115,14 @@ class LemmaSteps:
         for view in result or ():
             validate(view)
         return result
+
+    def _applied_function(self, pool: TermPool, step: LemmaStep, views: Sequence[View], rest: Any) -> list[View] | None:
+        if not isinstance(rest, tuple) or step.matched or step.values or step.numbers or step.indices or step.each:
+            raise StorageError("a lemma that is a function is applied to all summands")
+        file, name = _FUNCTIONS[step.lemma]
+        function = getattr(importlib.import_module(f"verifycompile.rewrites.{file}"), name)
+        result = function(pool, views, rest)
+        return None if result is None else list(result)
 
     def _substitution(self, pool: TermPool, step: LemmaStep, shape: tuple[Size, ...]) -> Substitution:
         def factors(written: Sequence[Any]) -> tuple[View, ...]:

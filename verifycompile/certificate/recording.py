@@ -26,6 +26,8 @@ class Recording:
     def __init__(self) -> None:
         self.digests = Digests()
         self.found: dict[str, tuple[Proposal, tuple[int, ...]]] = {}
+        self.functions: dict[str, str] = {}
+        """Position -> the lemma that is a function which was applied there."""
 
     def product(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
         """A rule on the factors of a contraction."""
@@ -37,8 +39,9 @@ class Recording:
 
     def _first(self, pool: TermPool, views: Sequence[View], rest: Any, rules: Sequence[Any]) -> Sequence[View] | None:
         for rule in rules:
-            if not isinstance(rule, (ProductFinder, SumFinder)):  # a lemma that is a function: the checker has it
+            if not isinstance(rule, (ProductFinder, SumFinder)):  # a lemma that is a function
                 if (result := rule(pool, views, rest)) is not None:
+                    self.functions[self.digests.position(pool, views, rest)] = rule.code
                     return result
                 continue
             found = rule.instance(pool, views, rest)
@@ -66,6 +69,10 @@ class WrittenSteps(LemmaSteps):
         position = self.digests.position(pool, views, rest)
         if position not in self._steps and position in self._recording.found:
             self._write(pool, position, shape)
+        if position not in self._steps and position in self._recording.functions:
+            step = LemmaStep(pool.place, self._recording.functions[position], position, (), {}, {}, {}, {})
+            self._steps[position] = step
+            self.data.append({"node": step.node, "lemma": step.lemma, "position": position, "matched": ()})
         return super()._applied(pool, views, rest, shape)
 
     def _write(self, pool: TermPool, position: str, shape: tuple[Size, ...]) -> None:

@@ -23,8 +23,6 @@ from verifycompile.program import Program, ProgramOutput
 from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
 from verifycompile.refinement.definitions import Definitions
 from verifycompile.refinement.placement import Placements
-from verifycompile.rewrites.padded_pieces import sum_padded
-from verifycompile.rewrites.similar import sum_similar
 
 if TYPE_CHECKING:
     from verifycompile.certificate.equalities import Equality
@@ -75,7 +73,7 @@ def replay(spec: Program, implementation: Program, claims: Claims, rules: Rules)
     placements, equalities, cuts = claims.placements, claims.equalities, claims.cuts
     pool = plain_pool(implementation)
     pool.contraction_rules.append(rules.product)
-    pool.combination_rules.extend((rules.combination, sum_similar, sum_padded))
+    pool.combination_rules.append(rules.combination)
     if equalities:  # they were proved with all facts about indices known
         _learn_facts(spec, implementation, pool, placements)
     for equality in equalities:

@@ -11,7 +11,7 @@ import dataclasses
 import time
 from collections.abc import Generator
 
-from verifycompile import bounds
+from verifycompile.ir import limit
 
 _STEPS_PER_CLOCK = 64
 """The clock is read that rarely."""
@@ -34,7 +34,7 @@ class Budget:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self._bounds = bounds.current()
+        self._limit = limit.current()
         self._steps = 0
         self._started: float | None = None
 
@@ -52,8 +52,8 @@ class Budget:
 
     def spend(self) -> None:
         """One step. Raises BudgetExceededError, and LimitReachedError where the verification has reached a limit."""
-        if self._bounds is not None:
-            self._bounds.check()
+        if self._limit is not None:
+            self._limit.check()
         if self._started is None:
             return
         self._steps += 1

@@ -13,7 +13,6 @@ from verifycompile.ir.term import View
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
-from verifycompile.rewrites.rows import Filled, Ragged, Sorted, Unsorted
 from verifycompile.rewrites.values import Pieces
 
 PROVABLE_DTYPES = frozenset(
@@ -44,8 +43,6 @@ _OF_ONE_DTYPE: dict[str, tuple[str, ...]] = {
 """Operators of which torch's kernels refuse operands of several dtypes, and its shape functions do not."""
 _OF_REAL_NUMBERS = frozenset({"_softmax", "_log_softmax", "gelu", "silu", "mish", "var"})
 """Operators of which torch's kernels refuse whole numbers, and its shape functions do not."""
-
-_RAGGED = (Ragged, Filled, Sorted, Unsorted)
 
 
 def check_type(node: torch.fx.Node, call: Call, coordinates: Collection[sympy.Basic]) -> None:
@@ -119,45 +116,3 @@ def casts_of(node: torch.fx.Node, call: Call) -> Iterator[str]:
             return
         if source != target and source is not None and target is not None:
             yield f"{source} to {target}".replace("torch.", "")
-
-
-def check_ragged(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any, recorded: torch.Tensor) -> None:
-    """All sizes but the number of rows must be those that torch recorded; a new symbol is that number.
-
-    Raises ``UnsupportedError``.
-    """
-    shape = [size.node.expr if isinstance(size, torch.SymInt) else size for size in recorded.shape]
-    unknown = [d for d, size in enumerate(shape) if not isinstance(size, int) and sizes.is_unknown(size)]
-    if isinstance(value, (Sorted, Unsorted)):
-        _require_places(node, value, shape)
-        return
-    view = value.row if isinstance(value, Filled) else value.view if isinstance(value, Ragged) else value
-    found = list(builder.shape(view))
-    sorting = sizes.counts.sortings.get(value.rows) if isinstance(value, Ragged) else None
-    if isinstance(value, Ragged) and sorting is not None and not unknown:
-        found[value.dim] = sorting.length
-    expected = [value.dim] if is_ragged(value) and (sorting is None or unknown) else []
-    if len(found) == len(shape) and unknown == expected:
-        for dim in unknown:
-            found[dim] = shape[dim]
-        if all(sympy.simplify(sympy.sympify(a) - b) == 0 for a, b in zip(found, shape, strict=True)):
-            for dim in unknown:
-                symbol = shape[dim]
-                if isinstance(value, Ragged) and isinstance(symbol, sympy.Symbol):
-                    sizes.counts.views.setdefault(symbol, builder.sum(value.rows.present, [0]))
-            return
-    raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {found}")
-
-
-def _require_places(node: torch.fx.Node, value: Sorted | Unsorted, shape: list[Any]) -> None:
-    """Of all rows there are as many as torch recorded; of rows that are read from data, some number."""
-    fits = len(shape) == 1 and (value.source is not None or sympy.simplify(shape[0] - value.length) == 0)
-    if not fits:
-        raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` has shape {shape}, where rows are sorted")
-
-
-def is_ragged(value: Any) -> bool:
-    """Whether a value, or one of several, has rows whose number or order is read from data."""
-    if isinstance(value, tuple):
-        return any(isinstance(v, _RAGGED) for v in value)
-    return isinstance(value, _RAGGED)

@@ -10,20 +10,21 @@ import functools
 import operator as python_operator
 import time
 from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
 import torch.fx
 
-from verifycompile import bounds
+from verifycompile.ir import limit
 from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.size import exact_quotient
-from verifycompile.ir.term import Term, TermPool, View, identity_view
-from verifycompile.lowering.checks import casts_of, check_operands, check_ragged, check_result, check_type, is_ragged
+from verifycompile.ir.term import TermPool, View, identity_view
+from verifycompile.lowering.checks import casts_of, check_operands, check_result, check_type
 from verifycompile.lowering.recorded import (
     TAKES_PIECES,
     constant_content,
@@ -40,12 +41,10 @@ from verifycompile.lowering.sizes import Sizes
 from verifycompile.program import Blocker, Program, Role
 from verifycompile.rewrites import solver
 from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
-from verifycompile.rewrites.creation import stored
 from verifycompile.rewrites.layout import piece_of
-from verifycompile.rewrites.ragged import call_ragged
-from verifycompile.rewrites.random import RANDOM
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
+    RANDOM,
     UNDECLARED,
     UNREPRESENTABLE,
     UNSUPPORTED,
@@ -54,10 +53,8 @@ from verifycompile.rewrites.registry import (
     bind,
     declaration_of,
 )
-from verifycompile.rewrites.rows import Ragged, Unsorted, laid_out
+from verifycompile.rewrites.row_values import Ragged, Unsorted, is_ragged
 from verifycompile.rewrites.values import Group, Piece, Pieces
-from verifycompile.torch_interface.custom import is_custom
-from verifycompile.torch_interface.in_flight import in_flight, is_mark
 from verifycompile.torch_interface.prims import reads_real_number
 from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
 
@@ -138,7 +135,7 @@ class Lowering:
         return node.all_input_nodes if split is None else (split,)
 
     def _lower_node(self, node: torch.fx.Node) -> None:
-        bounds.note_place(node)
+        limit.note_place(node)
         started, before, proved = time.perf_counter(), len(self.pool.lemma_trace), solver.number_proved()
         outside, self.pool.place = self.pool.place, f"{self.side}.{node.name}"
         self.values[node] = self._checked_value(node)
@@ -335,7 +332,7 @@ class Lowering:
             value = self.values.get(operand)
             if isinstance(value, (Ragged, Unsorted)):
                 self.builder.call = Call()
-                view = laid_out(self.builder, self.sizes.counts, value)
+                view = self._rows.laid_out(self.builder, self.sizes.counts, value)
                 if view is None:
                     return False
                 found[operand] = view
@@ -365,6 +362,12 @@ class Lowering:
             return True
         return sorts(node) or self.sizes.has_unknown_size(node)
 
+    @functools.cached_property
+    def _rows(self) -> ModuleType:
+        from verifycompile.lowering import ragged  # here, because few programs have rows that are read from data
+
+        return ragged
+
     def _ragged_call(self, node: torch.fx.Node) -> Any:
         if draws_random_numbers(node.target, node.args, node.kwargs):
             raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
@@ -374,12 +377,12 @@ class Lowering:
         check_type(node, self.builder.call, self.program.coordinates)
         recognised = _recognised(node.target) if declaration_of(node.target) is None else None
         if recognised is None:
-            value = call_ragged(self.builder, self.sizes.counts, node.target, args, kwargs)
+            value = self._rows.call_ragged(self.builder, self.sizes.counts, node.target, args, kwargs)
         else:
             value = recognised.call_of_rows(self.builder, self.sizes.counts, self._custom_arguments(node))
         recorded = tensors_of(node.meta.get("val"))
         for found, tensor in zip(value if isinstance(value, tuple) else (value,), recorded, strict=True):
-            check_ragged(self.builder, self.sizes, node, found, tensor)
+            self._rows.check_ragged(self.builder, self.sizes, node, found, tensor)
         self._note_casts(node, self.builder.call)
         return value
 
@@ -430,37 +433,12 @@ class Lowering:
             value = self.values[node] = self._piece(node, value)
         if isinstance(value, (Ragged, Unsorted)):
             self.builder.call = Call()
-            return laid_out(self.builder, self.sizes.counts, value)
+            return self._rows.laid_out(self.builder, self.sizes.counts, value)
         return value if isinstance(value, View) else None
 
     def has_read_rows(self, node: torch.fx.Node) -> bool:
         """Whether the number of rows of a lowered node, or their order, is read from data."""
         return is_ragged(self.values.get(node))
-
-    def unknowns(self, nodes: Iterable[torch.fx.Node]) -> set[str] | None:
-        """Names of the nodes without a known value that the values of ``nodes`` are made of; None where not known.
-
-        With those that such a node itself reads.
-        """
-        views = [self.view(node) for node in nodes]
-        if any(view is None for view in views):
-            return None
-        blocked = {node.name: node for node in self.blockers}
-        found: set[str] = set()
-        seen: set[Term] = set()
-        pending = [view.term for view in views if view is not None]
-        while pending:
-            term = pending.pop()
-            if term in seen:
-                continue
-            seen.add(term)
-            pending.extend(operand.term for operand in term.operands)
-            if term.operation is UNKNOWN and term.attributes[0] == self.side:
-                name = str(term.attributes[1])
-                found.add(name)
-                read = (self.view(operand) for operand in blocked[name].all_input_nodes if operand in self.values)
-                pending.extend(view.term for view in read if view is not None)
-        return found
 
     # -- checks
 
@@ -508,6 +486,8 @@ class Lowering:
         if value.dim() == 0:
             self.builder.call = Call(dtype=value.dtype)
             return self.builder.number(content[0])
+        from verifycompile.rewrites.creation import stored  # here, because few programs store tensors
+
         return stored(self.builder, value.dtype, tuple(value.shape), content)
 
 
@@ -523,9 +503,12 @@ def is_declared(node: torch.fx.Node, program: Program) -> bool:
 
 
 def _recognised(target: object) -> Recognised | None:
+    # Here, because few programs have operators without a declaration.
+    from verifycompile.torch_interface.custom import is_custom
+
     if not is_custom(target):
         return None
-    from verifycompile.rewrites.custom_operators import recognise  # here, because few programs have such operators
+    from verifycompile.rewrites.custom_operators import recognise
 
     return recognise(target)
 
@@ -544,6 +527,8 @@ def _takes_real_number(node: torch.fx.Node, number: torch.fx.Node) -> bool:
 
 
 def _undeclared(node: torch.fx.Node, refusal: str) -> str:
+    from verifycompile.torch_interface.in_flight import in_flight, is_mark  # here: for messages alone
+
     if is_mark(node, in_flight):
         return "a tensor that a collective writes is read before the program waits for it, or where it stays undefined"
     message = f"operator `{node.target}` has no declaration"

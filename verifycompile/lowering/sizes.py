@@ -15,7 +15,7 @@ from verifycompile.ir.term import View
 from verifycompile.lowering.recorded import input_symbols, reads_count, tensors_of
 from verifycompile.program import Program
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.rewrites.rows import Counts
+from verifycompile.rewrites.row_values import Counts
 
 
 class Sizes:

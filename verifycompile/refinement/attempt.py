@@ -24,7 +24,6 @@ from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutp
 from verifycompile.refinement.dtensor_results import misread_output
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
-from verifycompile.refinement.part_by_part import same_part_by_part
 from verifycompile.refinement.placement import Placements, describe, holds, same_value, with_open_axes
 from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -226,7 +225,7 @@ class Attempt:
         if left is None or right is None:
             return None
         if self.implementation.program.mesh is None:
-            return () if same_value(left, right) or same_part_by_part(self.pool, left, right) else None
+            return () if same_value(left, right) or _are_same_part_by_part(self.pool, left, right) else None
         return self._find_placements(left, right, implementation)
 
     def _note_relation(self, output: ProgramOutput, placements: Placements) -> None:
@@ -317,3 +316,9 @@ class Attempt:
         listed.extend(f"cast treated as identity: {cast}" for cast in casts)
         listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))
         return listed
+
+
+def _are_same_part_by_part(pool: TermPool, left: View, right: View) -> bool:
+    from verifycompile.refinement.part_by_part import same_part_by_part  # here, because few values differ in form
+
+    return same_part_by_part(pool, left, right)

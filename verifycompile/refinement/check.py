@@ -16,12 +16,13 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.refinement import egraph, ring
 from verifycompile.refinement.attempt import Attempt, plain_pool
+from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
 from verifycompile.refinement.missing_gradient import missing_output
 from verifycompile.refinement.parts import Parts
-from verifycompile.refinement.placement import Placements, holds, infer
+from verifycompile.refinement.placement import Placements, holds
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
 from verifycompile.refinement.result import Means, Mismatch, RefinementResult

@@ -12,7 +12,8 @@ from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import ONE, Scalar, divide, show
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.program import Mesh
-from verifycompile.refinement.placement import Placements, infer, same_value
+from verifycompile.refinement.candidates import infer
+from verifycompile.refinement.placement import Placements, same_value
 
 
 class Kind(enum.Enum):

@@ -18,11 +18,13 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile.ir.term import View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker, ProgramOutput
+from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.classify import Found, Kind, classify
 from verifycompile.refinement.own_part_search import OwnPart, on_another_line, own_part, quotient_of_own_sums
-from verifycompile.refinement.placement import describe, infer
+from verifycompile.refinement.placement import describe
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_value, ordered_ancestors, producer
 from verifycompile.refinement.result import Mismatch
+from verifycompile.refinement.unknowns import unknowns
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import pass_over_functions_of_spec
@@ -309,7 +311,7 @@ class _Cause:
 
     def _blocked(self, lowering: Lowering, nodes: Sequence[torch.fx.Node]) -> Mismatch | None:
         """The first blocker that the values of ``nodes`` depend on: memory that is overwritten does not matter."""
-        unknown = lowering.unknowns(nodes)
+        unknown = unknowns(lowering, nodes)
         for node in ordered_ancestors(lowering, nodes):
             if node in lowering.blockers and (unknown is None or node.name in unknown):
                 on_spec = lowering is self.spec

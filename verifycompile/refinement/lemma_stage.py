@@ -18,9 +18,10 @@ from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh
+from verifycompile.refinement.candidates import candidate_placements
 from verifycompile.refinement.closure import alias_of
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
-from verifycompile.refinement.placement import Placements, candidate_placements, oriented
+from verifycompile.refinement.placement import Placements, oriented
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.registry import UnsupportedError

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.scalar import ONE, as_scalar, divide
@@ -14,7 +13,6 @@ from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Digit, TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.torch_interface.placements import (
     is_known,
@@ -123,10 +121,13 @@ def reduce_partial(pool: TermPool, view: View, placements: Sequence[Placement], 
             reduced = algebra.sum_over(pool, view, [axis])
             if operation == "avg":
                 reduced = reduced.scaled(divide(ONE, as_scalar(mesh.axes[axis].size)))
-        elif operation == "product":
-            reduced = reduce_product(pool, view, [axis])
         else:
-            reduced = reduce_extreme(pool, view, [axis], operation)
+            from verifycompile.rewrites import reduction  # here, because few values are partial in this way
+
+            if operation == "product":
+                reduced = reduction.reduce_product(pool, view, [axis])
+            else:
+                reduced = reduction.reduce_extreme(pool, view, [axis], operation)
         view = relabel.insert_dim(reduced, axis, mesh.axes[axis].size)
     return view
 
@@ -164,58 +165,9 @@ def same_value(left: View, right: View) -> bool:
     )
 
 
-def infer(
-    pool: TermPool,
-    spec: View,
-    implementation: View,
-    mesh: Mesh,
-    *,
-    allow_partial: bool = True,
-    declared: tuple[Placements, frozenset[int]] | None = None,
-) -> Placements | None:
-    """Placements in which the stacked tensor is the spec value, or None. Prefers fewer partial axes.
-
-    ``declared``: placements that must hold on all mesh axes but the ones in the set.
-    """
-    candidates = candidate_placements(spec, implementation, mesh, allow_partial)
-    if declared is not None:
-        placements, open_axes = declared
-        candidates = dict.fromkeys(with_open_axes(placements, found, open_axes) for found in candidates)
-    for placements in sorted(candidates, key=_partial_count):
-        try:
-            if holds(pool, spec, implementation, placements, mesh):
-                return placements
-        except (UnsupportedError, relabel.UnalignedError):
-            continue
-    return None
-
-
 def with_open_axes(declared: Placements, found: Placements, open_axes: frozenset[int]) -> Placements:
     """``declared``, with ``found`` on the mesh axes that are open."""
     return tuple(found[axis] if axis in open_axes else item for axis, item in enumerate(declared))
-
-
-def _partial_count(placements: Placements) -> int:
-    return sum(isinstance(p, Partial) for p in placements)
-
-
-def candidate_placements(spec: View, implementation: View, mesh: Mesh, allow_partial: bool) -> Iterator[Placements]:
-    """Placements whose shapes fit."""
-    lead = len(mesh.axes)
-    local = implementation.shape[lead:]
-    if len(local) != spec.rank:
-        return
-    choices: list[list[Placement]] = []
-    for axis in range(lead):
-        options: list[Placement] = [Replicate()]
-        if implementation.uses(axis):
-            options = [Shard(d) for d in range(spec.rank) if spec.shape[d] != local[d]]
-            if allow_partial:
-                options += [Partial("sum"), Partial("avg")]
-        elif mesh.axes[axis].size == 1:
-            options = [Replicate()]
-        choices.append(options)
-    yield from itertools.product(*choices)
 
 
 def describe(name: str, placements: Sequence[Placement], mesh: Mesh) -> str:

@@ -17,6 +17,7 @@ from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, ProgramOutput
 from verifycompile.refinement.classify import Found, Kind, classify
+from verifycompile.refinement.unknowns import unknowns
 from verifycompile.torch_interface.source import location_of
 
 
@@ -103,7 +104,7 @@ class NodeRelations:
 
     @functools.cached_property
     def _spec_unknowns(self) -> set[str] | None:
-        return self.spec.unknowns([output.node for output, _ in self.failed])
+        return unknowns(self.spec, [output.node for output, _ in self.failed])
 
     @functools.cached_property
     def _partial_holders(self) -> dict[Term, list[torch.fx.Node]]:

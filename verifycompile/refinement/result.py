@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.refinement.stages import StageCost
+if TYPE_CHECKING:
+    from verifycompile.refinement.stages import StageCost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ class RefinementResult:
     spec_nodes: int = 0
     impl_nodes: int = 0
     seconds: float = 0.0
-    stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict[str, StageCost])
+    stages: Mapping[str, StageCost] = dataclasses.field(default_factory=dict)
     steps: tuple[object, ...] = ()
     """Proof steps: see ``verifycompile.refinement.proof``."""
     exhausted: tuple[str, ...] = ()

@@ -1,0 +1,62 @@
+"""Elements and rows that an index picks along one dimension."""
+
+from __future__ import annotations
+
+import torch
+
+from verifycompile.ir import relabel
+from verifycompile.ir.term import View
+from verifycompile.rewrites.bounds import require_within
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.registry import operator
+from verifycompile.rewrites.scalar_rows import scalars_as_rows
+
+aten = torch.ops.aten
+
+
+@operator(aten.gather.default)
+@scalars_as_rows
+def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> View:
+    """``self[..., index[...], ...]``; where ``index`` is shorter than ``self``, its leading part is meant."""
+    rank = b.rank(self)
+    if rank == 0:
+        return self
+    position = dim % rank
+    table = _trim(b, self, index, position)
+    table = b.permute(table, [*(d for d in range(rank) if d != position), position])
+    table = b.unsqueeze(table, position)
+    size = b.shape(self)[position]
+    require_within(b, index, size)
+    b.assume_index(index, size, None, f"the indices of a gather are within [0, {size})")
+    lookup = one_hot(b, index, size)
+    return b.sum(b.mul(lookup, table), [rank])
+
+
+def _trim(b: Builder, view: View, index: View, position: int) -> View:
+    for d, (size, wanted) in enumerate(zip(b.shape(view), b.shape(index), strict=True)):
+        if d != position and size != wanted:
+            view = b.narrow(view, d, 0, wanted)
+    return view
+
+
+@operator(aten.index_select.default)
+@scalars_as_rows
+def index_select(b: Builder, self: View, dim: int, index: View) -> View:
+    position = dim % b.rank(self)
+    size = b.shape(self)[position]
+    require_within(b, index, size)
+    moved = relabel.permute(self, _to_front(self, b.lead + position, b.lead))
+    rows = b.contraction("i v, v *r -> i *r", one_hot(b, index, size), moved)
+    return relabel.permute(rows, _from_front(rows, b.lead + position, b.lead))
+
+
+def _to_front(view: View, position: int, lead: int) -> list[int]:
+    rest = [d for d in range(lead, view.rank) if d != position]
+    return [*range(lead), position, *rest]
+
+
+def _from_front(view: View, position: int, lead: int) -> list[int]:
+    order = [*range(lead), *range(lead + 1, view.rank)]
+    order.insert(position, lead)
+    return order

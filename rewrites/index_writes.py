@@ -1,0 +1,69 @@
+"""Values written at positions of one dimension, or of two."""
+
+from __future__ import annotations
+
+from verifycompile.ir.algebra import has_infinity
+from verifycompile.ir.size import Size
+from verifycompile.ir.term import View
+from verifycompile.rewrites.advanced_indexing import matches, put_accumulated
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.distinct import is_distinct
+from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.indexing import one_hot
+
+__all__ = ["is_permutation", "put_accumulated", "put_distinct", "put_everywhere", "put_rows"]
+
+
+def is_permutation(b: Builder, index: View, size: Size) -> bool:
+    """Whether ``index`` holds every place of a dimension of ``size`` once."""
+    return b.rank(index) == 1 and b.shape(index) == (size,) and is_distinct(b, index, 0) and size != 1
+
+
+def put_everywhere(b: Builder, view: View, index: View, values: View) -> View:
+    """All rows are written: what was there before does not matter."""
+    shape = b.shape(view)
+    rows = b.expand(values, shape)
+    return b.contraction("i v, i *r -> v *r", one_hot(b, index, shape[0]), rows)
+
+
+def put_distinct(b: Builder, view: View, dim: int, index: View | None, values: View) -> View | None:
+    """Values at places of one dimension, no two of which are the same."""
+    if index is None or b.rank(index) != 1 or not is_distinct(b, index, 0):
+        return None
+    shape, (count,) = list(b.shape(view)), b.shape(index)
+    put = b.expand(values, [*shape[:dim], count, *shape[dim + 1 :]])
+    places = matches(b, index, shape[dim])
+    if count == 1:
+        mask = b.squeeze(places, 0)
+        for _ in shape[dim + 1 :]:
+            mask = b.unsqueeze(mask, -1)
+        return choose(b, mask, put, view)
+    if has_infinity(put) or has_infinity(view):
+        return None
+    before, after = (" ".join(f"{name}{d}" for d in range(n)) for name, n in (("l", dim), ("r", len(shape) - dim - 1)))
+    written = b.contraction(f"i v, {before} i {after} -> {before} v {after}", places, put)
+    replaced = b.contraction(f"i v, {before} v {after} -> {before} v {after}", places, view)
+    return b.add(b.sub(view, replaced), written)
+
+
+def put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, accumulate: bool) -> View | None:
+    for rows, dim in ((indices[0], 0), (indices[1], 1)):
+        other = indices[1 - dim]
+        if not _counts(b, rows, b.shape(view)[dim]) or b.rank(other) != 1 or b.rank(values) > 1:
+            continue
+        # Each row occurs once, so no two values meet in one element and their order does not matter.
+        mask = matches(b, other, b.shape(view)[1 - dim])
+        spread = b.unsqueeze(values, 1) if b.rank(values) else values
+        if dim == 1:
+            mask = b.transpose(mask, 0, 1)
+            spread = b.transpose(spread, 0, 1) if b.rank(values) else spread
+        if accumulate:
+            return b.add(view, b.mul(mask, spread))
+        finite = not (has_infinity(spread) or has_infinity(view))
+        return b.add(view, b.mul(mask, b.sub(spread, view))) if finite else choose(b, mask, spread, view)
+    return None
+
+
+def _counts(b: Builder, index: View, size: Size) -> bool:
+    """Whether ``index`` is ``arange(size)``."""
+    return b.rank(index) == 1 and index == b.iota(size)
