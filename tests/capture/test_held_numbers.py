@@ -66,6 +66,8 @@ def test_an_order_that_a_tensor_holds(make: Callable[..., Any], ranks: int) -> N
     assert right.verdict is Verdict.VERIFIED, str(right)
     assert "`order` holds the whole numbers that it held when the program was captured" in right.assumptions
     assert wrong.verdict is Verdict.REFUTED, str(wrong)
+    assert right.certificate is not None
+    assert verifycompile.check_certificate(right.certificate.to_json())
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, places: Tensor) -> Tensor:

@@ -64,9 +64,9 @@ def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Progra
             pieces: list[torch.fx.Node] = []
             for start in range(span[1], span[1] + span[2], length):
                 pieces.append(copied.graph.graph.call_function(node.target, (source, dim, start, start + length)))
-                pieces[-1].meta["val"] = node.meta["val"].narrow(dim, 0, length)
+                pieces[-1].meta["val"] = node.meta["val"].narrow(dim, start - span[1], length)
             joined = copied.graph.graph.call_function(aten.cat.default, (pieces, dim))
-        joined.meta = dict(node.meta)
+        joined.meta = {**node.meta, "val": node.meta["val"].new_empty(node.meta["val"].shape)}
         node.replace_all_uses_with(joined)
     return copied
 

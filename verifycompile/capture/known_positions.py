@@ -109,7 +109,9 @@ def _joined(
     for start, stop in spans:
         pieces.append(graph.call_function(aten.slice.Tensor, (copied[source], dim, start, stop)))
         pieces[-1].meta = {**node.meta, "val": source.meta["val"].narrow(dim, start, stop - start)}
-    joined = graph.call_function(aten.cat.default, (pieces, dim)) if len(pieces) > 1 else pieces[0]
+    if len(pieces) == 1:
+        return pieces[0]
+    joined = graph.call_function(aten.cat.default, (pieces, dim))
     joined.meta = dict(node.meta)
     return joined
 
