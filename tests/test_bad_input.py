@@ -67,6 +67,7 @@ OPTIONS = (
 )
 MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a tensor as args": (lambda m: verify(parallel(m), X), f"{TUPLE} `Tensor`: write `(x,)`."),
+    "a function of C": (lambda m: verify(torch.relu, (X,), mesh=m), "error[VC306]: `relu` is not written in Python, so that torch cannot trace it: pass a module or a function."),
     "a number as args": (lambda m: verify(parallel(m), 3), f"{TUPLE} `int`: write `(x,)`."),
     "text as args": (lambda m: verify(parallel(m), "x"), f"{TUPLE} `str`: write `(x,)`."),
     "a mapping as args": (lambda m: verify(parallel(m), {"x": X}), f"{TUPLE} `dict`: write `(x,)`."),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import re
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -26,6 +28,7 @@ from verifycompile.question import Provenance
 from verifycompile.torch_interface import constructed
 
 DEGREE = 2
+HEADS = 4
 X = (torch.randn(2, 6, 32),)
 PLAN: dict[str, ParallelStyle] = {
     "q": ColwiseParallel(),
@@ -92,6 +95,12 @@ class OfConfig(Attention):
     def heads(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
         return x.view(batch, length, self.config.heads, -1).transpose(1, 2)
+
+
+class OfModule(Attention):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        return x.view(batch, length, HEADS, -1).transpose(1, 2)
 
 
 class DividedByGroups(ByWidth):
@@ -177,6 +186,23 @@ def test_numbers_of_a_config_are_recorded_with_the_module_that_holds_it(mesh: De
     assert verify(divided, X).verdict is Verdict.VERIFIED
     divided.config.groups //= DEGREE
     assert verify(divided, X).verdict is Verdict.REFUTED
+
+
+def test_a_number_of_no_module_may_be_one_rank_s_where_code_asked_for_the_degree_before(
+    mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parallel(OfModule(), mesh)
+    divided = HEADS // mesh.size()
+    assert verify(model, X).verdict is Verdict.REFUTED  # it is as old as the file
+    monkeypatch.setattr(sys.modules[__name__], "HEADS", divided)
+    text = message(verify(model, X))
+    assert re.sub(r"\(read at .*?\)", "(read at ...)", text) == (
+        "`HEADS` is 2 (read at ...). Code asked how many ranks there are before it was set, and nothing says whether it "
+        "is the number of the single-device program or that of one rank, in the place of 4. Pass the single-device "
+        "program as the option `spec`, or say with `per_rank_numbers=[]` that no number is per rank."
+    )
+    assert verify(model, X, per_rank_numbers=[]).verdict is Verdict.REFUTED
+    assert verify(model, X, spec=Attention()).verdict is Verdict.VERIFIED
 
 
 def test_a_copy_was_constructed_as_the_original(mesh: DeviceMesh) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import types
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
 import torch
+from torch import nn
 
 from verifycompile.capture.as_ranks import called, uncompiled
 from verifycompile.capture.implementation import capture_traced
@@ -108,6 +111,16 @@ def frame_of_model(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
 
 
 def _entered(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
+    while isinstance(function, functools.partial):
+        args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+        function = function.func
+    if not isinstance(function, types.FunctionType | types.MethodType | nn.Module):
+        method = getattr(type(function), "__call__", None)  # noqa: B004 - what it does is traced
+        if not isinstance(method, types.FunctionType):
+            name = getattr(function, "__name__", type(function).__name__)
+            text = f"`{name}` is not written in Python, so that torch cannot trace it: pass a module or a function."
+            raise UsageError("VC306", text)
+        function = types.MethodType(method, function)
     try:
         return frame_of_call(function, args, kwargs)
     except TypeError as mismatch:

@@ -21,7 +21,7 @@ from verifycompile.torch_interface.constructed import MISSING, Contents, Recorde
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
-from verifycompile.torch_interface.observation import ReadKind, is_installed, reads
+from verifycompile.torch_interface.observation import ReadKind, is_installed, reads, was_before_degree
 
 Steps = tuple[Step, ...]
 
@@ -87,13 +87,15 @@ class Place:
 class PlainRead:
     """A plain value that traced code read. ``place``: None for a global or a variable of a function around.
 
-    ``line``: file and line of the user's code that reads it.
+    ``line``: file and line of the user's code that reads it. ``is_early``: of one without a place, whether it is the
+    number that was there before the user's code first asked for a degree, so that it was made of none.
     """
 
     path: str
     value: object
     place: Place | None
     line: tuple[str, int] | None = None
+    is_early: bool = False
 
 
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "__dict__"})
@@ -147,12 +149,22 @@ def _plain_read(
     if not holders:
         if path.scope == "L" and path.variable in _arguments(frame):
             return None  # it was passed to the call, by the user
-        return PlainRead(_name_of_free(path, values), value, None)
+        return PlainRead(_name_of_free(path, values), value, None, is_early=_is_early(path, values, frame))
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
     if steps[0][1] == "training":
         return None
     name, place = dotted(names.get(id(owner), ""), steps), Place(owner, steps)
     return PlainRead(name, value, place if _may_be_put(place) else None)
+
+
+def _is_early(path: SourcePath, values: Sequence[object], frame: Frame) -> bool:
+    """Whether a global number was there before the user's code first asked for a degree, or no code asked for one."""
+    module, name = str(frame.globals.get("__name__")), path.variable
+    if isinstance(values[0], types.ModuleType) and len(path.steps) == 1:
+        module, name = values[0].__name__, str(path.steps[0][1])
+    elif path.steps or path.scope != "G":
+        module = name = ""
+    return type(values[-1]) is int and was_before_degree(module, name, values[-1])
 
 
 def _length_read(

@@ -161,6 +161,22 @@ def _scaled(now: object, degrees: Sequence[int]) -> tuple[object, ...]:
     return tuple(now * degree for degree in degrees) if type(now) is int and now > 0 else ()
 
 
+def doubt_of_free(read: PlainRead, degrees: Degrees) -> Blocker | None:
+    """That a number outside of all modules may be one rank's, where it may."""
+    others = (*_scaled(read.value, degrees.sharding), *((1,) if read.value in degrees.axes else ()))
+    if not others:
+        return None
+    line = f" (read at {shown_line(read.line)})" if read.line is not None else ""
+    return Blocker(
+        None,
+        "VC209",
+        f"`{read.path}` is {shown(read.value)}{line}. Code asked how many ranks there are before it was set, and "
+        "nothing says whether it is the number of the single-device program or that of one rank, in the place of "
+        f"{shown(others[0])}. Pass the single-device program as the option `spec`, or say with `per_rank_numbers=[]` "
+        "that no number is per rank.",
+    )
+
+
 class AmbiguityError(Exception):
     """Two readings give different programs; ``blocker`` says so, ``assignment`` is one of them."""
 

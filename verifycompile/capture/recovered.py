@@ -30,6 +30,7 @@ from verifycompile.capture.readings import (
     Number,
     Source,
     choose,
+    doubt_of_free,
     numbers_of,
 )
 from verifycompile.capture.whole_tensors import WholeTensors
@@ -124,7 +125,7 @@ class _Recovery:
             blockers=blockers,
             assumptions=(*preferred.captured.assumptions, *self._listed(numbers, chosen.read_as)),
             provenance=Provenance.RECORDED if _is_recorded(numbers) else Provenance.READ,
-            doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace),
+            doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace) or self._doubt_of_free_numbers(),
         )
 
     def _attempt(self, assignment: Assignment) -> _Attempt | None:
@@ -177,6 +178,14 @@ class _Recovery:
             if read.place is None:
                 free[(read.path, shown(read.value))] = read
         yield from (f"the spec has `{path}` = {value}, as it is now" for path, value in free)
+
+    def _doubt_of_free_numbers(self) -> Blocker | None:
+        """A number that is no module's is read as it is: it may be that of one rank where code asked for a degree."""
+        if self.options.per_rank_numbers is not None:
+            return None
+        degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
+        free = [read for read in self.reads.values() if read.place is None and not read.is_early]
+        return next(filter(None, (doubt_of_free(read, degrees) for read in free)), None)
 
     def _failure(self) -> UsageError:
         failure = self.first_failure

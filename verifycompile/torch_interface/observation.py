@@ -16,7 +16,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,6 +83,11 @@ def forget_reads() -> None:
     _LOG.forget()
 
 
+def was_before_degree(module: str, name: str, value: int) -> bool:
+    """Whether a module had this number under this name when the user's code first asked for a degree, or none asked."""
+    return _LOG.early_numbers is None or _LOG.early_numbers.get((module, name)) == value
+
+
 def observes_whole_job() -> bool:
     """Whether the package was active before the process group was made: no question of the job was missed."""
     return _LOG.whole_job
@@ -143,6 +148,7 @@ class _Log:
         self.moments = itertools.count(1)
         self.by_place: dict[tuple[str, str, int, bool], list[Read]] = {}
         self.by_trace: weakref.WeakKeyDictionary[TracingContext, list[Read]] = weakref.WeakKeyDictionary()
+        self.early_numbers: dict[tuple[str, str], int] | None = None
 
     def reads(self) -> list[Read]:
         return sorted((read for kept in self.by_place.values() for read in kept), key=lambda read: read.moment)
@@ -161,6 +167,7 @@ class _Log:
 
     def forget(self) -> None:
         self.by_place.clear()
+        self.early_numbers = None
 
 
 _LOG = _Log()
@@ -295,7 +302,18 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
             installed=where is _Where.INSTALLED,
             traced=context is not None,
         )
+        if kind is ReadKind.DEGREE and not read.installed and not read.traced and _LOG.early_numbers is None:
+            _LOG.early_numbers = dict(_numbers_of_modules())
         _LOG.add(read, context)
+
+
+def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:
+    """The whole numbers that modules of the user hold, by the names of module and variable."""
+    for module, held in tuple(sys.modules.items()):
+        file = getattr(held, "__file__", None)
+        if not isinstance(file, str) or is_installed(file):
+            continue
+        yield from (((module, name), value) for name, value in vars(held).items() if type(value) is int)
 
 
 def _is_imported_by_torch(caller: types.FrameType) -> bool:
