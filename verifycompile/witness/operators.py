@@ -12,6 +12,7 @@ from verifycompile.torch_interface.evaluation import argument_names, decompositi
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.grouped import grouped_product
+from verifycompile.witness.unchecked_kernels import require_operands_that_fit
 
 _NAMESPACES = ("aten.", "prims.")
 _PYTHON_MODULES = ("_operator", "math")
@@ -62,6 +63,7 @@ def evaluate(target: object, args: Sequence[object], kwargs: Mapping[str, object
         raise EvaluationError(f"{name} draws random numbers")
     if isinstance(arguments.get("dtype"), torch.dtype) and name.startswith("aten.view."):
         raise EvaluationError(f"{name} reinterprets the bits of a value")
+    require_operands_that_fit(name, arguments)
     return precise(_call(target, name, [precise(value) for value in args], _cpu_keywords(kwargs)))
 
 
