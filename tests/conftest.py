@@ -1,14 +1,16 @@
 """After every lowering in any test, the terms and values that it made are checked for validity.
 
-What one test asked of its rank, or of the environment of a job, says nothing about the programs of the next.
+What one test asked of its rank, or of the environment of a job, says nothing about the programs of the next; nor does
+the default dtype that a script, which a test runs in this process, leaves behind.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 import pytest
+import torch
 import torch.fx
 
 from verifycompile.ir.term import TermPool, View
@@ -24,6 +26,13 @@ families.load()
 @pytest.fixture(autouse=True)
 def no_earlier_reads() -> None:
     forget_reads()
+
+
+@pytest.fixture(autouse=True)
+def same_default_dtype() -> Generator[None]:
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
 
 
 @pytest.fixture(autouse=True)
