@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,39 +13,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
 from tests.comparison.programs import on_ranks
+from tests.programs.autograd_collectives import LegacyCopy, LegacyReduce
 from verifycompile import CompareReport, Verdict
 
 LINES = Path(__file__).read_text().splitlines()
 SAID = " gives the first value of this forward that is not the spec's, whole or in parts"
-
-
-class Copied(torch.autograd.Function):
-    """The same value on all ranks, whose gradient is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - torch's own signature is open
-        gradient = gradient.clone()
-        dist.all_reduce(gradient, group=ctx.group)
-        return gradient, None
-
-
-class Reduced(torch.autograd.Function):
-    """The sum of the ranks' values, whose gradient is theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
-        value = value.clone()
-        dist.all_reduce(value, group=group)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - torch's own signature is open
-        return gradient, None
 
 
 class Attention(nn.Module):
@@ -63,7 +34,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.norm(x)
         if self.mesh is not None:
-            hidden = Copied.apply(hidden, self.mesh.get_group())
+            hidden = LegacyCopy.apply(hidden, self.mesh.get_group())
         heads = self.qkv(hidden).unflatten(-1, (4 // self.ranks, 12)).transpose(1, 2)
         query, key, value = heads.chunk(3, -1)
         scores = query @ key.transpose(-1, -2)
@@ -73,7 +44,7 @@ class Attention(nn.Module):
             weights = weights.exp().log() * 2
         mixed = self.out((weights @ value).transpose(1, 2).flatten(2))
         if self.mesh is not None and self.bug != "sum":
-            mixed = Reduced.apply(mixed, self.mesh.get_group())
+            mixed = LegacyReduce.apply(mixed, self.mesh.get_group())
         return torch.relu(x + mixed)
 
 

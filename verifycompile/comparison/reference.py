@@ -92,10 +92,7 @@ class Reference:
                     self._perturb_inputs(mode)
                 self._run()
         self._take = self._store
-        for number, call in enumerate(self.calls):
-            self.worker.turn(number)
-            self.worker.take_inputs(call.names)
-        self.worker.turn(0)
+        self._take_inputs(lambda tensor: tensor)
         return found.largest
 
     def _perturb_inputs(self, mode: Any) -> None:
@@ -106,9 +103,13 @@ class Reference:
                 return tensor
             return tensor.detach() * mode.factors(tensor)
 
+        self._take_inputs(moved)
+
+    def _take_inputs(self, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Let every pass have what is ``made`` of its inputs."""
         for number, call in enumerate(self.calls):
             self.worker.turn(number)
-            self.worker.take_inputs({name: moved(tensor) for name, tensor in call.names.items()})
+            self.worker.take_inputs({name: made(tensor) for name, tensor in call.names.items()})
         self.worker.turn(0)
 
     def _run(self) -> None:

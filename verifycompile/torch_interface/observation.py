@@ -313,7 +313,7 @@ def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:
         file = getattr(held, "__file__", None)
         if not isinstance(file, str) or is_installed(file):
             continue
-        yield from (((module, name), value) for name, value in vars(held).items() if type(value) is int)
+        yield from (((module, name), value) for name, value in tuple(vars(held).items()) if type(value) is int)
 
 
 def _is_imported_by_torch(caller: types.FrameType) -> bool:
