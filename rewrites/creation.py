@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -24,10 +24,33 @@ CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
 BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
 
 
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+"""Of less than single precision: a program goes on in a wider one with what they hold."""
+
+
+def _list_rounding(b: Builder, values: Iterable[Number]) -> None:
+    """The assumption that the number of ``values`` that the result's dtype rounds most is not rounded."""
+    dtype, worst, change = b.call.dtype, None, 0.0
+    if dtype not in HALF_DTYPES:
+        return
+    for value in values:
+        if isinstance(value, sympy.Expr):  # of open sizes: any whole number
+            worst, change = value, torch.finfo(dtype).eps / 2
+        elif math.isfinite(value) and (off := abs(torch.tensor(value, dtype=dtype).item() - value)) > change * abs(
+            value
+        ):
+            worst, change = value, off / abs(value)
+    if worst is not None:
+        name = str(dtype).removeprefix("torch.")
+        text = f"the constant {worst} in {name} precision is read as {worst} (relative difference {change:.1e})"
+        b.pool.assumptions[text] = None
+
+
 def _checked(b: Builder, value: Number) -> Number:
     """The value as the result's dtype holds it: a fraction stored as an integer would be truncated."""
     dtype = b.call.dtype
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
+        _list_rounding(b, (value,))
         return value
     if isinstance(value, sympy.Expr):
         whole = value.is_integer is True and dtype is not torch.bool
@@ -123,6 +146,7 @@ def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
     length = b.call.shape[0]
     if step == 1 and not fractional and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}) of {length} elements")
+    _list_rounding(b, (start + step * k for k in range(length)) if isinstance(length, int) else (length,))
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
 
 
@@ -146,6 +170,7 @@ def linspace(b: Builder, start: Number, end: Number, steps: int, dtype: torch.dt
         raise UnsupportedError(UNSUPPORTED, f"linspace in {b.call.dtype}")
     if steps == 1:
         return b.full(start, (1,))
+    _list_rounding(b, (start + (end - start) * k / (steps - 1) for k in range(steps)))
     first, last = b.scalar(start), b.scalar(end)
     step = divide(add(last, -first), as_scalar(steps - 1))
     return b.combination((step, b.iota(steps)), (first, b.full(1, (steps,))))

@@ -82,6 +82,23 @@ def test_a_constant_in_single_precision_that_meets_double_precision_is_listed() 
     assert listed == [text]
 
 
+_HALF_CONSTANTS: dict[str, tuple[Callable[[torch.dtype], torch.Tensor], torch.dtype, str]] = {
+    "a tenth": (lambda dtype: torch.full((4,), 0.1, dtype=dtype), torch.float16, "0.1 in float16 precision is read as 0.1 (relative difference 2.4e-04)"),
+    "positions": (lambda dtype: torch.arange(300, dtype=dtype)[:, None], torch.bfloat16, "257 in bfloat16 precision is read as 257 (relative difference 3.9e-03)"),
+    "few positions": (lambda dtype: torch.arange(200, dtype=dtype)[:, None], torch.bfloat16, ""),
+    "a half": (lambda dtype: torch.full((4,), 0.5, dtype=dtype), torch.bfloat16, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "dtype", "text"), _HALF_CONSTANTS.values(), ids=_HALF_CONSTANTS.keys())
+def test_a_constant_that_half_precision_rounds_is_listed(
+    make: Callable[[torch.dtype], torch.Tensor], dtype: torch.dtype, text: str
+) -> None:
+    verdict, listed = _verify(lambda x: x[0] + make(torch.float32), lambda x: x[0] + make(dtype), torch.float32)
+    assert verdict is Verdict.VERIFIED
+    assert listed == ([f"the constant {text}"] if text else [])
+
+
 def _times(factor: float) -> Function:
     return lambda x: x * factor
 
