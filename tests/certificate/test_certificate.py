@@ -30,7 +30,8 @@ from verifycompile.certificate import Certificate, check_certificate
 from verifycompile.certificate.certificate import seal_of
 from verifycompile.certificate.digests import Digests
 from verifycompile.certificate.making import certificate_of
-from verifycompile.certificate.storage import placements_from_data, program_from_data, program_to_data
+from verifycompile.certificate.storage import placements_from_data, program_from_data
+from verifycompile.certificate.writing import program_to_data
 from verifycompile.cli import main
 from verifycompile.diagnostics.report import Report, SecondLook
 from verifycompile.options import Options

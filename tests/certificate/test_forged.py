@@ -198,6 +198,26 @@ def test_another_global_shape() -> None:
     assert _rejected(data) == "the whole of `up.weight` is another one in the spec"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        (), ("inputs", 0), ("outputs", 0), ("mesh",), ("nodes", 0), ("nodes", -1), ("nodes", 0, "value"),
+    ],
+)  # fmt: skip
+def test_what_nothing_reads(path: Path) -> None:
+    data = _data()
+    get_at(data, ("implementation", *path))["believe"] = True
+    assert _rejected(data) == "no stored program: StorageError: it holds what its programs do not need: `believe`"
+
+
+@pytest.mark.parametrize("side", ["spec", "implementation"])
+def test_a_node_that_nothing_needs(side: str) -> None:
+    data = _data()
+    last = data[side]["nodes"][-1]
+    data[side]["nodes"].append({**last, "name": "unneeded"})
+    assert _rejected(data) == "it holds what its programs do not need: the node `unneeded`"
+
+
 @pytest.mark.parametrize("ranks", [[0, 0], [0], [0, -1], [0, 1, 2]])
 def test_another_mesh(ranks: list[int]) -> None:
     data = _data()

@@ -19,15 +19,8 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.certificate.storage import (
-    StorageError,
-    placements_from_data,
-    placements_to_data,
-    target_from_text,
-    target_to_text,
-    value_from_data,
-    value_to_data,
-)
+from verifycompile.certificate.storage import StorageError, placements_from_data, target_from_text, value_from_data
+from verifycompile.certificate.writing import placements_to_data, target_to_text, value_to_data
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import (
     Blocker,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from verifycompile.certificate.storage import StorageError, placements_from_data, placements_to_data
+from verifycompile.certificate.storage import StorageError, placements_from_data
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh
@@ -35,15 +35,6 @@ class Equality:
     placements: Placements | None
     lemmas: tuple[str, ...]
     instances: tuple[Instance, ...] = ()
-
-    def to_data(self) -> dict[str, Any]:
-        """The equality as JSON has it."""
-        return {
-            **vars(self),
-            "placements": placements_to_data(self.placements),
-            "lemmas": list(self.lemmas),
-            "instances": [_instance_to_data(instance) for instance in self.instances],
-        }
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Equality:
@@ -74,18 +65,8 @@ class Equality:
         return encoded is not None and instances_prove(pool, *encoded, self.instances) is not None
 
 
-def _instance_to_data(instance: Instance) -> dict[str, Any]:
-    return {"law": instance.code, "values": {name: _to_data(value) for name, value in instance.values.items()}}
-
-
 def _instance_from_data(data: Mapping[str, Any]) -> Instance:
     return Instance(str(data["law"]), {str(name): _from_data(value) for name, value in data["values"].items()})
-
-
-def _to_data(expression: Expression) -> Any:
-    if isinstance(expression, Fraction):
-        return {"number": str(expression)}
-    return [_to_data(part) for part in expression] if isinstance(expression, tuple) else expression
 
 
 def _from_data(data: Any) -> Expression:

@@ -6,20 +6,16 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from verifycompile.certificate.certificate import FORMAT_VERSION, Certificate, seal_of
 from verifycompile.certificate.equalities import Equality
-from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts, cuts_to_data
+from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts
 from verifycompile.certificate.recording import Recording, WrittenSteps
 from verifycompile.certificate.replay import Claims, Replay, replay
-from verifycompile.certificate.storage import (
-    StorageError,
-    in_order,
-    placements_to_data,
-    program_from_data,
-    program_to_data,
-)
+from verifycompile.certificate.storage import StorageError, program_from_data
+from verifycompile.certificate.writing import in_order, placements_to_data, program_to_data
 from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.lemma_stage import ProvedEquality
@@ -27,6 +23,7 @@ from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.result import PartEnd, PartsFound, RefinementResult
 from verifycompile.rewrites import registry, solver
 from verifycompile.rewrites.codes import code_of
+from verifycompile.rewrites.interpretation import Expression
 
 
 def certificate_of(
@@ -73,9 +70,9 @@ def _content(
         "spec": written[0],
         "implementation": written[1],
         "placements": {name: placements_to_data(item) for name, item in sorted(result.placements.items())},
-        "equalities": [equality.to_data() for equality in equalities],
+        "equalities": [_equality_to_data(equality) for equality in equalities],
         "facts": made.facts,
-        "parts": cuts_to_data(cuts),
+        "parts": _cuts_to_data(cuts),
         "relations": dict(found.relations),
         "values": dict(found.values),
         "steps": made.rules.data,
@@ -99,6 +96,29 @@ def _cuts(spec: Program, implementation: Program, parts: PartsFound) -> Cuts:
         return tuple(Cut(counts[0][e.spec], counts[1][e.implementation], e.alike) for e in ends)
 
     return Cuts(cuts(parts.forward), cuts(parts.backward))
+
+
+def _cuts_to_data(cuts: Cuts) -> Mapping[str, Any]:
+    written = {"forward": cuts.forward, "backward": cuts.backward}
+    return {phase: [[c.spec, c.implementation, c.alike] for c in found] for phase, found in written.items()}
+
+
+def _equality_to_data(equality: Equality) -> Mapping[str, Any]:
+    return {
+        **vars(equality),
+        "placements": placements_to_data(equality.placements),
+        "lemmas": list(equality.lemmas),
+        "instances": [
+            {"law": instance.code, "values": {name: _expression_to_data(v) for name, v in instance.values.items()}}
+            for instance in equality.instances
+        ],
+    }
+
+
+def _expression_to_data(expression: Expression) -> Any:
+    if isinstance(expression, Fraction):
+        return {"number": str(expression)}
+    return [_expression_to_data(part) for part in expression] if isinstance(expression, tuple) else expression
 
 
 @dataclasses.dataclass(frozen=True)

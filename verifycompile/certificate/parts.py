@@ -247,16 +247,10 @@ def _term_of_part(pool: TermPool, term: Term, number: int) -> Term:
 
 
 def cuts_from_data(data: Mapping[str, Any]) -> Cuts:
-    """What ``cuts_to_data`` wrote."""
+    """The cuts of both phases."""
     if set(data) != {"forward", "backward"}:
         raise PartError("its parts are of other phases")
     forward, backward = (tuple(Cut(*cut) for cut in data[phase]) for phase in ("forward", "backward"))
     if any(type(c.spec) is not int or type(c.implementation) is not int for c in (*forward, *backward)):
         raise PartError("a part ends nowhere")
     return Cuts(forward, backward)
-
-
-def cuts_to_data(cuts: Cuts) -> Mapping[str, Any]:
-    """The cuts of both phases as JSON has them."""
-    written = {"forward": cuts.forward, "backward": cuts.backward}
-    return {phase: [[c.spec, c.implementation, c.alike] for c in found] for phase, found in written.items()}

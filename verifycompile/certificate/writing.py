@@ -1,0 +1,229 @@
+"""Captured programs as JSON: the nodes that the outputs need, with what torch recorded of each.
+
+A call that differs from an earlier one in its operands alone is written as being like that one, so layers that repeat
+are written and read once. ``storage.py`` reads what is written here; the checker of certificates writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import sympy
+import torch
+import torch.fx
+from torch.distributed.tensor.placement_types import Partial, Placement
+
+from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject
+from verifycompile.lowering.recorded import constant_content
+from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
+from verifycompile.torch_interface.expressions import expression_to_data
+from verifycompile.torch_interface.placements import is_known, outer_blocks, reduction_name, sharded_dimension
+from verifycompile.torch_interface.schema import is_overload
+
+
+def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> dict[str, Any]:
+    """The program as JSON has it. Raises StorageError for a program that holds what no text can say.
+
+    ``order``: in which order calls are written; each behind what it takes.
+    """
+    if program.blockers:
+        raise StorageError(f"a program that is blocked: {program.blockers[0].message}")
+    return {
+        "nodes": _nodes_to_data(program, order),
+        "inputs": [_input_to_data(item) for item in program.inputs],
+        "outputs": [_output_to_data(item) for item in program.outputs],
+        "mesh": None
+        if program.mesh is None
+        else {"axes": [[axis.name, axis.size] for axis in program.mesh.axes], "ranks": list(program.mesh.ranks)},
+        "coordinates": [[expression_to_data(symbol), axis] for symbol, axis in program.coordinates.items()],
+        "groups": {name: list(axes) for name, axes in program.groups.items()},
+        "size_values": [[expression_to_data(s), expression_to_data(e)] for s, e in program.size_values.items()],
+        "guards": [expression_to_data(guard) for guard in program.guards],
+        "assumptions": list(program.assumptions),
+        "piecewise": program.piecewise,
+        "provenance": program.provenance.value,
+    }
+
+
+def _needed(program: Program) -> set[torch.fx.Node]:
+    found = {item.node for item in program.inputs}
+    pending = [item.node for item in program.outputs]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(() if node.name in program.groups else node.all_input_nodes)
+    return found
+
+
+def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """All nodes that the outputs need: those of ``order`` in this order, each behind what it takes."""
+    needed = _needed(program)
+    found: dict[torch.fx.Node, None] = {}
+    given = (node for node in program.graph.graph.nodes if node.op != "call_function" and node in needed)
+    for wanted in (*given, *order, *(node for node in program.graph.graph.nodes if node in needed)):
+        stack = [wanted]
+        while stack:
+            node = stack[-1]
+            taken = () if node.name in program.groups else node.all_input_nodes
+            missing = [n for n in taken if n not in found] if node not in found else []
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            found[stack.pop()] = None
+    return list(found)
+
+
+def _nodes_to_data(program: Program, order: Sequence[torch.fx.Node]) -> list[dict[str, Any]]:
+    stored = program.graph.patterns if isinstance(program.graph, StoredModule) else {}
+    patterns: dict[Hashable, str] = {}
+    written: list[dict[str, Any]] = []
+    for node in in_order(program, order):
+        data: dict[str, Any] | None = None
+        if node.op == "call_function" and node.name not in program.groups:
+            pattern: Hashable = stored.get(node)
+            if pattern is None:
+                data = _node_to_data(node, program)
+                pattern = json.dumps(_pattern_of(data, node), sort_keys=True)
+            first = patterns.setdefault(pattern, node.name)
+            if first != node.name:
+                data = {"name": node.name, "like": first, "operands": [n.name for n in node.all_input_nodes]}
+        written.append(data or _node_to_data(node, program))
+    return written
+
+
+def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
+    data: dict[str, Any] = {"name": node.name, "op": node.op, "value": value_to_data(node.meta.get("val"))}
+    if node.op == "call_function":
+        # The axes of a group are in the program's table: how the program came to it is no part of what is proved.
+        args = [] if node.name in program.groups else list(node.args)
+        data |= {"target": target_to_text(node.target), "args": value_to_data(args)}
+        if node.kwargs:
+            data["kwargs"] = {name: value_to_data(value) for name, value in node.kwargs.items()}
+    elif node.op == "get_attr":
+        data["constant"] = _constant_to_data(node, program)
+    elif node.op != "placeholder":
+        raise StorageError(f"a graph node of kind `{node.op}`")
+    return data
+
+
+def _pattern_of(data: Mapping[str, Any], node: torch.fx.Node) -> Any:
+    """What is written of a call but its name, with the numbers of its operands in place of theirs."""
+    numbers = {operand.name: number for number, operand in enumerate(node.all_input_nodes)}
+
+    def numbered(item: Any) -> Any:
+        if isinstance(item, list):
+            return [numbered(part) for part in cast("list[Any]", item)]
+        if not isinstance(item, dict):
+            return item
+        content = cast("dict[str, Any]", item)
+        if content.keys() == {"node"}:
+            return {"operand": numbers[content["node"]]}
+        return {name: numbered(part) for name, part in content.items()}
+
+    return {name: numbered(part) for name, part in data.items() if name != "name"}
+
+
+def _constant_to_data(node: torch.fx.Node, program: Program) -> Any:
+    value: Any = operator.attrgetter(str(node.target))(program.graph)
+    if not isinstance(value, torch.Tensor):
+        return None
+    content = constant_content(value)
+    if content is None:
+        raise StorageError(f"the constant `{node.target}` has no readable content")
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "content": value_to_data(list(content))}
+
+
+def target_to_text(target: Any) -> str:
+    """What a node of a graph calls, by name."""
+    if is_overload(target):
+        return str(target)
+    return f"{target.__module__}:{target.__name__}"
+
+
+def value_to_data(value: Any) -> Any:
+    """What torch recorded of a node, or an argument of a call."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if isinstance(value, list):
+        return [value_to_data(item) for item in cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return {"tuple": [value_to_data(item) for item in cast("tuple[Any, ...]", value)]}
+    if isinstance(value, torch.fx.Node):
+        return {"node": value.name}
+    if isinstance(value, torch.Tensor):
+        return {"tensor": str(value.dtype), "shape": _numbers_to_data(value.shape)} | _memory_to_data(value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return {"number": type(value).__name__, "expression": expression_to_data(value.node.expr)}
+    if isinstance(value, sympy.Basic):
+        return {"expression": expression_to_data(value)}
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return {"torch": str(value)}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, slice):
+        return {"slice": [value_to_data(v) for v in (value.start, value.stop, value.step)]}
+    return {"object": value.kind if isinstance(value, StoredObject) else type(value).__name__}
+
+
+def _numbers_to_data(numbers: Iterable[Any]) -> list[Any]:
+    return [value_to_data(number) for number in numbers]
+
+
+def _memory_to_data(value: torch.Tensor) -> dict[str, Any]:
+    """Where the elements lie: operators that read a tensor through its memory give other values at other strides."""
+    if value.layout is not torch.strided:
+        return {}
+    return {"stride": _numbers_to_data(value.stride()), "offset": value_to_data(value.storage_offset())}
+
+
+def _input_to_data(item: ProgramInput) -> dict[str, Any]:
+    return {
+        "node": item.node.name,
+        "role": item.role.value,
+        "name": item.name,
+        "placements": placements_to_data(item.placements),
+        "global_shape": _sizes_to_data(item.global_shape),
+        "assumed": item.assumed,
+        "open_axes": sorted(item.open_axes),
+    }
+
+
+def _sizes_to_data(sizes: tuple[Size, ...] | None) -> list[Any] | None:
+    return None if sizes is None else [s if isinstance(s, int) else expression_to_data(s) for s in sizes]
+
+
+def _output_to_data(item: ProgramOutput) -> dict[str, Any]:
+    return {
+        "node": item.node.name,
+        "kind": item.kind.value,
+        "name": item.name,
+        "placements": placements_to_data(item.placements),
+        "open_axes": sorted(item.open_axes),
+        "outer_mean": sorted(item.outer_mean),
+        "requires_grad": item.requires_grad,
+        "global_shape": _sizes_to_data(item.global_shape),
+        "global_stride": _sizes_to_data(item.global_stride),
+    }
+
+
+def placements_to_data(placements: tuple[Placement, ...] | None) -> list[Any] | None:
+    """One string or list for each mesh axis."""
+    return None if placements is None else [_placement_to_data(placement) for placement in placements]
+
+
+def _placement_to_data(placement: Placement) -> Any:
+    if not is_known(placement):
+        raise StorageError(f"the placement {placement}")
+    dim = sharded_dimension(placement)
+    if dim is not None:
+        return ["shard", dim, outer_blocks(placement)]
+    return ["partial", reduction_name(placement)] if isinstance(placement, Partial) else ["replicate"]
