@@ -61,6 +61,41 @@ def test_a_missing_reduction_is_shown_by_few_ones(function, shapes, sharded, mos
     assert len(numbers(witness)) <= most
 
 
+def test_of_many_layers_those_that_are_right_become_zero():
+    """On eight ranks, and by computing again only what depends on what is changed."""
+    layers = range(6)
+    shapes = {"x": (8, 32)} | {
+        f"{i}.{name}": shape for i in layers for name, shape in {"up": (32, 64), "down": (64, 32)}.items()
+    }
+    local = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    layouts = {}
+    for i in layers:
+        local |= {f"{i}.up": torch.zeros(32, 8), f"{i}.down": torch.zeros(8, 32)}
+        layouts |= {f"{i}.up": [S1], f"{i}.down": [S0]}
+
+    def network(join):
+        def forward(x, *weights):
+            for i in layers:
+                x = x + join(i, F.silu(x @ weights[2 * i]) @ weights[2 * i + 1])
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1)
+
+        return forward
+
+    spec = trace(network(lambda _, y: y), {name: torch.zeros(shape) for name, shape in shapes.items()})
+    ranks = mesh(("tp", 8))
+    wrong = trace(
+        network(lambda i, y: y if i == 3 else reduced(y)),
+        local,
+        on=ranks,
+        layouts={"output.0": [R], **layouts},
+        groups={"tp": (0,)},
+    )
+    witness = find_witness(spec, wrong)
+    assert witness is not None
+    assert {name for name, value in witness.inputs.items() if value.any()} == {"x", "3.up", "3.down"}
+    assert numbers(witness) == [1.0, 1.0, 1.0]
+
+
 def test_an_input_outside_of_the_domain_is_not_taken():
     """Zeros would make the spec infinite, where nothing can be compared."""
     spec = trace(lambda x: x.log().sum(), {"x": torch.zeros(8)})

@@ -251,15 +251,3 @@ def _replaced(user: torch.fx.Node, node: torch.fx.Node, new: torch.fx.Node) -> t
 def _symbol(node: torch.fx.Node) -> sympy.Symbol | None:
     expression = symbolic_expression(node.meta.get("val"))
     return expression if isinstance(expression, sympy.Symbol) else None
-
-
-def descendants(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """``nodes`` and all that depends on them."""
-    found: set[torch.fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(node.users)
-    return found

@@ -13,12 +13,11 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from verifycompile.cause.draft import descendants
 from verifycompile.cause.trial import Trial
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.interpreter import Interpreter, ancestors
+from verifycompile.witness.interpreter import Interpreter, ancestors, descendants
 from verifycompile.witness.layout import assemble
 
 _TOLERANCE = 1e-9

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.fx
 
-from verifycompile.cause.draft import Draft, descendants
+from verifycompile.cause.draft import Draft
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Mesh, Program, ProgramOutput
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.interpreter import ancestors
+from verifycompile.witness.interpreter import ancestors, descendants
 
 Texts = Callable[[Draft], tuple[str, str]]
 """What is wrong, and what to do: of the program at its own sizes, where the move was found at reduced ones."""

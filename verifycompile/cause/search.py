@@ -26,7 +26,7 @@ from verifycompile.cause.collectives import (
     other_groups,
     other_reductions,
 )
-from verifycompile.cause.draft import Draft, DraftError, descendants
+from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.frontier import Frontier, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import foreign_rows, indices_of_part, other_bounds
@@ -52,6 +52,7 @@ from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.interpreter import descendants
 from verifycompile.witness.search import elements
 
 MAX_CAUSES = 8

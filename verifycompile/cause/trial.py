@@ -10,12 +10,11 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.cause.draft import descendants
 from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.witness.comparison import Agreement, OutputComparison, Reference, compare, tolerance_of
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs, rank_values, tangent_inputs
-from verifycompile.witness.interpreter import Interpreter
+from verifycompile.witness.interpreter import Interpreter, descendants
 from verifycompile.witness.side_by_side import implementation_interpreter, spec_interpreter, tangent_placements
 
 Layout = tuple[Placement, ...]

@@ -7,6 +7,7 @@ all of them, so that operators called inside compute real CPU values.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator, Mapping
 
 import sympy
@@ -47,7 +48,12 @@ def constant_value(constant: torch.Tensor) -> torch.Tensor | None:
 
 def operator_name(target: object) -> str | None:
     """``aten.mm.default`` for an operator overload, None for any other call target."""
-    return str(target) if isinstance(target, OpOverload) else None
+    return _name(target) if isinstance(target, OpOverload) else None
+
+
+@functools.cache
+def _name(target: OpOverload) -> str:
+    return str(target)
 
 
 def is_random(target: object) -> bool:

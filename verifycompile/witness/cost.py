@@ -29,7 +29,7 @@ def elements(program: Program) -> int:
     """
     ranks = len(program.mesh.ranks) if program.mesh is not None else 1
     nodes = program.graph.graph.nodes
-    sizes = [0 if is_view(node.target) else _elements_of(node.meta.get("val")) for node in nodes]
+    sizes = [0 if is_view(node.target) else elements_of(node.meta.get("val")) for node in nodes]
     return ranks * sum(max(size, ELEMENTS_OF_A_CALL) for size in sizes)
 
 
@@ -39,9 +39,10 @@ def calls(program: Program) -> int:
     return ranks * len(program.graph.graph.nodes)
 
 
-def _elements_of(value: object) -> int:
+def elements_of(value: object) -> int:
+    """How many elements a value has, all its tensors together."""
     if isinstance(value, (list, tuple)):
-        return sum(_elements_of(item) for item in value)
+        return sum(elements_of(item) for item in value)
     if not isinstance(value, torch.Tensor):
         return 0
     count = 1

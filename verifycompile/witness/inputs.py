@@ -13,7 +13,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.evaluation import size_hint, symbolic_expression
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.layout import distribute, is_shard
+from verifycompile.witness.layout import distribute, is_shard, shared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def rank_values(
     """Each rank's part of an input. Raises where its shape is not the one that the implementation was traced with."""
     mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
     generator = torch.Generator().manual_seed(seed + 2)
-    parts = distribute(value, mesh_shape, placements, generator)
+    parts = shared(distribute(value, mesh_shape, placements, generator))
     shape = traced_shape(entry, {})
     if any(tuple(part.shape) != shape for part in parts):
         raise EvaluationError(f"input {entry.name}: local shape {tuple(parts[0].shape)}, traced with {shape}")

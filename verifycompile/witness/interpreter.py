@@ -20,6 +20,7 @@ from verifycompile.program import Mesh, Program
 from verifycompile.torch_interface.evaluation import (
     argument_names,
     constant_value,
+    is_view,
     mutated_arguments,
     operator_name,
     returns_fresh_memory,
@@ -27,8 +28,9 @@ from verifycompile.torch_interface.evaluation import (
 )
 from verifycompile.torch_interface.value_names import value_name
 from verifycompile.witness import collectives, operators, rounding, ties
+from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, elements_of
 from verifycompile.witness.error import EvaluationError
-from verifycompile.witness.layout import coordinates
+from verifycompile.witness.layout import coordinates, shared
 from verifycompile.witness.rounding import Rounding
 
 RankValues = Sequence[object]
@@ -61,6 +63,8 @@ class Interpreter:
         self._coordinates = coordinates(self._mesh_shape)
         self._inputs: dict[torch.fx.Node, RankValues] = dict(inputs)
         self._values: dict[torch.fx.Node, RankValues] = dict(inputs)
+        self.work = 0
+        """Elements that were computed, as ``cost.elements`` counts them."""
         self.uninitialised = False
         """Whether an evaluated operator returned uninitialised memory (filled here)."""
         self.unspecified = False
@@ -78,11 +82,24 @@ class Interpreter:
         """Of ``program``, the same graph in which ``changed`` nodes are others now, on the same inputs."""
         after = Interpreter(program, self._inputs, self._filling)
         after._values = {node: value for node, value in self._values.items() if node not in changed} | self._inputs
+        after.uninitialised, after.unspecified = self.uninitialised, self.unspecified
         return after
 
     def forget(self, changed: Container[torch.fx.Node]) -> None:
         """Lets the values of ``changed`` nodes be computed again."""
         self._values = {node: value for node, value in self._values.items() if node not in changed} | self._inputs
+
+    def withdraw(self, node: torch.fx.Node) -> None:
+        """Takes a placeholder's values away."""
+        self._inputs.pop(node, None)
+        self.forget(descendants([node]))
+
+    def on_other_inputs(self, inputs: Mapping[torch.fx.Node, RankValues]) -> Interpreter:
+        """Of the same program, where these inputs are others; what depends on none of them is not computed again."""
+        after = self.again(self._program, descendants(inputs))
+        for node, values in inputs.items():
+            after.provide(node, values)
+        return after
 
     def provide(self, node: torch.fx.Node, values: RankValues) -> None:
         """Gives a placeholder its values, one a rank."""
@@ -123,15 +140,28 @@ class Interpreter:
             return self._coordinate(node)
         if name == _GROUP:
             return [_OPAQUE] * self.ranks
-        arguments = [self._arguments(node, rank) for rank in range(self.ranks)]
+        alike = self._alike(node)
+        distinct = {rank: self._arguments(node, rank) for rank in dict.fromkeys(alike)}
+        arguments = [distinct[rank] for rank in alike]
         if collectives.is_wait(name):
             return [args[0] for args, _ in arguments]
         if mutated_arguments(node.target) and not _overwrites_its_own(node):
             # Other readers of the memory, on this rank or on one that shares the value, would see the old value.
             raise EvaluationError(f"`{value_name(node)}` writes to a value that is read elsewhere")
         if collectives.is_collective(name):
-            return self._collective(node, name, arguments)
-        return self._local(node, name, arguments)
+            return self._collective(node, name, arguments, alike)
+        if name == "aten.as_strided.default":
+            _check_strides(node, list(distinct.values()))
+        results = {rank: self._call(node, name, args, kwargs) for rank, (args, kwargs) in distinct.items()}
+        return [results[rank] for rank in alike]
+
+    def _alike(self, node: torch.fx.Node) -> list[int]:
+        """For each rank the first one that has the same operands, with which it shares an evaluation."""
+        columns = [[_identity(value) for value in self._values[operand]] for operand in node.all_input_nodes]
+        if not columns:
+            return [0] * self.ranks
+        first: dict[object, int] = {}
+        return [first.setdefault(operands, rank) for rank, operands in enumerate(zip(*columns, strict=True))]
 
     def _constant(self, node: torch.fx.Node) -> object:
         value: object = operator.attrgetter(str(node.target))(self._program.graph)
@@ -156,22 +186,9 @@ class Interpreter:
         args = tuple(_resolve(argument, value_of) for argument in node.args)
         return args, {name: _resolve(argument, value_of) for name, argument in node.kwargs.items()}
 
-    def _local(
-        self, node: torch.fx.Node, name: str, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]
-    ) -> RankValues:
-        if name == "aten.as_strided.default":
-            _check_strides(node, arguments)
-        shared: dict[object, object] = {}
-        results: list[object] = []
-        for args, kwargs in arguments:
-            key = (_identity(args), _identity(tuple(kwargs.items())))
-            if key not in shared:
-                shared[key] = self._call(node, name, args, kwargs)
-            results.append(shared[key])
-        return results
-
     def _call(self, node: torch.fx.Node, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         result = operators.evaluate(node.target, args, kwargs)
+        self.work += max(0 if is_view(node.target) else elements_of(result), ELEMENTS_OF_A_CALL)
         self.unspecified = self.unspecified or ties.are_unspecified(node.target, name, args, kwargs)
         if name and operators.is_uninitialised(name):
             self.uninitialised = self.uninitialised or not _is_overwritten(node)
@@ -181,7 +198,11 @@ class Interpreter:
         return result
 
     def _collective(
-        self, node: torch.fx.Node, name: str, arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]]
+        self,
+        node: torch.fx.Node,
+        name: str,
+        arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]],
+        alike: Sequence[int],
     ) -> RankValues:
         names = argument_names(node.target)
         named = [dict(zip(names, args, strict=False)) | kwargs for args, kwargs in arguments]
@@ -193,11 +214,15 @@ class Interpreter:
         if axes is None:
             raise EvaluationError(f"the group of `{value_name(node)}` spans no known mesh axes")
         results: list[object] = [None] * self.ranks
+        of_groups: dict[tuple[int, ...], Sequence[object]] = {}
         for members in self._groups(axes):
-            values = collectives.evaluate(name, [named[rank] for rank in members])
-            for rank, value in zip(members, values, strict=True):
+            key = tuple(alike[rank] for rank in members)
+            if key not in of_groups:
+                of_groups[key] = collectives.evaluate(name, [named[rank] for rank in members])
+                self.work += sum(max(elements_of(value), ELEMENTS_OF_A_CALL) for value in of_groups[key])
+            for rank, value in zip(members, of_groups[key], strict=True):
                 results[rank] = value
-        return results
+        return shared(results)
 
     def _groups(self, axes: Sequence[int]) -> list[list[int]]:
         groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
@@ -232,6 +257,18 @@ def ancestors(nodes: Iterable[torch.fx.Node], known: Container[torch.fx.Node] = 
     return found
 
 
+def descendants(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """``nodes`` and all that depends on them."""
+    found: set[torch.fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.users)
+    return found
+
+
 def _resolve(argument: object, value_of: Callable[[torch.fx.Node], object]) -> object:
     if isinstance(argument, torch.fx.Node):
         return value_of(argument)
@@ -247,8 +284,10 @@ def _resolve(argument: object, value_of: Callable[[torch.fx.Node], object]) -> o
 def _identity(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return tuple(_identity(item) for item in value)
-    if isinstance(value, (bool, int, float, str, type(None))):
-        return (type(value), repr(value))
+    if isinstance(value, (bool, int, str, type(None))):
+        return type(value), value
+    if isinstance(value, float):
+        return repr(value)
     return id(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
@@ -11,7 +12,11 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.torch_interface.placements import order_of, reduction_name
 from verifycompile.witness.error import EvaluationError
 
+Value = TypeVar("Value")
+
 _STEPS = 2.0**20
+_COMPARED = frozenset({torch.float64, torch.float32, torch.int64, torch.int32, torch.bool})
+"""What the values of an evaluation are made of, nearly always."""
 
 
 def coordinates(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
@@ -41,6 +46,22 @@ def join(shards: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor:
         raise EvaluationError(f"shards of shapes {sorted(shapes)} cannot be joined by {placement}")
     grid = [shard.chunk(pieces, dim) for shard in shards]
     return torch.cat([column[piece] for piece in range(pieces) for column in grid], dim)
+
+
+def shared(values: Sequence[Value]) -> list[Value]:
+    """The same values, of which equal tensors are one object: ranks with the same operands share one evaluation."""
+    objects = {id(value): value for value in values}
+    if len(objects) == 1:
+        return list(values)
+    found: dict[object, Value] = {}
+    first = {key: found.setdefault(_content(value), value) for key, value in objects.items()}
+    return [first[id(value)] for value in values]
+
+
+def _content(value: object) -> object:
+    if not isinstance(value, torch.Tensor) or value.dtype not in _COMPARED:
+        return id(value)
+    return value.dtype, tuple(value.shape), value.stride(), value.resolve_neg().numpy().tobytes()
 
 
 def is_shard(placement: Placement) -> bool:

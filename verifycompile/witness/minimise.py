@@ -20,10 +20,12 @@ from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.side_by_side import Compared, compare_programs
 
-ELEMENTS = 10_000_000
-"""What all evaluations together may cost, in elements of both programs; see ``search.elements``."""
+ELEMENTS = 20_000_000
+"""What all evaluations together may cost, in elements of both programs that are computed; see ``cost.elements``."""
 _FEWEST, _MOST = 20, 500
-"""Evaluations, however large or small the programs are."""
+"""Evaluations of all of both programs, however large they are; and of parts of them, however small they are."""
+_CERTAINLY = 4
+"""So many times the work it takes to measure what rounding explains."""
 _DEAR = 1_000_000
 """Elements of an evaluation from which on few numbers are few enough."""
 _FEW = 16
@@ -47,21 +49,17 @@ class Found:
 
 def minimised(spec: Program, implementation: Program, found: Found, *, seed: int, cost: int) -> Found:
     """``found``, or simpler inputs on which the same output differs. ``cost``: elements of one evaluation."""
-    evaluations = min(max(ELEMENTS // max(cost, 1), _FEWEST), _MOST)
-    search = _Minimisation(spec, implementation, found, seed, evaluations, enough=_FEW if cost >= _DEAR else 0)
+    search = _Minimisation(spec, implementation, found, seed, cost)
     # Where a limit ends this, what was found stands.
     bounds.attempt("fewer numbers for the input", search.run, share=0.5)
     return search.best
 
 
 class _Minimisation:
-    """``enough``: how many numbers other than 0 are few enough."""
-
-    def __init__(
-        self, spec: Program, implementation: Program, found: Found, seed: int, evaluations: int, *, enough: int
-    ) -> None:
-        self._spec, self._implementation, self._seed = spec, implementation, seed
-        self._left, self._enough = evaluations, enough
+    def __init__(self, spec: Program, implementation: Program, found: Found, seed: int, cost: int) -> None:
+        self._spec, self._implementation, self._seed, self._cost = spec, implementation, seed, cost
+        self._left, self._elements_left = _MOST, max(ELEMENTS, _FEWEST * cost)
+        self._enough = _FEW if cost >= _DEAR else 0
         self._known = found
         """What is taken for the best as long as a step goes on."""
         self._certain = False
@@ -162,7 +160,7 @@ class _Minimisation:
 
     def _try(self, changes: Mapping[_Key, torch.Tensor]) -> bool:
         """Whether the output still differs with these values, which are then taken."""
-        if self._left <= 0 or not changes:
+        if self._left <= 0 or self._elements_left <= 0 or not changes:
             return False
         self._left -= 1
         inputs = dataclasses.replace(
@@ -179,10 +177,18 @@ class _Minimisation:
         name = self.best.result.name
         try:
             compared = compare_programs(
-                self._spec, self._implementation, inputs, self._seed, only=name, certain=certain
+                self._spec,
+                self._implementation,
+                inputs,
+                self._seed,
+                only=name,
+                certain=certain,
+                before=self._known.compared,
             )
         except EvaluationError:
+            self._elements_left -= self._cost
             return None
+        self._elements_left -= compared.work * (_CERTAINLY if certain else 1)
         result = compared.outputs.get(name)
         return Found(inputs, compared, result) if result is not None and self._is_as_clear(result) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -35,8 +36,25 @@ from verifycompile.witness.inputs import (
     tensor_inputs,
     with_traced_strides,
 )
-from verifycompile.witness.interpreter import Interpreter, ancestors
+from verifycompile.witness.interpreter import Interpreter, descendants
 from verifycompile.witness.rounding import Rounding
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """Both programs as far as they were evaluated on ``inputs``."""
+
+    inputs: Inputs
+    spec: Interpreter
+    implementation: Interpreter
+
+    def changed(self, inputs: Inputs) -> set[str]:
+        """Names of the inputs that are others now, tangents aside."""
+        return {name for name, value in inputs.spec.items() if value is not self.inputs.spec.get(name)}
+
+    def changed_tangents(self, inputs: Inputs) -> set[str]:
+        """Names of the outputs whose cotangents are others now."""
+        return {name for name, value in inputs.tangents.items() if value is not self.inputs.tangents.get(name)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +62,19 @@ class Compared:
     """``outputs``: how each output of the spec compares, by name. ``tangents``: how each cotangent lay on the ranks.
 
     ``candidates``: of an output that was compared, the placements under any of which it may be the spec's.
-    ``scales``: how often the spec's value an output is.
+    ``scales``: how often the spec's value an output is. ``evaluated``: the values of both programs.
     """
 
     outputs: Mapping[str, OutputComparison]
     tangents: Mapping[str, tuple[Placement, ...]]
     candidates: Mapping[str, Sequence[tuple[Placement, ...]]]
     scales: Mapping[str, int]
+    evaluated: Evaluated
+
+    @property
+    def work(self) -> int:
+        """Elements of both programs that were computed for this."""
+        return self.evaluated.spec.work + self.evaluated.implementation.work
 
 
 def compare_programs(
@@ -61,13 +85,16 @@ def compare_programs(
     only: str | None = None,
     *,
     certain: bool = True,
+    before: Compared | None = None,
 ) -> Compared:
     """Both programs on ``inputs``, every output or the one called ``only``; to be called under ``real_tensors``.
 
+    ``before``: the same on other inputs; what depends on none that changed is not computed again.
     ``certain``: measure what rounding explains, which takes several evaluations; else a difference is a suspicion.
     Raises :class:`EvaluationError` where an input cannot be laid out over the ranks.
     """
-    comparison = _Comparison(spec, implementation, inputs, seed, certain=certain)
+    evaluated = None if before is None else before.evaluated
+    comparison = _Comparison(spec, implementation, inputs, seed, evaluated, certain=certain)
     results: dict[str, OutputComparison] = {}
     tangents: dict[str, tuple[Placement, ...]] = {}
     # How a cotangent lies on the ranks may follow from where its output lies.
@@ -76,6 +103,11 @@ def compare_programs(
         results[name] = comparison.output(name)
     for name, entry in tangent_inputs(implementation).items():
         layout = tangent_placements(entry, results.get(name))
+        if before is not None and name in before.tangents:
+            if before.tangents[name] == layout and name not in before.evaluated.changed_tangents(inputs):
+                tangents[name] = before.tangents[name]
+                continue
+            comparison.withdraw(entry)
         if layout is None or name not in inputs.tangents:
             continue
         # A tangent of another shape than its output's: the gradients that need it cannot be compared, all else can.
@@ -89,28 +121,37 @@ def compare_programs(
     for name in comparison.missing_gradients:
         if only in (None, name):
             results[name] = comparison.missing(name)
-    return Compared(results, tangents, comparison.candidates, comparison.scales)
+    return Compared(results, tangents, comparison.candidates, comparison.scales, comparison.evaluated)
 
 
 class _Comparison:
     """Outputs of the two programs side by side."""
 
-    def __init__(self, spec: Program, implementation: Program, inputs: Inputs, seed: int, *, certain: bool) -> None:
+    def __init__(
+        self,
+        spec: Program,
+        implementation: Program,
+        inputs: Inputs,
+        seed: int,
+        before: Evaluated | None,
+        *,
+        certain: bool,
+    ) -> None:
         self._certain = certain
         self._spec = {output.name: output for output in spec.outputs}
         self._implementation = {output.name: output for output in implementation.outputs}
         self._mesh = implementation.mesh
         self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
         self._seed = seed
-        self._whole = inputs.are_whole
-        self._reference = spec_interpreter(spec, inputs)
-        self._ranks = implementation_interpreter(implementation, inputs, seed)
-        self._disturbed = spec_interpreter(spec, perturbed(inputs, seed, PERTURBATION), filling=1)
+        self._reference = spec_interpreter(spec, inputs, before=before)
+        self._ranks = implementation_interpreter(implementation, inputs, seed, before)
+        self.evaluated = Evaluated(inputs, self._reference, self._ranks)
+        self._spec_program, self._inputs = spec, inputs
         self._rounded = self._reference.with_rounding(Rounding.seeded(seed + 3))
         self._scale = 0.0
         self.candidates: dict[str, Sequence[tuple[Placement, ...]]] = {}
         self.scales: dict[str, int] = {}
-        tangents = {entry.node for entry in tangent_inputs(implementation).values()}
+        later = descendants(entry.node for entry in tangent_inputs(implementation).values())
         # How a blocked output lies on the ranks is not known, so its numbers say nothing.
         blocked = {blocker.node for blocker in implementation.blockers if blocker.node is not None}
         common = [
@@ -118,7 +159,7 @@ class _Comparison:
             for name in self._spec
             if name in self._implementation and self._implementation[name].node not in blocked
         ]
-        late = {name for name in common if ancestors([self._implementation[name].node]) & tangents}
+        late = {name for name in common if self._implementation[name].node in later}
         self.forward_names = sorted((name for name in common if name not in late), key=self._order)
         self.backward_names = sorted(late, key=self._order)
         # Where a backward pass runs, what it computes no gradient for gets none, which an optimizer takes for zero.
@@ -126,9 +167,19 @@ class _Comparison:
         runs = any(output.kind is OutputKind.GRADIENT for output in implementation.outputs)
         self.missing_gradients = sorted(gradients - self._implementation.keys()) if runs else []
 
+    @functools.cached_property
+    def _disturbed(self) -> Interpreter:
+        """The spec on inputs that are others by a little, with other contents of uninitialised memory."""
+        changed = perturbed(self._inputs, self._seed, PERTURBATION)
+        return spec_interpreter(self._spec_program, changed, filling=1)
+
     def provide(self, entry: ProgramInput, values: Sequence[object]) -> None:
         """Gives the implementation's placeholder its values, one a rank."""
         self._ranks.provide(entry.node, values)
+
+    def withdraw(self, entry: ProgramInput) -> None:
+        """Takes the values of the implementation's placeholder away."""
+        self._ranks.withdraw(entry.node)
 
     def missing(self, name: str) -> OutputComparison:
         """How no gradient at all compares with the spec's."""
@@ -212,7 +263,11 @@ class _Comparison:
 
         Otherwise the inputs are changed a little, which shows what hangs on a choice.
         """
-        return self._whole and not self._reference.unspecified and not self._ranks.unspecified
+        return self._are_whole and not self._reference.unspecified and not self._ranks.unspecified
+
+    @functools.cached_property
+    def _are_whole(self) -> bool:
+        return self._inputs.are_whole
 
     def _uncertain(
         self, reference: Reference, node: torch.fx.Node, impl_node: torch.fx.Node | None = None, scale: int = 1
@@ -261,27 +316,44 @@ def _differ(value: torch.Tensor, response: torch.Tensor) -> bool:
     return not torch.allclose(value, response, rtol=0.0, atol=RELATIVE_TOLERANCE * scale)
 
 
-def spec_interpreter(spec: Program, inputs: Inputs, filling: int | None = None) -> Interpreter:
-    """The spec on ``inputs``, on one device."""
+def spec_interpreter(
+    spec: Program, inputs: Inputs, filling: int | None = None, before: Evaluated | None = None
+) -> Interpreter:
+    """The spec on ``inputs``, on one device. ``before``: what is known of it on others, of the same sizes."""
+    names = inputs.spec.keys() if before is None else before.changed(inputs)
+    tangents = inputs.tangents.keys() if before is None else before.changed_tangents(inputs)
     values: dict[torch.fx.Node, Sequence[object]] = {
-        entry.node: [with_traced_strides(inputs.spec[name], entry.node)] for name, entry in tensor_inputs(spec).items()
+        entry.node: [with_traced_strides(inputs.spec[name], entry.node)]
+        for name, entry in tensor_inputs(spec).items()
+        if name in names
     }
     for name, entry in tangent_inputs(spec).items():
-        values[entry.node] = [with_traced_strides(inputs.tangents[name], entry.node)]
+        if name in tangents:
+            values[entry.node] = [with_traced_strides(inputs.tangents[name], entry.node)]
+    if before is not None:
+        return before.spec.on_other_inputs(values)
     for node, size in size_values(spec, inputs.sizes).items():
         values[node] = [size]
     return Interpreter(spec, values, filling)
 
 
-def implementation_interpreter(implementation: Program, inputs: Inputs, seed: int) -> Interpreter:
-    """The implementation on ``inputs``, laid out over its ranks; tangents are still to be provided."""
+def implementation_interpreter(
+    implementation: Program, inputs: Inputs, seed: int, before: Evaluated | None = None
+) -> Interpreter:
+    """The implementation on ``inputs``, laid out over its ranks; tangents are still to be provided.
+
+    ``before``: what is known of it on others, of the same sizes.
+    """
+    names = inputs.spec.keys() if before is None else before.changed(inputs)
     mesh_dims = len(implementation.mesh.axes) if implementation.mesh is not None else 0
     ranks = len(implementation.mesh.ranks) if implementation.mesh is not None else 1
     values: dict[torch.fx.Node, Sequence[object]] = {}
     for name, entry in tensor_inputs(implementation).items():
-        if name in inputs.spec:
+        if name in names:
             placements = placements_of(entry, mesh_dims)
             values[entry.node] = rank_values(entry, inputs.spec[name], implementation, placements, seed)
+    if before is not None:
+        return before.implementation.on_other_inputs(values)
     for node, size in size_values(implementation, {}).items():
         values[node] = [size] * ranks
     return Interpreter(implementation, values)
