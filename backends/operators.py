@@ -7,7 +7,7 @@ from typing import Any
 
 from verifycompile.backends.autoload import COVERAGE_VARIABLE, FOLDER_VARIABLE
 from verifycompile.backends.reports import keep_line
-from verifycompile.lowering.lower import is_declared
+from verifycompile.lowering.undeclared import is_declared
 from verifycompile.program import Program
 from verifycompile.rewrites import families
 from verifycompile.torch_interface.source import location_of

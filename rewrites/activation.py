@@ -60,19 +60,6 @@ def _gelu_tanh(b: Builder, x: View) -> View:
     return b.pointwise(FUNCTIONS["tanh"], b.scale(inner, _GELU_FACTOR))
 
 
-@operator(aten.silu.default)
-def silu(b: Builder, self: View) -> View:
-    return b.mul(self, b.pointwise(FUNCTIONS["sigmoid"], self))
-
-
-@operator(aten.silu_backward.default)
-def silu_backward(b: Builder, grad_output: View, self: View) -> View:
-    """With s the sigmoid of x: ``s (1 + x (1 - s))``."""
-    require_real(b, "grad_output", "self")
-    opened = b.pointwise(FUNCTIONS["sigmoid"], self)
-    return b.mul(grad_output, opened, b.add(1, b.mul(self, b.sub(1, opened))))
-
-
 @operator(aten.tanh_backward.default)
 def tanh_backward(b: Builder, grad_output: View, output: View) -> View:
     require_real(b, "grad_output", "output")

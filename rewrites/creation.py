@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import cmath
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import sympy
 import torch
 
-from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
-from verifycompile.ir.term import Operation, View, identity_view
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import LARGEST_CONSTANT, Builder, Number
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.stored_tensors import stored
 
 aten = torch.ops.aten
-
-CONSTANT = Operation("constant", finite=True)
-CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
-BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
 
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
@@ -197,16 +191,6 @@ def _indices_of_triangle(b: Builder, row: int, col: int, offset: int, lower: boo
     places = [(r, c) for r in range(row) for c in range(col) if (c - r <= offset if lower else c - r >= offset)]
     content = (*(r for r, _ in places), *(c for _, c in places))
     return stored(b, torch.int64, (2, len(places)), content)
-
-
-def stored(b: Builder, dtype: torch.dtype, shape: tuple[int, ...], content: tuple[Any, ...]) -> View:
-    """A tensor whose elements are known, the same on all ranks. Its content is its identity."""
-    finite = all(map(cmath.isfinite, content))
-    operation = BOOLEAN_CONSTANT if dtype is torch.bool else CONSTANT if finite else CONSTANT_WITH_INFINITIES
-    view = identity_view(b.pool.intern(operation, (dtype, shape, content), (), shape, len(shape), 0, (), ()))
-    for size in reversed(b.mesh):
-        view = insert_dim(view, 0, size)
-    return view
 
 
 @operator(aten.tril_indices.default)

@@ -9,10 +9,10 @@ import torch
 
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import LARGEST_CONSTANT, Builder, Number
-from verifycompile.rewrites.creation import stored
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.statistics import norm_of
+from verifycompile.rewrites.stored_tensors import stored
 
 aten = torch.ops.aten
 

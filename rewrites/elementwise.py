@@ -156,7 +156,7 @@ def _function(operation: Operation) -> Handler:
 
 for _name, _operation in FUNCTIONS.items():
     if _name == "sigmoid":
-        continue  # see activation.py
+        continue  # see sigmoids.py
     operator(getattr(aten, _name).default)(_function(_operation))
 
 

@@ -16,6 +16,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+from verifycompile.rewrites.values import ReadRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Sorting:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Ragged:
+class Ragged(ReadRows):
     """The ``rows`` of ``view`` along its tensor dimension ``dim``."""
 
     view: View
@@ -61,7 +62,7 @@ class Ragged:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Filled:
+class Filled(ReadRows):
     """``length`` equal rows along ``dim``, each of them ``row``, whose size along ``dim`` is one."""
 
     row: View
@@ -70,7 +71,7 @@ class Filled:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sorted:
+class Sorted(ReadRows):
     """The places in ``source``, rows themselves, of its rows in the order of a sort: ``rows``, by group and row."""
 
     source: Rows
@@ -79,7 +80,7 @@ class Sorted:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Unsorted:
+class Unsorted(ReadRows):
     """For each row that was sorted its place among the sorted ones. ``source``: None for all rows of a tensor."""
 
     source: Rows | None
@@ -124,13 +125,3 @@ class Counts:
             return True
         terms = difference.as_coefficients_dict()
         return all(factor >= 0 and (term == 1 or term in self.lengths) for term, factor in terms.items())
-
-
-def is_ragged(value: Any) -> bool:
-    """Whether a value, or one of several, has rows whose number or order is read from data."""
-    if isinstance(value, tuple):
-        return any(isinstance(v, _RAGGED) for v in value)
-    return isinstance(value, _RAGGED)
-
-
-_RAGGED = (Ragged, Filled, Sorted, Unsorted)

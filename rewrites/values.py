@@ -1,8 +1,9 @@
-"""Values of FX nodes that are no single tensor: pieces of a split, process groups."""
+"""Values of FX nodes that are no single tensor: pieces of a split, process groups, rows that are read from data."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
@@ -44,3 +45,12 @@ class Piece:
             for length in pieces.lengths[: self.index]:
                 start = start + length
         return builder.narrow(pieces.view, pieces.dim, start, pieces.lengths[self.index])
+
+
+class ReadRows:
+    """A value with rows of which the number, or the order, is read from data: see ``row_values.py``."""
+
+
+def are_read_rows(value: Any) -> bool:
+    """Whether a value, or one of several, is of rows whose number or order is read from data."""
+    return any(isinstance(v, ReadRows) for v in (value if isinstance(value, tuple) else (value,)))

@@ -21,12 +21,12 @@ from verifycompile.ir.term import UNIT, Operation, TermPool, View, identity_view
 from verifycompile.ir.window import WINDOW
 from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE, UNKNOWN, Builder
 from verifycompile.rewrites.counted import number_of_places
-from verifycompile.rewrites.creation import CONSTANT, stored
 from verifycompile.rewrites.distinct import SORT, TOPK
 from verifycompile.rewrites.elementwise import FUNCTIONS, choose
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.ordering import ARG_EXTREME
 from verifycompile.rewrites.reduction import EXTREMES, reduce_extreme
+from verifycompile.rewrites.stored_tensors import CONSTANT, stored
 
 PLAIN = Operation("plain")
 FIELDS = {

@@ -16,7 +16,7 @@ from verifycompile.capture.boundary import Export, output_names
 from verifycompile.capture.known_positions import on_graph
 from verifycompile.capture.written_numbers import write_out
 from verifycompile.program import Program, Role
-from verifycompile.rewrites.creation import LARGEST_CONSTANT
+from verifycompile.rewrites.builder import LARGEST_CONSTANT
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.contents import real_content
 from verifycompile.torch_interface.evaluation import real_tensors

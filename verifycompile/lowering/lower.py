@@ -10,7 +10,6 @@ import functools
 import operator as python_operator
 import time
 from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -33,8 +32,6 @@ from verifycompile.lowering.recorded import (
     is_size,
     memory_read,
     reads_count,
-    sorts,
-    tensors_of,
     whole_split,
 )
 from verifycompile.lowering.sizes import Sizes
@@ -45,7 +42,6 @@ from verifycompile.rewrites.layout import piece_of
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
     RANDOM,
-    UNDECLARED,
     UNREPRESENTABLE,
     UNSUPPORTED,
     UndefinedError,
@@ -53,14 +49,13 @@ from verifycompile.rewrites.registry import (
     bind,
     declaration_of,
 )
-from verifycompile.rewrites.row_values import Ragged, Unsorted, is_ragged
-from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.rewrites.values import Group, Piece, Pieces, ReadRows, are_read_rows
 from verifycompile.torch_interface.prims import reads_real_number
-from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers, names_of
+from verifycompile.torch_interface.schema import arguments_of, draws_random_numbers
 
 if TYPE_CHECKING:
-    from verifycompile.lowering.unfolding import Unfolding
-    from verifycompile.rewrites.custom_operators import Recognised
+    from verifycompile.lowering.ragged import ReadRowsCalls
+    from verifycompile.lowering.undeclared import UndeclaredCalls
 
 _SIZE_ARITHMETIC: dict[object, Callable[..., Any]] = {
     python_operator.add: python_operator.add,
@@ -172,11 +167,11 @@ class Lowering:
             blocker = self._blocked_by_program[node]
             return self._unknown(node, blocker.code, blocker.message)
         if is_size(node):
-            return self._size_value(node)
+            return self.size_value(node)
         if node.name in self.program.groups:
             return Group(self.program.groups[node.name])
         if node.op == "get_attr":
-            return self._constant(node, self.program.graph)
+            return self.constant(node, self.program.graph)
         if node.op == "placeholder":
             name = _name(node, self.program)
             return self._unknown(node, UNREPRESENTABLE, f"the input `{name}` has no counterpart in the spec")
@@ -192,9 +187,9 @@ class Lowering:
                 return empty
             return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
         self._call_under_way = node
-        return self._call(node)
+        return self.call(node)
 
-    def _size_value(self, node: torch.fx.Node) -> Any:
+    def size_value(self, node: torch.fx.Node) -> Any:
         """The number that torch recorded; where the node is arithmetic, its operands' numbers must give the same."""
         if reads_real_number(node) and isinstance(read := self.view(node.all_input_nodes[0]), View):
             return read
@@ -211,17 +206,20 @@ class Lowering:
             node, UNREPRESENTABLE, f"`{_name(node)}` is recorded as {value} where its operands give {computed}"
         )
 
-    def _call(self, node: torch.fx.Node) -> Any:
+    def call(self, node: torch.fx.Node) -> Any:
+        """The value of a call of operands that have values. Raises ``UnsupportedError``, as others that refuse."""
         self._laid_out = {}
         for operand in node.all_input_nodes:
             if is_size(operand) and isinstance(self.values[operand], View) and not _takes_real_number(node, operand):
                 raise UnsupportedError(UNREPRESENTABLE, f"`{node.target}` with a number that is read from a tensor")
-        if self.sizes.reads_counts and self._is_ragged(node):
+        if self.sizes.reads_counts and self._read_rows.are_read_by(node):
             try:
-                return self._ragged_call(node)
+                return self._read_rows.call(node)
             except UnsupportedError:
-                if not self._lay_out_sorted(node):
+                laid_out = self._read_rows.laid_out_operands(node)
+                if laid_out is None:
                     raise
+                self._laid_out = laid_out
         empty = self._without_elements(node)
         if empty is not None:
             return empty
@@ -229,8 +227,7 @@ class Lowering:
         if _draws_undeclared(node):
             raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
         if declaration is None:
-            recognised = _recognised(node.target)
-            return self._undeclared_call(node) if recognised is None else self._custom_call(node, recognised)
+            return self._undeclared.call(node)
         keep_pieces = node.target in TAKES_PIECES
         split = whole_split(node)
         if split is not None and isinstance(self.values[split], Pieces):
@@ -239,8 +236,8 @@ class Lowering:
             for piece in node.all_input_nodes:
                 if piece not in self.values:  # of an operator that gives no pieces of one tensor, as `unbind`
                     self._lower_node(piece)
-            args = [self._argument(a, keep_pieces) for a in node.args]
-        kwargs = {k: self._argument(a, keep_pieces) for k, a in node.kwargs.items()}
+            args = [self.argument(a, keep_pieces) for a in node.args]
+        kwargs = {k: self.argument(a, keep_pieces) for k, a in node.kwargs.items()}
         self.builder.call = Call(
             dtypes_of(node), self.sizes.shape_of(node), dtype_of(node), self._elements(node), memory_read(node)
         )
@@ -254,92 +251,26 @@ class Lowering:
         except UndefinedError:
             raise
         except (UnsupportedError, UnalignedError, ShapeError) as refusal:
-            return self._unfolded_or(node, refusal)
-        self._note_casts(node, call)
+            return self._undeclared.unfolded_or(node, refusal)
+        self.note_casts(node, call)
         return value
-
-    def _note_casts(self, node: torch.fx.Node, call: Call) -> None:
-        place = self._call_under_way or node
-        self.casts.update({cast: self.casts.get(cast, place) for cast in casts_of(node, call)})
-
-    # -- decompositions
-
-    def _undeclared_call(self, node: torch.fx.Node) -> Any:
-        self.builder.call = Call(dtypes_of(node), self.sizes.shape_of(node), dtype_of(node))
-        try:
-            check_type(node, self.builder.call, self.program.coordinates)
-            check_operands(node, self.builder.call, any_precision=self.side == "spec")
-            return self._unfolded(node)
-        except UndefinedError:
-            raise
-        except (UnsupportedError, UnalignedError, ShapeError) as error:
-            raise UnsupportedError(UNDECLARED, _undeclared(node, str(error))) from error
-
-    def _unfolded_or(self, node: torch.fx.Node, refusal: Exception) -> Any:
-        """What torch's decomposition of a call gives that its declaration refuses; else the refusal is raised."""
-        try:
-            return self._unfolded(node)
-        except (UnsupportedError, UnalignedError, ShapeError, NonFiniteScalarError):
-            raise refusal from None
 
     @functools.cached_property
-    def _unfolding(self) -> Unfolding:
-        from verifycompile.lowering.unfolding import Unfolding  # here, because few programs have such calls
+    def _undeclared(self) -> UndeclaredCalls:
+        from verifycompile.lowering.undeclared import UndeclaredCalls  # here, because few programs have such calls
 
-        return Unfolding(self.sizes)
+        return UndeclaredCalls(self)
 
-    def _unfolded(self, node: torch.fx.Node) -> Any:
-        """The value of a call by the operators that torch decomposes it into. Raises ``UnsupportedError``."""
-        operands = [self._argument(operand, False) for operand in self._unfolding.operands(node)]
-        with self._unfolding.of(node) as decomposition:
-            self.values.update(zip(decomposition.placeholders, operands, strict=True))
-            try:
-                for call in decomposition.calls:
-                    self.values[call] = self._value_within(call, decomposition.graph)
-                values = [
-                    self.view(result) if isinstance(result, torch.fx.Node) else None for result in decomposition.results
-                ]
-                self._raise_refusals(decomposition.calls)
-                self.pool.assumptions.update(dict.fromkeys(self._unfolding.assumptions(node, decomposition)))
-            finally:
-                for inner in (*decomposition.placeholders, *decomposition.calls):
-                    self.values.pop(inner, None)
-        return tuple(values) if isinstance(node.meta.get("val"), (list, tuple)) else values[0]
+    @functools.cached_property
+    def _read_rows(self) -> ReadRowsCalls:
+        from verifycompile.lowering.ragged import ReadRowsCalls  # here, because few programs read rows from data
 
-    def _value_within(self, node: torch.fx.Node, graph: torch.fx.GraphModule) -> Any:
-        """The value of a node of a decomposition. Raises ``UnsupportedError`` where it has none."""
-        if is_size(node):
-            value = self._size_value(node)
-        elif node.op == "get_attr":
-            value = self._constant(node, graph)
-        elif node.target is python_operator.getitem:
-            value = piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
-        else:
-            value = self._call(node)
-        self._raise_refusals([node])
-        return value
+        return ReadRowsCalls(self)
 
-    def _raise_refusals(self, nodes: Iterable[torch.fx.Node]) -> None:
-        """Nodes of a decomposition are no blockers: the call is."""
-        refused = [blocker for node in nodes if (blocker := self.blockers.pop(node, None)) is not None]
-        if refused:
-            raise UnsupportedError(refused[0].code, refused[0].message)
-
-    def _lay_out_sorted(self, node: torch.fx.Node) -> bool:
-        """Whether all operands of a call can be written as tensors of known sizes, as they now are."""
-        found: dict[torch.fx.Node, View] = {}
-        for operand in node.all_input_nodes:
-            value = self.values.get(operand)
-            if isinstance(value, (Ragged, Unsorted)):
-                self.builder.call = Call()
-                view = self._rows.laid_out(self.builder, self.sizes.counts, value)
-                if view is None:
-                    return False
-                found[operand] = view
-            elif is_ragged(value) or self.sizes.counts.occur_in(value):
-                return False
-        self._laid_out = found
-        return not self.sizes.has_unknown_size(node)
+    def note_casts(self, node: torch.fx.Node, call: Call) -> None:
+        """Remember the casts of a call, at the call of the program that it is part of."""
+        place = self._call_under_way or node
+        self.casts.update({cast: self.casts.get(cast, place) for cast in casts_of(node, call)})
 
     def _without_elements(self, node: torch.fx.Node) -> Any:
         """The value of a node all of whose tensors have no elements, else None.
@@ -354,58 +285,13 @@ class Lowering:
         empty = [self.builder.full(0, shape) for shape in shapes]
         return empty[0] if isinstance(recorded, torch.Tensor) else tuple(empty)
 
-    def _is_ragged(self, node: torch.fx.Node) -> bool:
-        """Whether an operand or a size of a call is of a length that the program reads from a tensor."""
-        if any(is_ragged(self.values.get(operand)) for operand in node.all_input_nodes):
-            return True
-        if any(self.sizes.counts.occur_in(self.values.get(operand)) for operand in node.all_input_nodes):
-            return True
-        return sorts(node) or self.sizes.has_unknown_size(node)
-
-    @functools.cached_property
-    def _rows(self) -> ModuleType:
-        from verifycompile.lowering import ragged  # here, because few programs have rows that are read from data
-
-        return ragged
-
-    def _ragged_call(self, node: torch.fx.Node) -> Any:
-        if draws_random_numbers(node.target, node.args, node.kwargs):
-            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
-        args = [self._argument(a, False) for a in node.args]
-        kwargs = {k: self._argument(a, False) for k, a in node.kwargs.items()}
-        self.builder.call = Call(dtypes_of(node), None, dtype_of(node))
-        check_type(node, self.builder.call, self.program.coordinates)
-        recognised = _recognised(node.target) if declaration_of(node.target) is None else None
-        if recognised is None:
-            value = self._rows.call_ragged(self.builder, self.sizes.counts, node.target, args, kwargs)
-        else:
-            value = recognised.call_of_rows(self.builder, self.sizes.counts, self._custom_arguments(node))
-        recorded = tensors_of(node.meta.get("val"))
-        for found, tensor in zip(value if isinstance(value, tuple) else (value,), recorded, strict=True):
-            self._rows.check_ragged(self.builder, self.sizes, node, found, tensor)
-        self._note_casts(node, self.builder.call)
-        return value
-
-    def _custom_call(self, node: torch.fx.Node, recognised: Recognised) -> Any:
-        """An operator of another library, read as a function that it was found equal to."""
-        operands = self._custom_arguments(node)
-        self.builder.call = Call(dtypes_of(node), self.sizes.shape_of(node), dtype_of(node))
-        check_type(node, self.builder.call, self.program.coordinates)
-        value = recognised.call(self.builder, operands)
-        check_result(self.builder, self.sizes, node, value)
-        return value
-
-    def _custom_arguments(self, node: torch.fx.Node) -> list[Any]:
-        """The arguments in the order of the schema."""
-        arguments = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
-        return [self._argument(arguments[name], False) for name in names_of(node.target)]
-
-    def _argument(self, argument: Any, keep_pieces: bool) -> Any:
+    def argument(self, argument: Any, keep_pieces: bool) -> Any:
+        """The value of an argument of a call. ``keep_pieces``: those of a split stay as they are."""
         if isinstance(argument, torch.fx.Node):
             value = self.values[argument]
             if value is None and argument in self.blockers:  # a number that is read from a tensor
                 raise UnsupportedError(self.blockers[argument].code, self.blockers[argument].message)
-            if isinstance(value, (Ragged, Unsorted)) and argument in self._laid_out:
+            if isinstance(value, ReadRows) and argument in self._laid_out:
                 return self._laid_out[argument]
             if isinstance(value, Piece) and not keep_pieces:
                 value = self.values[argument] = self._piece(argument, value)
@@ -413,7 +299,7 @@ class Lowering:
                 return self.builder.full(0, self.builder.shape(value))
             return value
         if isinstance(argument, (list, tuple)):
-            return [self._argument(a, keep_pieces) for a in argument]
+            return [self.argument(a, keep_pieces) for a in argument]
         if isinstance(argument, str) and argument in self.program.groups:
             return Group(self.program.groups[argument])
         if isinstance(argument, (torch.SymInt, torch.SymFloat)):
@@ -431,14 +317,13 @@ class Lowering:
         value = self.values.get(node)
         if isinstance(value, Piece):
             value = self.values[node] = self._piece(node, value)
-        if isinstance(value, (Ragged, Unsorted)):
-            self.builder.call = Call()
-            return self._rows.laid_out(self.builder, self.sizes.counts, value)
+        if isinstance(value, ReadRows):
+            return self._read_rows.laid_out(value)
         return value if isinstance(value, View) else None
 
     def has_read_rows(self, node: torch.fx.Node) -> bool:
         """Whether the number of rows of a lowered node, or their order, is read from data."""
-        return is_ragged(self.values.get(node))
+        return are_read_rows(self.values.get(node))
 
     # -- checks
 
@@ -475,7 +360,7 @@ class Lowering:
         term = self.pool.intern(UNKNOWN, (self.side, node.name, position), (), shape, len(shape), 0, (), ())
         return identity_view(term)
 
-    def _constant(self, node: torch.fx.Node, graph: torch.fx.GraphModule) -> Any:
+    def constant(self, node: torch.fx.Node, graph: torch.fx.GraphModule) -> Any:
         """A tensor stored in the graph. Its content is its identity: equal contents are equal terms."""
         value: Any = python_operator.attrgetter(str(node.target))(graph)
         if not isinstance(value, torch.Tensor):
@@ -486,31 +371,9 @@ class Lowering:
         if value.dim() == 0:
             self.builder.call = Call(dtype=value.dtype)
             return self.builder.number(content[0])
-        from verifycompile.rewrites.creation import stored  # here, because few programs store tensors
+        from verifycompile.rewrites.stored_tensors import stored  # here, because few programs store tensors
 
         return stored(self.builder, value.dtype, tuple(value.shape), content)
-
-
-def is_declared(node: torch.fx.Node, program: Program) -> bool:
-    """Whether a call is one that can be lowered, as far as its operator alone says."""
-    if is_size(node) or node.name in program.groups or node.target is python_operator.getitem:
-        return True
-    if declaration_of(node.target) is not None or _recognised(node.target) is not None:
-        return True
-    from verifycompile.torch_interface.decompositions import has_decomposition  # here: for lists of operators alone
-
-    return has_decomposition(node.target)
-
-
-def _recognised(target: object) -> Recognised | None:
-    # Here, because few programs have operators without a declaration.
-    from verifycompile.torch_interface.custom import is_custom
-
-    if not is_custom(target):
-        return None
-    from verifycompile.rewrites.custom_operators import recognise
-
-    return recognise(target)
 
 
 def _name(node: torch.fx.Node, program: Program | None = None) -> str:
@@ -524,15 +387,6 @@ def _takes_real_number(node: torch.fx.Node, number: torch.fx.Node) -> bool:
     """Whether the number stands for a tensor without dimensions: as an operand, not as ``alpha``."""
     elsewhere = (*node.args[2:], *node.kwargs.values())
     return node.target in _TAKES_REAL_NUMBERS and number in node.args[:2] and number not in elsewhere
-
-
-def _undeclared(node: torch.fx.Node, refusal: str) -> str:
-    from verifycompile.torch_interface.in_flight import in_flight, is_mark  # here: for messages alone
-
-    if is_mark(node, in_flight):
-        return "a tensor that a collective writes is read before the program waits for it, or where it stays undefined"
-    message = f"operator `{node.target}` has no declaration"
-    return f"{message}, and torch's decomposition of it is refused: {refusal}" if refusal else message
 
 
 def _draws_undeclared(node: torch.fx.Node) -> bool:

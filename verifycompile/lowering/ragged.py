@@ -1,4 +1,4 @@
-"""Calls with rows whose number is read from data: their values, and what torch recorded of them."""
+"""Calls with rows whose number or order is read from data: their values, and what torch recorded of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,75 @@ import sympy
 import torch
 import torch.fx
 
+from verifycompile.ir.term import View
+from verifycompile.lowering.checks import check_type
+from verifycompile.lowering.lower import Lowering
+from verifycompile.lowering.recorded import dtype_of, dtypes_of, sorts, tensors_of
 from verifycompile.lowering.sizes import Sizes
-from verifycompile.rewrites.builder import Builder
+from verifycompile.lowering.undeclared import custom_arguments, recognised
+from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.ragged import call_ragged
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.rewrites.row_values import Filled, Ragged, Sorted, Unsorted, is_ragged
+from verifycompile.rewrites.registry import RANDOM, UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, declaration_of
+from verifycompile.rewrites.row_values import Filled, Ragged, Sorted, Unsorted
 from verifycompile.rewrites.rows import laid_out
+from verifycompile.rewrites.values import ReadRows, are_read_rows
+from verifycompile.torch_interface.schema import draws_random_numbers
 
-__all__ = ["call_ragged", "check_ragged", "laid_out"]
+
+class ReadRowsCalls:
+    """Such calls of a program that is being lowered."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self._lowering = lowering
+
+    def are_read_by(self, node: torch.fx.Node) -> bool:
+        """Whether an operand or a size of a call is of a length that the program reads from a tensor."""
+        values, sizes = self._lowering.values, self._lowering.sizes
+        operands = [values.get(operand) for operand in node.all_input_nodes]
+        if any(are_read_rows(value) or sizes.counts.occur_in(value) for value in operands):
+            return True
+        return sorts(node) or sizes.has_unknown_size(node)
+
+    def call(self, node: torch.fx.Node) -> Any:
+        """The value of such a call. Raises ``UnsupportedError``."""
+        if draws_random_numbers(node.target, node.args, node.kwargs):
+            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
+        lowering, builder, sizes = self._lowering, self._lowering.builder, self._lowering.sizes
+        args = [lowering.argument(a, False) for a in node.args]
+        kwargs = {k: lowering.argument(a, False) for k, a in node.kwargs.items()}
+        builder.call = Call(dtypes_of(node), None, dtype_of(node))
+        check_type(node, builder.call, lowering.program.coordinates)
+        function = recognised(node.target) if declaration_of(node.target) is None else None
+        if function is None:
+            value = call_ragged(builder, sizes.counts, node.target, args, kwargs)
+        else:
+            value = function.call_of_rows(builder, sizes.counts, custom_arguments(lowering, node))
+        recorded = tensors_of(node.meta.get("val"))
+        for found, tensor in zip(value if isinstance(value, tuple) else (value,), recorded, strict=True):
+            check_ragged(builder, sizes, node, found, tensor)
+        lowering.note_casts(node, builder.call)
+        return value
+
+    def laid_out(self, value: ReadRows) -> View | None:
+        """Such rows as a tensor of known sizes, where they can be written as one."""
+        if not isinstance(value, (Ragged, Unsorted)):
+            return None
+        self._lowering.builder.call = Call()
+        return laid_out(self._lowering.builder, self._lowering.sizes.counts, value)
+
+    def laid_out_operands(self, node: torch.fx.Node) -> dict[torch.fx.Node, View] | None:
+        """The operands of a call that are such rows as tensors of known sizes; None where one cannot be written so."""
+        found: dict[torch.fx.Node, View] = {}
+        for operand in node.all_input_nodes:
+            value = self._lowering.values.get(operand)
+            if isinstance(value, (Ragged, Unsorted)):
+                view = self.laid_out(value)
+                if view is None:
+                    return None
+                found[operand] = view
+            elif are_read_rows(value) or self._lowering.sizes.counts.occur_in(value):
+                return None
+        return None if self._lowering.sizes.has_unknown_size(node) else found
 
 
 def check_ragged(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any, recorded: torch.Tensor) -> None:
@@ -33,7 +94,7 @@ def check_ragged(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
     sorting = sizes.counts.sortings.get(value.rows) if isinstance(value, Ragged) else None
     if isinstance(value, Ragged) and sorting is not None and not unknown:
         found[value.dim] = sorting.length
-    expected = [value.dim] if is_ragged(value) and (sorting is None or unknown) else []
+    expected = [value.dim] if are_read_rows(value) and (sorting is None or unknown) else []
     if len(found) == len(shape) and unknown == expected:
         for dim in unknown:
             found[dim] = shape[dim]

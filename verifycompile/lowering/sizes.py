@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -15,23 +16,29 @@ from verifycompile.ir.term import View
 from verifycompile.lowering.recorded import input_symbols, reads_count, tensors_of
 from verifycompile.program import Program
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.rewrites.row_values import Counts
+
+if TYPE_CHECKING:
+    from verifycompile.rewrites.row_values import Counts
 
 
 class Sizes:
-    """The sizes of one program. ``side`` keeps apart what the two programs compute from their data.
-
-    ``counts``: what is known of the numbers that the program reads from tensors.
-    """
+    """The sizes of one program. ``side`` keeps apart what the two programs compute from their data."""
 
     def __init__(self, program: Program, side: str) -> None:
         self._program, self._side = program, side
         self._symbols = input_symbols(program)
         self._standing_for: Mapping[sympy.Basic, sympy.Basic] = {}
-        self.counts = Counts()
         self.reads_counts = any(reads_count(node) for node in program.graph.graph.nodes)
+
+    @functools.cached_property
+    def counts(self) -> Counts:
+        """What is known of the numbers that the program reads from tensors."""
+        from verifycompile.rewrites.row_values import Counts  # here, because few programs read any
+
+        found = Counts()
         if self.reads_counts:
-            self.counts.lengths |= self._lengths()
+            found.lengths |= self._lengths()
+        return found
 
     @contextlib.contextmanager
     def reading(self, symbols: Mapping[sympy.Basic, sympy.Basic]) -> Generator[None]:
@@ -77,7 +84,7 @@ class Sizes:
             return value
         expression = self._expression(value)
         unknown = expression.free_symbols - self._symbols - set(self._program.coordinates)
-        if unknown - self.counts.views.keys():
+        if unknown and unknown - self.counts.views.keys():
             raise UnsupportedError(UNREPRESENTABLE, f"the number `{expression}` is read from a tensor")
         expression = expression.xreplace(dict(self._program.size_values))
         return int(expression) if getattr(expression, "is_Integer", False) else expression

@@ -1,0 +1,26 @@
+"""Tensors whose elements are known, as a graph stores them."""
+
+from __future__ import annotations
+
+import cmath
+from typing import Any
+
+import torch
+
+from verifycompile.ir.relabel import insert_dim
+from verifycompile.ir.term import Operation, View, identity_view
+from verifycompile.rewrites.builder import Builder
+
+CONSTANT = Operation("constant", finite=True)
+CONSTANT_WITH_INFINITIES = Operation("constant_with_infinities")
+BOOLEAN_CONSTANT = Operation("boolean_constant", indicator=True)
+
+
+def stored(b: Builder, dtype: torch.dtype, shape: tuple[int, ...], content: tuple[Any, ...]) -> View:
+    """A tensor whose elements are known, the same on all ranks. Its content is its identity."""
+    finite = all(map(cmath.isfinite, content))
+    operation = BOOLEAN_CONSTANT if dtype is torch.bool else CONSTANT if finite else CONSTANT_WITH_INFINITIES
+    view = identity_view(b.pool.intern(operation, (dtype, shape, content), (), shape, len(shape), 0, (), ()))
+    for size in reversed(b.mesh):
+        view = insert_dim(view, 0, size)
+    return view
