@@ -46,7 +46,7 @@ def test_all_ranks_get_one_report(answers: dict[str, Any], program: str, verdict
 
 
 def test_the_users_model_is_as_before(answers: dict[str, Any]) -> None:
-    assert all(rank["kept"] for ranks in answers.values() for rank in ranks)
+    assert all(rank.get("kept", True) for ranks in answers.values() for rank in ranks)
 
 
 def test_the_first_wrong_tensor_is_named(answers: dict[str, Any]) -> None:
@@ -60,3 +60,21 @@ def test_replicas_that_begin_with_other_values_are_told(answers: dict[str, Any])
         "parameter `embedding.weight` should be the same on all ranks that hold it, and rank 1 holds other values"
         in text
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "message"),
+    [
+        ("raises", 'raise ValueError("no such expert")', "on rank 1: ValueError: no such expert"),
+        ("never comes", "", "on rank 0: the program does not end there: another rank has ended it 4 seconds ago"),
+        ("cannot be made", "", "on rank 0: ZeroDivisionError: integer division or modulo by zero"),
+    ],
+)
+def test_every_rank_ends_where_one_does_not_go_on(
+    answers: dict[str, Any], program: str, line: str, message: str
+) -> None:
+    for answer in answers[program]:
+        assert answer["verdict"] == "unproved"
+        assert answer["message"] == f"the parallel program does not end {message}"
+        assert answer.get("line", "") == line
+        assert answer.get("seconds", 0.0) < 60.0

@@ -6,40 +6,49 @@ What is off in such a run is off by its own code.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 from torch.distributed.tensor.placement_types import Partial
 
+from verifycompile.comparison.differences import Comparing, Differences
 from verifycompile.comparison.judge import Judged
 from verifycompile.comparison.layout import part_of
-from verifycompile.comparison.reference import Reference
+from verifycompile.comparison.passes import one_pass
 from verifycompile.comparison.trace import Kind
-from verifycompile.program import Mesh
 
 _FORWARD = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 _BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT})
 
 
-def parts_of_the_spec(
-    judged: Sequence[Judged], reference: Reference, ranks: Sequence[int], mesh: Mesh, *, gradients: bool
-) -> dict[int, tuple[dict[str, torch.Tensor]]]:
+def off_alone(comparing: Comparing, seed: int) -> list[Judged]:
+    """What is off where every module has the spec's own inputs. Raises ``RankFailedError``."""
+    rewritten = _parts_of_the_spec(comparing, gradients=not comparing.scales)
+    alone = dataclasses.replace(comparing, found=Differences())
+    comparing.ranks.call("begin", seed)
+    one_pass(alone, 0, rewritten=rewritten, outputs=comparing.outputs())
+    return _faults(alone.found.judged)
+
+
+def _parts_of_the_spec(comparing: Comparing, *, gradients: bool) -> dict[int, tuple[dict[str, torch.Tensor]]]:
     """For each rank its parts of the spec's tensors by name; of a sum over ranks there is no part that is the spec's.
 
     ``gradients``: whether those of activations are among them: not where the ranks' are multiples of the spec's.
     """
     kinds = {Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT} if gradients else {Kind.ACTIVATION}
+    reference, ranks = comparing.reference, comparing.ranks.ranks
     each: dict[int, tuple[dict[str, torch.Tensor]]] = {rank: ({},) for rank in ranks}
-    for item in judged:
+    for item in comparing.found.judged:
         if item.kind not in kinds or item.layout is None or any(isinstance(p, Partial) for p in item.layout):
             continue
         whole = reference.values[reference.aliases.get(item.name, item.name)]
         for rank in ranks:
-            each[rank][0][item.name] = part_of(whole, item.layout, rank, mesh).contiguous()
+            each[rank][0][item.name] = part_of(whole, item.layout, rank, comparing.mesh).contiguous()
     return each
 
 
-def faults(judged: Sequence[Judged]) -> list[Judged]:
+def _faults(judged: Sequence[Judged]) -> list[Judged]:
     """The first tensor that is off of each module, in forward, or in backward where nothing is off in forward."""
     beyond = [item for item in judged if item.exceeds]
     forward = [item for item in beyond if item.kind in _FORWARD]

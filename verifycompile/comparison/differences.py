@@ -48,7 +48,11 @@ class Comparing:
     options: Options
     found: Differences = dataclasses.field(default_factory=Differences)
     scales: tuple[float, ...] = ()
-    _seen: set[tuple[object, ...]] = dataclasses.field(default_factory=set[tuple[object, ...]])
+    _seen: set[tuple[object, ...]] = dataclasses.field(init=False, default_factory=set[tuple[object, ...]])
+
+    def outputs(self) -> list[Judged]:
+        """What was found of the program's outputs."""
+        return [item for item in self.found.judged if item.kind is Kind.OUTPUT]
 
     def take(self, ran: Mapping[int, Ran], kinds: frozenset[Kind], step: int) -> None:
         """Compare what a phase left; ``kinds``: of the spec's tensors that it must have left."""
@@ -162,3 +166,17 @@ def scales_of(outputs: list[Judged], mesh: Mesh) -> tuple[float, ...]:
             ]
             found.add(float(math.prod(averaged)))
     return tuple(sorted(found - {1.0}))
+
+
+def precision_notes(judged: list[Judged]) -> list[str]:
+    """Where the parallel program has a coarser dtype than the spec, within what rounding explains."""
+    notes: list[str] = []
+    for item in judged:
+        spec, own = (getattr(torch, name, None) for name in item.dtypes)
+        if not isinstance(spec, torch.dtype) or not isinstance(own, torch.dtype) or item.exceeds:
+            continue
+        if spec.is_floating_point and own.is_floating_point and torch.finfo(own).eps > torch.finfo(spec).eps:
+            size = item.error / (item.norm or 1.0)
+            own_dtype, spec_dtype = item.dtypes[1], item.dtypes[0]
+            notes.append(f"precision: `{item.name}` is {own_dtype}, the spec's {spec_dtype}; off by {size:.2e}")
+    return notes

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.comparison.differences import FINAL, Differences
 from verifycompile.comparison.judge import Judged
@@ -25,6 +26,7 @@ _ALONE = "it is off by itself, also where all modules have the spec's own inputs
 _MOST = 4
 """So many modules that are off by themselves have a finding each; the others are named."""
 _FORWARD = frozenset({Kind.ACTIVATION, Kind.OUTPUT, Kind.INPUT})
+_BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT})
 
 
 class Places:
@@ -99,15 +101,18 @@ def findings_of(
     return findings
 
 
-def forward_of(name: str, judged: Sequence[Judged]) -> str | None:
-    """The module whose forward computes a tensor; None where backward does, or the step."""
+def module_to_look_into(name: str, judged: Sequence[Judged]) -> tuple[bool, str | None]:
+    """Whether a tensor is forward's, and the module whose own code computes it; None where the step does."""
     item = next((item for item in judged if item.name == name), None)
-    if item is None or item.kind not in _FORWARD:
-        return None
-    if ".input." not in item.name:
-        return item.module
+    if item is None or item.kind not in _FORWARD | _BACKWARD:
+        return False, None
+    forward = item.kind in _FORWARD
+    # In backward the code of a module gives the gradients of its inputs, and takes those of its outputs.
+    outside = ".input." in name if forward else ".output." in name
+    if not outside:
+        return forward, item.module
     called = {other.module for other in judged if _holds(other.module, item.module) and other.module != item.module}
-    return max(called, key=len, default="")
+    return forward, max(called, key=len, default="")
 
 
 def _absent(name: str, why: str, places: Places, findings: Sequence[Finding], is_held: bool) -> Finding:
@@ -190,12 +195,20 @@ def _culprit(judged: Sequence[Judged], beyond: Sequence[Judged]) -> tuple[Judged
 
 
 def _partial_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
-    """Results of modules shortly before that are the spec's as parts of a sum: they become wrong later."""
+    """The last result of a module before that is the spec's as parts of a sum, unless they were added up since."""
     if culprit.kind not in _FORWARD:
         return []
-    before = judged[: next(index for index, item in enumerate(judged) if item.name == culprit.name)]
-    partial = [item for item in before if ".output." in item.name and "partial" in item.layout_text]
-    return partial[-1:]
+    found: list[Judged] = []
+    for item in judged:
+        if item.name == culprit.name:
+            break
+        if ".output." not in item.name:
+            continue
+        if any(isinstance(placement, Partial) for placement in item.layout or ()):
+            found = [item]
+        elif found and _holds(item.module, found[0].module):
+            found = []
+    return found
 
 
 def _holds(module: str, inner: str) -> bool:

@@ -1,32 +1,46 @@
-"""The ranks of a comparison: all of them in this process, or one in each process of a running job."""
+"""The ranks of a comparison: what it asks of them, wherever they are, and all of them as threads of this process."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
+from verifycompile.comparison.trace import OWN
 from verifycompile.comparison.worker import Worker
-from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
+from verifycompile.errors import UsageError
+from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
+from verifycompile.torch_interface.source import is_user_file
 
-_READS = frozenset({"value", "parameter", "input_part", "places", "drop", "turn"})
+READS = frozenset({"value", "parameter", "input_part", "places", "drop", "turn"})
 """Methods that run nothing of the program."""
 MakeWorker = Callable[[int], Worker]
 
 
-class RankFailedError(Exception):
-    """The program raised an error on a rank. ``rank``: -1 where it is none's own."""
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """What ended a rank's part: an error of the program, raised at ``place``, or that it did not end in time."""
 
-    def __init__(self, rank: int, message: str) -> None:
-        super().__init__(message)
+    message: str
+    place: SourceLocation | None = None
+    waited: bool = False
+
+
+class RankFailedError(Exception):
+    """The program raised an error on ``rank``, or did not end there; None where it is no rank's own."""
+
+    def __init__(self, rank: int | None, failure: Failure) -> None:
+        super().__init__(failure.message)
         self.rank = rank
+        self.place = failure.place
 
 
 class Ranks(Protocol):
-    """Calls methods of all ranks' workers and gives what they return, by rank."""
+    """Calls methods of all ranks' workers and gives what they return, by rank. Raises ``RankFailedError``."""
 
     ranks: tuple[int, ...]
     how: str
@@ -43,96 +57,44 @@ class InThisProcess:
         self._threads = threads
         self.ranks = threads.ranks
         self.how = "all ranks in one process, a thread each, which take turns"
-        with torch.compiler.set_stance("force_eager"):
-            self._workers = threads.run(make)
+        self._workers = self._run(make)
 
     def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
-        if method in _READS:
+        if method in READS:
             return {rank: getattr(worker, method)(*common) for rank, worker in self._workers.items()}
 
         def called(rank: int) -> Any:
             own = () if each is None else each[rank]
             return getattr(self._workers[rank], method)(*common, *own)
 
-        with torch.compiler.set_stance("force_eager"):
-            return self._threads.run(called)
+        return self._run(called)
 
     def worker(self, rank: int) -> Worker:
         return self._workers[rank]
 
-
-class InTheJob:
-    """Every process is a rank: the first one leads, the others ``follow`` it, over a process group of their own."""
-
-    def __init__(self, make: MakeWorker) -> None:
-        self.ranks = tuple(range(dist.get_world_size()))
-        self.how = "on the ranks of the running job"
-        self._own = dist.get_rank()
-        self._group: Any = dist.new_group(backend="gloo")
-        self._worker = make(self._own)
-
-    @property
-    def leads(self) -> bool:
-        return self._own == 0
-
-    def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
-        self._tell((method, common))
-        own: list[Any] = [None]
-        arguments = [() if each is None else each[rank] for rank in self.ranks]
-        dist.scatter_object_list(own, arguments, src=0, group=self._group)
-        return self._gathered(self._do(method, common, own[0]))
-
-    def follow(self) -> Any:
-        """Do what the first rank asks for, until it gives what all shall return."""
-        while True:
-            method, common = self._told()
-            if method is None:
-                return common
-            own: list[Any] = [None]
-            dist.scatter_object_list(own, None, src=0, group=self._group)
-            self._gathered(self._do(method, common, own[0]))
-
-    def dismiss(self, result: Any) -> None:
-        """What the followers shall return."""
-        self._tell((None, result))
-
-    def close(self) -> None:
-        dist.destroy_process_group(self._group)
-
-    def _do(self, method: str, common: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
-        try:
-            return getattr(self._worker, method)(*common, *own)
-        except Exception as error:  # noqa: BLE001 - told to the rank that leads, which ends the comparison
-            return _Failed(f"{type(error).__name__}: {error}")
-
-    def _tell(self, message: Any) -> None:
-        dist.broadcast_object_list([message], src=0, group=self._group)
-
-    def _told(self) -> Any:
-        received: list[Any] = [None]
-        dist.broadcast_object_list(received, src=0, group=self._group)
-        return received[0]
-
-    def _gathered(self, value: Any) -> dict[int, Any]:
-        received: list[Any] | None = [None] * len(self.ranks) if self.leads else None
-        dist.gather_object(value, received, dst=0, group=self._group)
-        for rank, item in enumerate(received or ()):
-            if isinstance(item, _Failed):
-                raise RankFailedError(rank, item.message)
-        return dict(enumerate(received or ()))
-
-
-class _Failed:
-    def __init__(self, message: str) -> None:
-        self.message = message
+    def _run(self, part: Callable[[int], Any]) -> dict[int, Any]:
+        with torch.compiler.set_stance("force_eager"), _failures(self._threads):
+            return self._threads.run(part)
 
 
 @contextlib.contextmanager
-def errors_of_ranks() -> Generator[None]:
-    """While entered, whatever the program raises is a ``RankFailedError``."""
+def _failures(threads: RanksInThreads) -> Generator[None]:
     try:
         yield
-    except RankFailedError:
+    except UsageError:
         raise
+    except RanksWaitError as error:
+        raise RankFailedError(None, Failure(str(error))) from error
     except Exception as error:
-        raise RankFailedError(-1, f"{type(error).__name__}: {error}") from error
+        raise RankFailedError(threads.failed, failure_of(error)) from error
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error that the program raised, with the last line of the user's code that it passed."""
+    place, frame = None, error.__traceback__
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if is_user_file(code.co_filename) and not code.co_filename.startswith(OWN):
+            place = SourceLocation(code.co_filename, frame.tb_lineno, 1, None, code.co_name)
+        frame = frame.tb_next
+    return Failure(f"{type(error).__name__}: {error}", place)

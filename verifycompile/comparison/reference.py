@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from verifycompile.comparison.names import Call
+from verifycompile.comparison.operations import Operation
 from verifycompile.comparison.programs import seed_of
 from verifycompile.comparison.store import Store
-from verifycompile.comparison.threshold import Responses
+from verifycompile.comparison.threshold import Responses, norm_of
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
@@ -37,7 +38,8 @@ def pass_of(name: str) -> int:
 class Reference:
     """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds.
 
-    ``within``: a module of which the operations of its forward are run and traced alone.
+    ``within``: a module of which the operations of its forward are traced instead, and what their backward gives in the
+    first pass, from ``cotangents``.
     """
 
     def __init__(
@@ -48,13 +50,15 @@ class Reference:
         seed: int,
         *,
         within: str | None = None,
+        cotangents: Sequence[Cotangents] = (),
     ) -> None:
         self.values = Store()
         self.entries: dict[str, Entry] = {}
         self.aliases: dict[str, str] = {}
         self.names: dict[str, int] = {}
         self.drew = False
-        self.cotangents: list[Cotangents] = []
+        self.operations: tuple[Operation, ...] = ()
+        self.cotangents: list[Cotangents] = list(cotangents)
         self._seed = seed
         self._training = training
         self._step = 0
@@ -95,6 +99,27 @@ class Reference:
         self._take_inputs(lambda tensor: tensor)
         return found.largest
 
+    def thresholds(self, epsilons: tuple[float, float], seeds: int) -> dict[str, float]:
+        """The sum of the responses at both machine epsilons: each program is off by its own rounding."""
+        total: dict[str, float] = {}
+        found = {epsilon: self.responses(epsilon, seeds) for epsilon in set(epsilons) if epsilon}
+        for epsilon in epsilons:
+            for name, response in found.get(epsilon, {}).items():
+                total[name] = total.get(name, 0.0) + response
+        for name, value in self.values.items():
+            if value.is_floating_point():
+                # The response to an error of the tensor itself, which the few numbers drawn for a scalar may miss.
+                total[name] = max(total.get(name, 0.0), sum(epsilons) * norm_of(value))
+        return total
+
+    def within(self, path: str) -> Reference:
+        """That of the operations in one module, which has run."""
+        made = Reference(
+            self.worker.model, self.calls[:1], self._training, self._seed, within=path, cotangents=self.cotangents[:1]
+        )
+        made.run()
+        return made
+
     def _perturb_inputs(self, mode: Any) -> None:
         """Errors of one epsilon in the inputs, as the paper has them."""
 
@@ -114,7 +139,8 @@ class Reference:
 
     def _run(self) -> None:
         if self._within is not None:
-            self.worker.operations(self._within)
+            self.operations = self.worker.operations(self._within).operations
+            self.worker.gradients_of_operations(self.cotangents[0])
             return
         first = not self.cotangents
         for step in range(self._training.all_passes):

@@ -111,25 +111,29 @@ class Recorder:
         self.names: list[str] = []
         self.places: dict[str, SourceLocation] = {}
         self.in_backward = False
+        self._handles: list[Any] = []
 
     @contextlib.contextmanager
     def attached(self) -> Generator[None]:
         """While entered, calls of the modules are recorded."""
-        handles: list[Any] = []
         try:
             for path, module in self._modules.items():
                 if isinstance(module, torch.jit.ScriptModule):
                     continue
                 before = functools.partial(self._before, path)
                 after = functools.partial(self._after, path)
-                handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-                handles.append(module.register_forward_hook(after, with_kwargs=True))
+                self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+                self._handles.append(module.register_forward_hook(after, with_kwargs=True))
             yield
         finally:
-            for handle in handles:
-                handle.remove()
+            self.detach()
             self._seen.clear()
             self._stack.clear()
+
+    def detach(self) -> None:
+        """Take the hooks off, also while a run that does not end is recorded."""
+        while self._handles:
+            self._handles.pop().remove()
 
     def arguments(self, names: Mapping[str, torch.Tensor]) -> None:
         """Record the inputs of the program."""
@@ -234,10 +238,10 @@ def calling_place(path: str) -> SourceLocation | None:
     frame: Any = sys._getframe(2)  # noqa: SLF001 - the frame of the caller is found in no other way
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_user_file(file) and not file.startswith(_OWN):
+        if is_user_file(file) and not file.startswith(OWN):
             return SourceLocation(file, frame.f_lineno, 1, None, frame.f_code.co_name, path)
         frame = frame.f_back
     return None
 
 
-_OWN = __file__.rpartition("/")[0]
+OWN = __file__.rpartition("/")[0]

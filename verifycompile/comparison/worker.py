@@ -12,8 +12,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from verifycompile.comparison.layout import Known
-from verifycompile.comparison.lines import operations_of
 from verifycompile.comparison.names import Call, flattened, inner_model, named_modules, named_tensors
+from verifycompile.comparison.operations import Operation, Operations
 from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, entry_of, local_part
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
@@ -47,12 +47,16 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Ran:
-    """What a run left: entries, further names of them, all names in order, and whether random numbers were drawn."""
+    """What a run left: entries, further names of them, all names in order, and whether random numbers were drawn.
+
+    ``operations``: of the forward of one module, where those were asked for.
+    """
 
     entries: tuple[Entry, ...]
     aliases: Mapping[str, str]
     names: tuple[str, ...] = ()
     drew: bool = False
+    operations: tuple[Operation, ...] = ()
 
 
 class Worker:
@@ -82,6 +86,8 @@ class Worker:
         self._take = keep or self._store
         self._outputs: list[torch.Tensor] = []
         self._recorder: Recorder | None = None
+        self._operations: Operations | None = None
+        self._cotangents: dict[int, torch.Tensor] = {}
         self._before = Store()
         self._gradients: dict[str, torch.Tensor | None] = {}
         self._streams = torch.get_rng_state(), random.getstate()
@@ -216,24 +222,37 @@ class Worker:
         call = self._call
         inner = inner_model(self.model)
         root = inner if isinstance(inner, nn.Module) else None
-        with operations_of(path, self._modules, root, self._take, self._layout):
-            self.model(*call.args, **call.kwargs)
-        return Ran(tuple(self._entries), {})
+        traced = self._operations = Operations(path, self._modules, root, self._take, self._layout)
+        with traced.recorded():
+            if not path:
+                traced.arguments(list(call.names.values()))
+            self._outputs = flattened(self.model(*call.args, **call.kwargs))
+        return Ran(tuple(self._entries), {}, operations=tuple(traced.called))
+
+    def gradients_of_operations(self, cotangents: Mapping[int, torch.Tensor] | None = None) -> Ran:
+        """Run backward from where the last one began, and trace what the backward of each of them gives as well."""
+        assert self._operations is not None
+        self._run_backward(self._cotangents if cotangents is None else cotangents)
+        self._operations.forget()
+        return Ran(tuple(self._entries), {}, operations=tuple(self._operations.called))
+
+    def _run_backward(self, cotangents: Mapping[int, torch.Tensor]) -> None:
+        pairs = [(self._outputs[index], value) for index, value in cotangents.items()]
+        if pairs:
+            torch.autograd.backward([output for output, _ in pairs], [_like(output, value) for output, value in pairs])
+        self._outputs = []
 
     def backward(self, cotangents: Mapping[int, torch.Tensor]) -> Ran:
         """Run backward from the outputs, with this rank's parts of their cotangents."""
         recorder = self._recorder
         assert recorder is not None
         first = len(self._entries)
-        pairs = [(self._outputs[index], value) for index, value in cotangents.items()]
-        starts = [_like(output, value) for output, value in pairs]
+        self._cotangents = dict(cotangents)
         recorder.in_backward = True
         before = torch.get_rng_state()
-        if pairs:
-            with recorder.attached():
-                torch.autograd.backward([output for output, _ in pairs], starts)
+        with recorder.attached():
+            self._run_backward(cotangents)
         drew = not torch.equal(before, torch.get_rng_state())
-        self._outputs = []
         for name, tensor in self.tensors.items():
             for attribute, prefix in (("grad", "grad"), ("main_grad", "main_grad")):
                 gradient = getattr(tensor, attribute, None)
@@ -287,6 +306,12 @@ class Worker:
         self._values.clear()
         self._entries = []
         self._outputs = []
+
+    def abandon(self) -> None:
+        """Leave nothing on the program, which waits for another rank and does not end."""
+        for held in (self._recorder, self._operations):
+            if held is not None:
+                held.detach()
 
     def places(self) -> dict[str, Any]:
         """Module -> the line that calls it."""

@@ -145,13 +145,15 @@ class RanksInThreads:
     """The ranks of ``root``, or the one rank of a process without a job where it is None.
 
     One thread runs at a time, and another one only where it waits for others, so that every run is the same. Each rank
-    has random streams of its own, which all begin with ``seed`` and go on from one run to the next.
+    has random streams of its own, which all begin with ``seed`` and go on from one run to the next. ``failed``: the
+    rank whose error ended a run.
     """
 
     def __init__(self, root: RootMesh | None, seed: int) -> None:
         self._root = root
         self.ranks: tuple[int, ...] = (0,) if root is None else root.description.ranks
         self._random = {rank: _Random(seed) for rank in self.ranks}
+        self.failed: int | None = None
 
     def run(self, function: Callable[[int], Result]) -> dict[int, Result]:
         """What ``function`` returns as each rank. Raises what a rank raises, ``RanksWaitError`` where they hang."""
@@ -181,6 +183,7 @@ class RanksInThreads:
                     thread.turn.release()
                     job.back.acquire()
                 if thread.error is not None:
+                    self.failed = thread.rank
                     raise thread.error
 
     @contextlib.contextmanager

@@ -3,10 +3,12 @@
 # ruff: noqa: T201 - a script of a user prints
 
 import json
+import linecache
 import os
 import pathlib
 import sys
 import tempfile
+import time
 from typing import Any
 
 import torch
@@ -37,6 +39,22 @@ def told(model: nn.Module, **options: Any) -> dict[str, Any]:
     }
 
 
+class Adds(nn.Module):
+    """Sums over its own group of ranks; ``raises``: rank 1 does not come, else it has nothing to add."""
+
+    def __init__(self, raises: bool) -> None:
+        super().__init__()
+        self.layer, self.group, self.raises = nn.Linear(4, 4), dist.new_group(), raises
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        if dist.get_rank() == 1 and self.raises:
+            raise ValueError("no such expert")
+        if dist.get_rank() == 0:
+            dist.all_reduce(x.detach(), group=self.group)
+        return x
+
+
 def run(rank: int, port: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -58,6 +76,18 @@ def run(rank: int, port: int, folder: str) -> None:
     torch.manual_seed(0)
     compiled = torch.compile(tensor_parallel(Model(layers=1), mesh), backend="aot_eager")
     answers["compiled"] = told(compiled, spec=Model(layers=1))
+    for name, raises in (("raises", True), ("never comes", False)):
+        started, x = time.monotonic(), torch.ones(2, 4)
+        found = verifycompile.compare(Adds(raises), (x,), spec=nn.Identity(), mesh=mesh, patience=4.0)
+        place = found.findings[0].impl_location
+        answers[name] = {
+            "verdict": found.verdict.value,
+            "message": found.findings[0].message,
+            "line": "" if place is None else linecache.getline(place.file, place.line).strip(),
+            "seconds": time.monotonic() - started,
+        }
+    made = verifycompile.compare(build=lambda: 1 // dist.get_rank(), args=(x,), spec=nn.Identity(), mesh=mesh)
+    answers["cannot be made"] = {"verdict": made.verdict.value, "message": made.findings[0].message}
     pathlib.Path(folder, f"{rank}.json").write_text(json.dumps(answers))
     dist.destroy_process_group()
 

@@ -1,0 +1,321 @@
+"""A comparison from its question to its report: both programs are made, given the same values, run and compared."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from verifycompile.comparison.alone import off_alone
+from verifycompile.comparison.differences import FINAL, Comparing, precision_notes
+from verifycompile.comparison.early import failed, one_object, undecided, unequal_replicas
+from verifycompile.comparison.inputs import Inputs, make_inputs
+from verifycompile.comparison.job_ranks import InTheJob
+from verifycompile.comparison.judge import Judged
+from verifycompile.comparison.lines import Lines, at_line
+from verifycompile.comparison.localize import Places, findings_of, module_to_look_into
+from verifycompile.comparison.names import Call, call_of, inner_model, named_modules, named_tensors
+from verifycompile.comparison.parameters import Parameters, by_name, gather, spread
+from verifycompile.comparison.passes import run
+from verifycompile.comparison.phases import Phases
+from verifycompile.comparison.programs import (
+    Spec,
+    copied_spec,
+    copy_for_rank,
+    dtypes_of_wrappers,
+    layout_over,
+    needs_a_model_for_each_rank,
+    recovered_spec,
+    root_of_program,
+    wrapped_axes,
+)
+from verifycompile.comparison.proof import states_of
+from verifycompile.comparison.ranks import InThisProcess, RankFailedError, Ranks
+from verifycompile.comparison.reference import Reference
+from verifycompile.comparison.report import CompareReport
+from verifycompile.comparison.threshold import epsilon_of
+from verifycompile.comparison.worker import Ran, Training, Worker
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.errors import UsageError
+from verifycompile.options import Options
+from verifycompile.program import Mesh, MeshAxis
+from verifycompile.torch_interface.acting_rank import groups_of_its_own, is_pretended
+from verifycompile.torch_interface.mesh import RootMesh
+from verifycompile.torch_interface.observation import ReadKind, rank_reads_ignored, reads
+from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
+
+_RANDOM = "random numbers were drawn: all streams begin alike, but a rank's draws for a part are not the spec's"
+
+
+@dataclasses.dataclass
+class Question:
+    """What is compared; ``assumptions`` and ``notes`` are what the report will say of it."""
+
+    model: Callable[..., Any] | None
+    args: list[tuple[Any, ...]]
+    kwargs: dict[str, Any]
+    options: Options
+    training: Training
+    spec_training: Training
+    seeds: int
+    seed: int
+    proof: Report | None
+    patience: float
+    assumptions: list[str] = dataclasses.field(default_factory=list[str])
+    notes: list[str] = dataclasses.field(default_factory=list[str])
+    started: float = dataclasses.field(default_factory=time.perf_counter)
+
+    def _worker(self, model: Any, root: RootMesh | None) -> Worker:
+        calls = [call_of(model, args, self.kwargs) for args in self.args]
+        return Worker(model, self.options.param_names, layout_over(root), calls, training=self.training)
+
+    def in_this_process(self) -> CompareReport:
+        """With a thread for each rank."""
+        options = self.options
+        held = tuple(value for value in (self.model, options.build) if value is not None)
+        root = root_of_program(held, options)
+        threads = RanksInThreads(root, self.seed)
+        alone = len(threads.ranks) == 1
+        if not alone and options.build is None:
+            asked = tuple(dict.fromkeys(str(r) for r in reads(ReadKind.RANK) if not r.traced and not r.installed))
+            refused = one_object(asked, needs_a_model_for_each_rank(self.model))
+            if refused is not None:
+                return CompareReport(Verdict.UNPROVED, (refused,), ranks=len(threads.ranks))
+
+        def make(_: int) -> Worker:
+            if options.build is not None:
+                return self._worker(options.build(), root)
+            return self._worker(self.model if alone else copy_for_rank(self.model), root)
+
+        with rank_reads_ignored(), groups_of_its_own() if is_pretended() else contextlib.nullcontext():
+            try:
+                ranks = InThisProcess(threads, make)
+                own = None if alone or options.build is not None else threads.ranks[0]
+                return self._report(ranks, ranks.worker(threads.ranks[0]).model, root, own)
+            except RankFailedError as error:
+                return CompareReport(Verdict.UNPROVED, (failed(error),), ranks=len(threads.ranks))
+
+    def in_the_job(self) -> CompareReport:
+        """On this job's own ranks: the first one leads."""
+        try:
+            ranks = InTheJob(Phases(self.patience), self._model, self._worker_of)
+        except RankFailedError as error:
+            return CompareReport(Verdict.UNPROVED, (failed(error),), ranks=dist.get_world_size())
+        try:
+            if not ranks.leads:
+                result = ranks.follow()
+            else:
+                result = self._led(ranks)
+                ranks.dismiss(result)
+        finally:
+            ranks.close()
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _model(self) -> Any:
+        if self.model is not None:
+            return self.model
+        assert self.options.build is not None
+        return self.options.build()
+
+    def _worker_of(self, model: Any) -> Worker:
+        return self._worker(model, root_of_program((model,), self.options))
+
+    def _led(self, ranks: InTheJob) -> CompareReport | Exception:
+        try:
+            return self._report(ranks, ranks.model, root_of_program((ranks.model,), self.options), None)
+        except RankFailedError as error:
+            return CompareReport(Verdict.UNPROVED, (failed(error),), ranks=len(ranks.ranks))
+        except UsageError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the ranks that follow end too
+            return RuntimeError(f"the comparison failed on rank 0: {type(error).__name__}: {error}")
+
+    def _report(self, ranks: Ranks, model: Any, root: RootMesh | None, own: int | None) -> CompareReport:
+        mesh = root.description if root is not None else Mesh((MeshAxis("rank", 1),), (0,))
+        with _state_kept(ranks):
+            return self._compared(ranks, model, mesh, root, own)
+
+    def _compared(self, ranks: Ranks, model: Any, mesh: Mesh, root: RootMesh | None, own: int | None) -> CompareReport:
+        options = self.options
+        spec = None if options.spec is None else copied_spec(options.spec)
+        entries = by_name(ranks.call("parameters"))
+        held = None if spec is None else named_tensors(spec.model, {})
+        if own is None:
+            parameters = gather(ranks, mesh, entries, held, options)
+        else:
+            parameters = spread(ranks, mesh, entries, held, options, own_rank=own, seed=self.seed)
+            ranks.call("save")
+        # What other ranks pass is known in a running job alone.
+        first, *others = ranks.ranks
+        passed = first if is_pretended() and others else own
+        wrapped, each = wrapped_axes(model, root), list[Inputs]()
+        for turn in range(len(self.args)):
+            ranks.call("turn", turn)
+            each.append(make_inputs(ranks, mesh, options, wrapped=wrapped, own=passed, seed=self.seed + turn))
+        ranks.call("turn", 0)
+        differ = dict.fromkeys(name for one in each for name in one.differ)
+        inputs = dataclasses.replace(each[0], differ=tuple(differ))
+        spec = spec or recovered_spec(model, named_tensors(model, options.param_names), parameters.whole)
+        _assign(spec, parameters)
+        self._describe(parameters, inputs, spec, own)
+        early = unequal_replicas(parameters, inputs)
+        reference = self._reference(spec, each)
+        epsilons = (
+            epsilon_of(t.dtype for t in (*named_tensors(spec.model, {}).values(), *inputs.whole.values())),
+            epsilon_of(
+                (*(e.dtype for by in entries.values() for e in by.values()),
+                 *(t.dtype for t in inputs.whole.values()), *dtypes_of_wrappers(model))
+            ),
+        )  # fmt: skip
+        thresholds = reference.thresholds(epsilons, self.seeds)
+        layouts = {**parameters.layouts, **{f"input.{name}": value for name, value in inputs.layouts.items()}}
+        comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options)
+        departed, drew = run(comparing, self.training, batches=len(self.args), seed=self.seed)
+        calls = ranks.call("places")[first]
+        inner = inner_model(model)
+        places = Places(named_modules(model), inner, calls)
+        alone = self._each_alone(comparing) if departed == 0 else []
+        causes = findings_of(comparing.found, places, departed, parameters.whole, alone)
+        if departed == 0 and causes:
+            causes[0] = self._at_line(causes[0], comparing, epsilons)
+        findings = [*early, *causes]
+        doubts = self._doubts(spec, parameters, drew=drew or reference.drew)
+        if findings and doubts:
+            self.notes += doubts
+            findings = [undecided(finding) for finding in findings]
+        return self._finished(findings, comparing, ranks, epsilons)
+
+    def _doubts(self, spec: Spec, parameters: Parameters, *, drew: bool) -> list[str]:
+        """Why a difference need not be one of the programs."""
+        doubts = [_RANDOM] if drew else []
+        if spec.doubt and len(parameters.sharded()) > 0:
+            doubts.append(f"{spec.doubt}: pass the option `spec`, and a difference is certain")
+        own = {name for name, t in named_tensors(spec.model, {}).items() if isinstance(t, torch.nn.Parameter)}
+        lacking, extra = sorted(own - set(parameters.whole)), sorted(set(parameters.whole) - own)
+        extra = [name for name in extra if name not in named_tensors(spec.model, {})]
+        if lacking and extra:
+            doubts.append(
+                f"the spec's parameter `{lacking[0]}` has no counterpart, nor has the program's `{extra[0]}`: their "
+                "values are not related. Say which is which with the option `param_names`"
+            )
+        return doubts
+
+    def _reference(self, spec: Spec, each: Sequence[Inputs]) -> Reference:
+        calls = [self._call_of_spec(spec, *both) for both in zip(self.args, each, strict=True)]
+        reference = Reference(spec.model, calls, self.spec_training, self.seed)
+        try:
+            reference.run()
+        except Exception as error:
+            code = "VC303" if self.options.spec is not None else "VC307"
+            what = "does not run on these inputs" if self.options.spec is not None else "cannot be recovered: it does "
+            what += "" if self.options.spec is not None else "not run on whole tensors. Pass it as the option `spec`"
+            raise UsageError(code, f"the spec {what}.\n{type(error).__name__}: {error}") from error
+        return reference
+
+    def _call_of_spec(self, spec: Spec, args: tuple[Any, ...], inputs: Inputs) -> Call:
+        template = call_of(spec.model, args, self.kwargs)
+        if set(template.names) != set(inputs.whole):
+            template = _by_position(template, inputs)
+        return template.with_tensors(
+            lambda name, tensor: inputs.whole[name].detach().clone().requires_grad_(tensor.requires_grad)
+        )
+
+    def _each_alone(self, comparing: Comparing) -> list[Judged]:
+        """What is off by itself, after a run in which something was off."""
+        if not any(item.exceeds for item in comparing.found.judged):
+            return []
+        try:
+            return off_alone(comparing, self.seed)
+        except RankFailedError as error:
+            self.notes.append(f"no module was judged alone: the program does not run on the spec's tensors ({error})")
+            return []
+
+    def _at_line(self, finding: Finding, comparing: Comparing, epsilons: tuple[float, float]) -> Finding:
+        """The finding at the line of a forward that is off, or whose backward is."""
+        ranks = comparing.ranks
+        forward, path = module_to_look_into(finding.output, comparing.found.judged)
+        if path is None:
+            return finding
+        reference = comparing.reference.within(path)
+        thresholds = reference.thresholds(epsilons, self.seeds)
+        ranks.call("begin", self.seed)
+        try:
+            ran: dict[int, Ran] = ranks.call("operations", path)
+            if not forward:
+                ran = ranks.call("gradients_of_operations")
+        except RankFailedError:
+            return finding
+        lines = Lines(reference, thresholds, ranks, ran, mesh=comparing.mesh, scales=comparing.scales)
+        found = lines.forward() if forward else lines.backward()
+        ranks.call("drop")
+        return finding if found is None else at_line(finding, found)
+
+    def _describe(self, parameters: Parameters, inputs: Inputs, spec: Spec, own: int | None) -> None:
+        self.assumptions += [*spec.assumptions, *inputs.assumptions]
+        for name in parameters.inferred:
+            self.assumptions.append(f"`{name}` is placed as its shapes alone say")
+        self.notes.append(f"all random streams begin with seed {self.seed}, on every rank and in the spec")
+        if own is not None:
+            self.notes.append("the parallel parameters are parts of the spec's values")
+
+    def _finished(
+        self, findings: list[Finding], comparing: Comparing, ranks: Ranks, epsilons: tuple[float, float]
+    ) -> CompareReport:
+        found = comparing.found
+        refuted = any(finding.verdict is Verdict.REFUTED for finding in findings)
+        verdict = Verdict.REFUTED if refuted else Verdict.UNPROVED if findings else Verdict.VERIFIED
+        if not any(item.kind in FINAL for item in found.judged) and not refuted:
+            verdict = Verdict.UNPROVED
+        notes = [*self.notes, *precision_notes(found.judged)]
+        states, contradiction = states_of(self.proof, verdict)
+        return CompareReport(
+            verdict=verdict,
+            findings=tuple(findings),
+            tensors=tuple(found.judged),
+            not_compared=tuple((name, why) for name, _, why in found.missing),
+            notes=tuple(notes),
+            assumptions=tuple(dict.fromkeys(self.assumptions)),
+            how=ranks.how,
+            ranks=len(ranks.ranks),
+            epsilons=epsilons,
+            seeds=self.seeds,
+            steps=self.training.steps,
+            seconds=time.perf_counter() - self.started,
+            proof=states,
+            contradiction=contradiction,
+        )
+
+
+@contextlib.contextmanager
+def _state_kept(ranks: Ranks) -> Generator[None]:
+    """While entered, the program may be run; afterwards values, gradients and buffers are as before."""
+    ranks.call("save")
+    try:
+        yield
+    finally:
+        ranks.call("restore")
+
+
+def _assign(spec: Spec, parameters: Parameters) -> None:
+    with torch.no_grad():
+        for name, tensor in named_tensors(spec.model, {}).items():
+            value = parameters.whole.get(name)
+            if value is not None and value.shape == tensor.shape:
+                tensor.copy_(value)
+
+
+def _by_position(template: Call, inputs: Inputs) -> Call:
+    """The spec's call where its parameters have other names: tensors in the same order."""
+    if len(template.names) != len(inputs.whole):
+        raise UsageError("VC303", "the spec does not take as many tensors as the model does.")
+    names = dict(zip(inputs.whole, template.names.values(), strict=True))
+    return Call(template.args, template.kwargs, names)
