@@ -11,9 +11,10 @@ from verifycompile.generated_page import write_or_check
 from verifycompile.rewrites import families
 from verifycompile.rewrites.codes import MATCHING_LEMMAS
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
-from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma, spelled
+from verifycompile.rewrites.lemmas.lemma import GUARDS, Guard, Lemma
 from verifycompile.rewrites.lemmas.normal_form import NORMAL_FORM
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
+from verifycompile.rewrites.lemmas.spelling import equation, spelled
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.rewrites.registry import declarations
 from verifycompile.rewrites.steps import PROOFS, STEPS
@@ -136,7 +137,7 @@ def _lines() -> Iterator[str]:
 def _equation(lemma: Lemma) -> Iterator[str]:
     yield f"### {lemma.code}: {lemma.name}\n"
     yield f"{lemma.statement}.\n"
-    yield f"    {lemma.equation}\n"
+    yield f"    {equation(lemma)}\n"
     if lemma.guards:
         yield f"where {', and '.join(_guard(guard) for guard in lemma.guards)}.\n"
 

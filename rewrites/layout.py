@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.build import window
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
@@ -142,7 +141,11 @@ def slice_copy(b: Builder, self: View, dim: int, start: Number | None, end: Numb
     if b.pool.piecewise is not None:
         return b.pool.piecewise.narrowed(b.pool, self, position, first, last - first)
     part = b.part(self, position, first, last - first)
-    return window(b.pool, self, position, first, last - first) if part is None else part
+    if part is not None:
+        return part
+    from verifycompile.ir.window_moves import window  # here, because few programs have windows
+
+    return window(b.pool, self, position, first, last - first)
 
 
 def _empty(b: Builder, view: View, dim: int) -> View:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verifycompile.ir.build import window
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.window import window_at
+from verifycompile.ir.window_moves import window
 
 
 def join_windows(pool: TermPool, views: Sequence[View], position: int) -> View | None:

@@ -36,16 +36,16 @@ STEPS = (
     Step(
         "VL56", "sum-over-window",
         "a sum over positions s to s + n is the sum over all positions, times one from s to s + n and zero elsewhere",
-        "ir/algebra.py: _outside_of_windows",
+        "ir/window_moves.py: moved_product",
     ),
     Step(
         "VL57", "window-outside",
         "what is done to each position of operands that are the same window is the window of what is done to all",
-        "ir/build.py: _outside_of_window",
+        "ir/window_moves.py: moved_application",
     ),
     Step(
         "VL58", "window-of-window", "positions t to t + m of positions s to s + n are positions s + t to s + t + m",
-        "ir/build.py: window",
+        "ir/window_moves.py: window",
     ),
     Step(
         "VL59", "neighbouring-windows", "windows that lie next to each other, put together, are one window",

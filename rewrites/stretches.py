@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from verifycompile.ir.build import Label, Signature, apply, window
+from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.window import WINDOW, Windowed, resized, window_at
+from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.similar import join_similar
 from verifycompile.rewrites.sliding import read_only, read_together, stretched
 

@@ -20,8 +20,9 @@ from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.term import CONSTANT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.dispose import dispose
-from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.read import flattened, without_sums
+from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Position, Substitution, Whole
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 

@@ -16,7 +16,8 @@ from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, multiply
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
+from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.reduction import reduce_extreme
 from verifycompile.rewrites.statistics import absolute_value
 

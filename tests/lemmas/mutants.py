@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from verifycompile.rewrites.lemmas.lemma import FUNCTIONS, INDEX, NUMBER, OPERATORS, VALUE, Guard, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import FUNCTIONS, INDEX, NUMBER, OPERATORS, VALUE, Guard, Lemma, Pattern
+from verifycompile.rewrites.lemmas.spelling import names
 
 _OTHER_OPERATOR = {
     "add": "mul", "mul": "add", "less": "less_equal", "less_equal": "less", "plus": "times", "times": "plus",

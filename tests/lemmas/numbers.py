@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from verifycompile.rewrites.lemmas.lemma import FUNCTIONS, INDEX, NUMBER, VALUE, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import FUNCTIONS, INDEX, NUMBER, VALUE, Lemma, Pattern
+from verifycompile.rewrites.lemmas.spelling import names
 
 ELEMENTS = (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Few and simple, so that comparisons find equal ones."""

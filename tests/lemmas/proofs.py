@@ -15,8 +15,9 @@ from typing import Any
 
 import z3
 
-from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Lemma, Pattern, names
+from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Lemma, Pattern
 from verifycompile.rewrites.lemmas.read import flattened
+from verifycompile.rewrites.lemmas.spelling import names
 
 EXP = z3.Function("exp", z3.RealSort(), z3.RealSort())
 _MILLISECONDS = 10_000

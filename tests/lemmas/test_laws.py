@@ -20,9 +20,10 @@ from tests.lemmas.numbers import Drawn, holds, holds_on
 from tests.lemmas.test_function_laws import proved_by_z3, wraps_around
 from tests.lemmas.test_table import RIGHT
 from verifycompile.rewrites.lemmas.functions import FUNCTION_LAWS
-from verifycompile.rewrites.lemmas.lemma import VALUE, Guard, Lemma, names
+from verifycompile.rewrites.lemmas.lemma import VALUE, Guard, Lemma
 from verifycompile.rewrites.lemmas.normal_form import NORMAL_FORM
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
+from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.registry import UnsupportedError
 
 TRIALS = 300

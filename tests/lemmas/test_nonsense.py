@@ -13,7 +13,8 @@ from tests.lemmas.test_table import DISPOSED
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
-from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Lemma, names
+from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Lemma
+from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.lemmas.substitution import InProduct, Substitution
 
 PROPOSALS = 60

@@ -16,8 +16,9 @@ from tests.lemmas.instances import instance, violation
 from tests.lemmas.mutants import mutants_of
 from tests.lemmas.numbers import Drawn, holds, holds_on
 from tests.lemmas.proofs import one_hot_sums_are_look_ups, proved_for_all_sizes
-from verifycompile.rewrites.lemmas.lemma import GUARDS, VALUE, Guard, Lemma, names
+from verifycompile.rewrites.lemmas.lemma import GUARDS, VALUE, Guard, Lemma
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
+from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.lemmas.table import TABLE
 
 TRIALS = 300

@@ -34,11 +34,12 @@ from verifycompile.program import (
     Size,
 )
 from verifycompile.torch_interface.contents import content_of
-from verifycompile.torch_interface.expressions import expression_from_data, expression_to_data
+from verifycompile.torch_interface.expressions import expression_from_data
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES, COORDINATE, namespace
 from verifycompile.torch_interface.recorded_values import RecordedValues, hints_of
 from verifycompile.torch_interface.schema import draws_random_numbers
 from verifycompile.torch_interface.shapes import symbol_of
+from verifycompile.torch_interface.written_expressions import expression_to_data
 
 EXCHANGED = 1 << 16
 """A tensor constant of up to so many elements is compared and exchanged as it is, a larger one by ``content_of``."""

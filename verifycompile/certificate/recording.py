@@ -17,7 +17,7 @@ from verifycompile.ir.term import UNIT, TermPool, View
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder
 from verifycompile.rewrites.lemmas.substitution import Factors
-from verifycompile.torch_interface.expressions import expression_to_data
+from verifycompile.torch_interface.written_expressions import expression_to_data
 
 
 class Recording:

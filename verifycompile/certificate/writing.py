@@ -20,9 +20,9 @@ from torch.distributed.tensor.placement_types import Partial, Placement
 from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject
 from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
-from verifycompile.torch_interface.expressions import expression_to_data
 from verifycompile.torch_interface.placements import is_known, outer_blocks, reduction_name, sharded_dimension
 from verifycompile.torch_interface.schema import is_overload
+from verifycompile.torch_interface.written_expressions import expression_to_data
 
 
 def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> dict[str, Any]:

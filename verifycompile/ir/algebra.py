@@ -17,14 +17,14 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine, window
+from verifycompile.ir.build import Label, ShapeError, Signature, apply, label_sizes, refine
 from verifycompile.ir.relabel import compose, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, as_scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, UNIT, Axis, Digit, Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
-from verifycompile.ir.window import has_windows, range_view, shared_window
+from verifycompile.ir.window import has_windows
 
 CONTRACT = Operation("contract", linear=frozenset(range(64)), commutative=True)
 COMBINE = Operation("combine", jointly_linear=True, commutative=True)
@@ -104,7 +104,7 @@ def contract(
     # One shared index space: dimension i of every factor is label i.
     labels = (*output, *sorted(summed, key=repr))
     aligned = [_align(f, ls, labels, sizes) for f, ls in zip(factors, inputs, strict=True)]
-    return _contract_aligned(pool, aligned, tuple(sizes[label] for label in labels), len(output))
+    return contract_aligned(pool, aligned, tuple(sizes[label] for label in labels), len(output))
 
 
 def _align(view: View, labels: Sequence[Label], target: tuple[Label, ...], sizes: dict[Label, Size]) -> View:
@@ -117,14 +117,16 @@ def _align(view: View, labels: Sequence[Label], target: tuple[Label, ...], sizes
     return View(view.coefficient, view.term, tuple(sizes[label] for label in target), axes)
 
 
-def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
+def contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
     """Contract factors over one index space; dimensions from ``free`` on are summed."""
     if pool.piecewise is not None:
         moved = pool.piecewise.product(pool, factors, shape, free)
         if moved is not None:
             return moved
     elif has_windows(factors):
-        moved = _outside_of_windows(pool, factors, shape, free)
+        from verifycompile.ir.window_moves import moved_product  # here, because few programs have windows
+
+        moved = moved_product(pool, factors, shape, free)
         if moved is not None:
             return moved
     coefficient, plain = _flatten_products(factors)
@@ -149,14 +151,14 @@ def _contract_aligned(pool: TermPool, factors: list[View], shape: tuple[Size, ..
         for i, factor in enumerate(plain):
             own = private[i]
             narrowed = _keep_dims(factor, [*kept, *own])
-            pushed.append(_contract_aligned(pool, [narrowed], narrowed.shape, len(kept)) if own else narrowed)
-        return _contract_aligned(pool, pushed, tuple(shape[d] for d in kept), free).scaled(coefficient)
+            pushed.append(contract_aligned(pool, [narrowed], narrowed.shape, len(kept)) if own else narrowed)
+        return contract_aligned(pool, pushed, tuple(shape[d] for d in kept), free).scaled(coefficient)
     kept = [*range(free), *live]
     final = [_keep_dims(f, kept) for f in plain]
     for rule in pool.contraction_rules:
         rewritten = rule(pool, final, free)
         if rewritten is not None:
-            return _contract_aligned(pool, list(rewritten), rewritten[0].shape, free).scaled(coefficient)
+            return contract_aligned(pool, list(rewritten), rewritten[0].shape, free).scaled(coefficient)
     return _without_constant_factors(pool, final, free).scaled(coefficient)
 
 
@@ -196,25 +198,6 @@ def _nested(pool: TermPool, factors: list[View], free: int) -> View:
     return _apply_contract(pool, factors, free)
 
 
-def _outside_of_windows(pool: TermPool, factors: list[View], shape: tuple[Size, ...], free: int) -> View | None:
-    """The window of the product of whole factors; a sum over a window is one over the whole under a range."""
-    for dim in range(len(shape)):
-        shared = shared_window(factors, dim)
-        if shared is None:
-            continue
-        start, whole = shared
-        full = next((v.shape[dim] for v in whole if v.uses(dim)), None)
-        if full is None:
-            continue
-        length, wider = shape[dim], (*shape[:dim], full, *shape[dim + 1 :])
-        if dim < free:
-            return window(pool, _contract_aligned(pool, whole, wider, free), dim, start, length)
-        if isinstance(length, int):
-            pool.lemma_trace.append(("sum-over-window", ""))
-            return _contract_aligned(pool, [*whole, range_view(pool, dim, wider, (start, start + length))], wider, free)
-    return None
-
-
 def _apply_contract(pool: TermPool, factors: Sequence[View], free: int) -> View:
     labels = tuple(range(factors[0].rank))
     signature = Signature(tuple(labels for _ in factors), labels[:free], frozenset(labels[free:]))
@@ -243,7 +226,7 @@ def _product(pool: TermPool, factors: list[View], shape: tuple[Size, ...]) -> Vi
     for rule in pool.contraction_rules:
         rewritten = rule(pool, factors, len(shape))
         if rewritten is not None:
-            return _contract_aligned(pool, list(rewritten), rewritten[0].shape, len(shape))
+            return contract_aligned(pool, list(rewritten), rewritten[0].shape, len(shape))
     result = _apply_contract(pool, factors, len(shape))
     return dataclasses.replace(result, shape=shape)
 
@@ -291,7 +274,7 @@ def sum_over(pool: TermPool, view: View, dims: Sequence[int]) -> View:
         reordered = _keep_dims(view, [*kept, *sorted(bound)])
         known = _whole_sum(pool, reordered, len(kept))
         if known is None:
-            known = _contract_aligned(pool, [reordered], reordered.shape, len(kept))
+            known = contract_aligned(pool, [reordered], reordered.shape, len(kept))
         pool.memo[key] = known
     return known
 
@@ -322,7 +305,7 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
     if term.operation is CONTRACT:
         pool.lemma_trace.append(("sum-exchange", repr(term)))
         opened = open_view(view)
-        return _contract_aligned(pool, list(opened.operands), opened.shape, free)
+        return contract_aligned(pool, list(opened.operands), opened.shape, free)
     if term.operation is COMBINE:
         pool.lemma_trace.append(("sum-distributes", repr(term)))
         opened = open_view(view)
@@ -333,7 +316,7 @@ def _push_sum(pool: TermPool, view: View, free: int) -> View:
     for rule in pool.contraction_rules if term.operation.indicator else ():
         rewritten = rule(pool, [view], free)
         if rewritten is not None:
-            return _contract_aligned(pool, list(rewritten), rewritten[0].shape, free)
+            return contract_aligned(pool, list(rewritten), rewritten[0].shape, free)
     return _apply_contract(pool, [view], free)
 
 
@@ -443,10 +426,11 @@ def combine(pool: TermPool, operands: Sequence[View]) -> View:
         if moved is not None:
             return moved
     elif has_windows(operands):
-        for dim in range(rank):
-            shared = shared_window(operands, dim)
-            if shared is not None:
-                return window(pool, combine(pool, shared[1]), dim, shared[0], shape[dim])
+        from verifycompile.ir.window_moves import moved_combination  # here, because few programs have windows
+
+        moved = moved_combination(pool, operands, shape)
+        if moved is not None:
+            return moved
     collected: dict[tuple[Term, tuple[Axis, ...]], Scalar] = {}
     infinite: list[View] = []
     for operand in _flatten_combinations(operands):

@@ -17,7 +17,7 @@ from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, Operation, TermPool, View
-from verifycompile.ir.window import WINDOW, has_windows, reads_window, resized, window_at
+from verifycompile.ir.window import WINDOW, has_windows
 
 Label = Hashable
 _Atom = tuple[Label, Size]
@@ -78,7 +78,9 @@ def apply(
     """
     pool.budget.spend()
     if pool.piecewise is None and operation is not WINDOW and has_windows(operands):
-        moved = _outside_of_window(pool, operation, attributes, operands, signature)
+        from verifycompile.ir.window_moves import moved_application  # here, because few programs have windows
+
+        moved = moved_application(pool, operation, attributes, operands, signature)
         if moved is not None:
             return moved
     coefficient: Scalar = ONE
@@ -119,60 +121,6 @@ def apply(
     if alias is not None:
         return compose(alias, shape.output_axes, output_shape).scaled(coefficient)
     return View(coefficient, term, output_shape, shape.output_axes)
-
-
-def window(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
-    """``length`` positions of ``dim`` from ``start`` on, as a term that other operations move into."""
-    if start == 0 and view.shape[dim] == length:
-        return view
-    if not view.uses(dim):
-        return dataclasses.replace(view, shape=(*view.shape[:dim], length, *view.shape[dim + 1 :]))
-    inner = window_at(view, dim)
-    if inner is not None:
-        return window(pool, inner.source, dim, inner.start + start, length)
-    labels: tuple[Label, ...] = tuple(range(view.rank))
-    output = tuple("fresh" if d == dim else d for d in labels)
-    return apply(
-        pool, WINDOW, (start,), (view,), Signature((labels,), output, frozenset(), ((dim,),), {"fresh": length})
-    )
-
-
-def _outside_of_window(
-    pool: TermPool,
-    operation: Operation,
-    attributes: tuple[Hashable, ...],
-    operands: Sequence[View],
-    signature: Signature,
-) -> View | None:
-    """The window of the operation on whole operands, for an index of the result that all of them read as one window."""
-    bound = {*signature.summed, *signature.fresh, *(label for core in signature.cores for label in core)}
-    sizes = label_sizes(operands, signature)
-    for position, label in enumerate(signature.output):
-        if label in bound or any(labels.count(label) > 1 for labels in signature.inputs):
-            continue
-        readers: dict[int, int] = {}
-        for number, (operand, labels) in enumerate(zip(operands, signature.inputs, strict=True)):
-            if label in labels and reads_window(operand, labels.index(label), sizes[label]):
-                readers[number] = labels.index(label)
-        found = {number: window_at(operands[number], dim) for number, dim in readers.items()}
-        parts = [part for part in found.values() if part is not None]
-        if not parts or len(parts) != len(found):
-            continue
-        starts = {part.start for part in parts}
-        wholes = {part.source.shape[readers[number]] for number, part in found.items() if part is not None}
-        if len(starts) != 1 or len(wholes) != 1:
-            continue
-        (start,), (whole,) = starts, wholes
-        replaced: list[View] = []
-        for number, (operand, labels) in enumerate(zip(operands, signature.inputs, strict=True)):
-            part = found.get(number)
-            if part is not None:
-                replaced.append(part.source)
-            else:
-                replaced.append(resized(operand, labels.index(label), whole) if label in labels else operand)
-        result = apply(pool, operation, attributes, replaced, signature)
-        return window(pool, result, position, start, sizes[label])
-    return None
 
 
 def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, Size]:

@@ -6,7 +6,7 @@ With these, the shift by a maximum that every stable softmax carries cancels: ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 from verifycompile.ir.algebra import (
@@ -21,7 +21,7 @@ from verifycompile.ir.algebra import (
 )
 from verifycompile.ir.indicator import is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
-from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
+from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.term import Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 
@@ -191,9 +191,12 @@ def product_factors(pool: TermPool, view: View) -> list[View] | None:
     """
     if view.coefficient != 1:
         return None
-    common = _common_factors(pool, view)
-    if common is not None:
-        return common
+    if view.term.operation is COMBINE:
+        from verifycompile.ir.common_factors import common_factors  # here, because few programs divide sums of powers
+
+        common = common_factors(pool, view)
+        if common is not None:
+            return common
     plain = view.term.operation is CONTRACT and not view.term.summed
     factors = list(open_view(view).operands) if plain else [view]
     positive = [f for f in factors if is_positive(f)]
@@ -201,63 +204,6 @@ def product_factors(pool: TermPool, view: View) -> list[View] | None:
     if len(rest) > 1 and positive:
         rest = [multiply_views(pool, *rest)]
     return [*rest, *positive] if len(rest) <= 1 else None
-
-
-def _common_factors(pool: TermPool, view: View) -> list[View] | None:
-    """``exp(c) a + exp(c) b`` as ``exp(c)`` and ``a + b``, ``1 + a / b`` as ``1 / b`` and ``b + a``; else None."""
-    if view.term.operation is not COMBINE:
-        return None
-    parts = open_view(view).operands
-    lowest = _lowest_powers(parts)
-    if not lowest:
-        return None
-    outside = [_power_of(pool, key, exponent) for key, exponent in lowest.items()]
-    inverse = [_power_of(pool, key, multiply(exponent, -ONE)) for key, exponent in lowest.items()]
-    inner = combine(pool, [multiply_views(pool, part, *inverse) for part in parts])
-    if inner.term.operation is COMBINE and _lowest_powers(open_view(inner).operands):
-        return None  # nothing is gained where the summands still have something in common
-    found = product_factors(pool, inner)
-    return None if found is None else [*found, *outside]
-
-
-def _lowest_powers(parts: Sequence[View]) -> dict[tuple[bool, View], Scalar]:
-    """What all summands have in common: bases with the lowest of their exponents, unless that is zero."""
-    powers = [_powers(part) for part in parts]
-    lowest: dict[tuple[bool, View], Scalar] = {}
-    for key in {key: None for found in powers for key in found}:
-        least = min((found.get(key, ZERO) for found in powers), key=lambda e: e)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        if least != 0:
-            lowest[key] = least
-    return lowest
-
-
-def _powers(view: View) -> dict[tuple[bool, View], Scalar]:
-    """Factors that are powers of positive values, as base and exponent; ``True`` stands before an exponential's."""
-    plain = view.term.operation is CONTRACT and not view.term.summed
-    found: dict[tuple[bool, View], Scalar] = {}
-    for factor in open_view(view).operands if plain else (view.unscaled(),):
-        if factor.term.operation is EXPONENTIAL:
-            (argument,) = open_view(factor).operands
-            key, exponent = (True, argument.unscaled()), argument.coefficient
-        elif factor.term.operation is POWER:
-            (base,) = open_view(factor).operands
-            if not is_positive(base):
-                continue
-            key, exponent = (False, base), factor.term.attributes[0]
-        elif factor.term.operation is CONTRACT and factor.term.summed and is_positive(factor):
-            key, exponent = (False, factor), ONE
-        else:
-            continue
-        if isinstance(exponent, Fraction):
-            found[key] = exponent
-    return found
-
-
-def _power_of(pool: TermPool, key: tuple[bool, View], exponent: Scalar) -> View:
-    is_exponential, base = key
-    if is_exponential:
-        return elementwise(pool, EXPONENTIAL, (), (base.scaled(exponent),))
-    return base if exponent == 1 else elementwise(pool, POWER, (exponent,), (base,))
 
 
 def is_positive(view: View) -> bool:

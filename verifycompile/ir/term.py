@@ -17,11 +17,14 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from verifycompile.ir.budget import Budget
 from verifycompile.ir.scalar import ONE, ZERO, Scalar, multiply
 from verifycompile.ir.size import Size
+
+if TYPE_CHECKING:
+    from verifycompile.ir.piecewise import Piecewise
 
 CONSTANT = -1
 Digit = tuple[int, Size, Size]
@@ -146,51 +149,6 @@ UNIT = Operation("one", whole=True, nonnegative=True, finite=True)
 LEAF = Operation("leaf", finite=True)
 INDICATOR_LEAF = Operation("indicator_leaf", indicator=True)
 INTEGER_LEAF = Operation("integer_leaf", whole=True)
-
-
-class Piecewise(Protocol):
-    """How values that are put together of parts are brought into one form, see ``rewrites/piecewise.py``.
-
-    Each method returns None where there are no parts.
-    """
-
-    def product(self, pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], free: int) -> View | None:
-        """A sum of products, as ``ContractionRule`` gets it."""
-        ...
-
-    def combination(self, pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> View | None:
-        """A sum of operands."""
-        ...
-
-    def pointwise(self, pool: TermPool, function: Callable[..., View], operands: Sequence[View]) -> View | None:
-        """A function of one element of each operand."""
-        ...
-
-    def application(  # noqa: PLR0917 - the fields of a term, in their order
-        self,
-        pool: TermPool,
-        operation: Operation,
-        attributes: tuple[Hashable, ...],
-        operands: Sequence[View],
-        free: int,
-        summed: int,
-        cores: tuple[tuple[int, ...], ...],
-        fresh: tuple[int, ...],
-    ) -> View | None:
-        """An operation on operands over its indices."""
-        ...
-
-    def holds_parts(self, view: View, dim: int) -> bool:
-        """Whether a slice along ``dim`` is one of parts."""
-        ...
-
-    def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
-        """A concatenation."""
-        ...
-
-    def narrowed(self, pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
-        """A slice."""
-        ...
 
 
 class TermPool:

@@ -1,8 +1,6 @@
 """Windows: contiguous parts of a dimension that no digits spell, such as the shards of a dimension divided unevenly.
 
-A window moves out of every operation that treats the positions of its dimension alike: ``relu(x[0:3])`` is
-``relu(x)[0:3]``. A sum over a window is a sum over the whole dimension under a range indicator, and sums over ranges
-that lie next to each other are one. So what the ranks compute on uneven shards is put together as even shards are.
+How they move out of operations is in ``window_moves.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ def window_at(view: View, dim: int) -> Windowed | None:
     if term.operation is not WINDOW:
         return None
     (fresh,) = term.fresh
-    if not _is_single(view, dim) and view.axes[fresh] != ((dim, 1, view.shape[dim]),):
+    if not is_single(view, dim) and view.axes[fresh] != ((dim, 1, view.shape[dim]),):
         return None
     if any(digit[0] == dim for k, axis in enumerate(view.axes) if k != fresh for digit in axis):
         return None
@@ -67,30 +65,10 @@ def has_windows(views: Sequence[View]) -> bool:
     return any(view.term.operation is WINDOW for view in views)
 
 
-def shared_window(views: Sequence[View], dim: int) -> tuple[int, list[View]] | None:
-    """The first position and the sources, where all views that use ``dim`` are one window of dimensions of one size."""
-    single = all(view.shape[dim] == 1 for view in views)
-    users = [view for view in views if (_is_single(view, dim) if single else view.uses(dim))]
-    found = [window_at(view, dim) for view in users]
-    first = found[0] if found else None
-    if first is None:
-        return None
-    full = first.source.shape[dim]
-    if any(w is None or w.start != first.start or w.source.shape[dim] != full for w in found):
-        return None
-    sources = {id(view): w.source for view, w in zip(users, found, strict=True) if w is not None}
-    return first.start, [sources[id(v)] if id(v) in sources else resized(v, dim, full) for v in views]
-
-
-def _is_single(view: View, dim: int) -> bool:
+def is_single(view: View, dim: int) -> bool:
     """Whether the view is a window of one position, which may be taken to lie along any dimension of size one."""
     term = view.term
     return term.operation is WINDOW and view.shape[dim] == 1 and term.index_sizes[term.fresh[0]] == 1
-
-
-def reads_window(view: View, dim: int, label_size: Size) -> bool:
-    """Whether the view depends on ``dim``, a window of one position included."""
-    return _is_single(view, dim) if label_size == 1 else view.uses(dim)
 
 
 def resized(view: View, dim: int, size: Size) -> View:

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement
 
-from verifycompile.ir import algebra
-from verifycompile.ir.scalar import ONE, as_scalar, divide
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
-from verifycompile.program import Mesh, ProgramInput, Role
+from verifycompile.program import ProgramInput, Role
 from verifycompile.refinement.placement import shard
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
-from verifycompile.torch_interface.placements import reduction_name, sharded_dimension, with_dimension
 
 _TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER, Role.TANGENT)
 
@@ -77,7 +74,9 @@ def relate(
     if partial:
         if known is not None:
             raise UnsupportedError(UNREPRESENTABLE, f"two inputs are `{program_input.name}`, one of them partial")
-        value = _partial_leaf(spec, spec_input, shape, placements, mesh)
+        from verifycompile.refinement.partial_inputs import partial_leaf  # here, because few inputs are partial
+
+        value = partial_leaf(spec, spec_input, shape, placements, mesh)
     else:
         if known is None:
             known = leaf_of(pool, spec_input, shape)
@@ -91,51 +90,3 @@ def relate(
             f"its placements {list(placements)} of {list(shape)} give {list(expected)}",
         )
     implementation.provide(program_input.node, value)
-
-
-def _partial_leaf(
-    spec: Lowering,
-    spec_input: ProgramInput,
-    shape: tuple[Size, ...],
-    placements: Sequence[Placement],
-    mesh: Mesh,
-) -> View:
-    pool, name = spec.pool, ":".join(input_key(spec_input))
-    partial = [axis for axis, p in enumerate(placements) if isinstance(p, Partial)]
-    stacked = pool.leaf(name, (*(mesh.axes[a].size for a in partial), *shape), "partial")
-    total = algebra.sum_over(pool, stacked, range(len(partial)))
-    count = 1
-    for axis in partial:
-        placement = placements[axis]
-        assert isinstance(placement, Partial)
-        if reduction_name(placement) not in ("sum", "avg"):
-            raise UnsupportedError(UNREPRESENTABLE, f"an input with the placement {placement}")
-        if placement.reduce_op == "avg":
-            count *= mesh.axes[axis].size
-    spec.provide(spec_input.node, total.scaled(divide(ONE, as_scalar(count))))
-    # Shard the summands like any tensor, then let the leading dimensions be the partial mesh axes.
-    return shard_summands(stacked, placements, partial, mesh)
-
-
-def shard_summands(stacked: View, placements: Sequence[Placement], partial: Sequence[int], mesh: Mesh) -> View:
-    """``stacked`` has one leading dimension per partial axis; return the stacked tensor over the whole mesh."""
-    lead, extra = len(mesh.axes), len(partial)
-    shifted = tuple(_shift(p, extra) for p in placements)
-    wide = shard(stacked, shifted, mesh)
-    axes = tuple(
-        tuple(
-            (partial[d[0] - lead], d[1], d[2]) if lead <= d[0] < lead + extra else _lower(d, lead + extra, extra)
-            for d in axis
-        )
-        for axis in wide.axes
-    )
-    return View(wide.coefficient, wide.term, (*mesh.shape, *wide.shape[lead + extra :]), axes)
-
-
-def _shift(placement: Placement, extra: int) -> Placement:
-    dim = sharded_dimension(placement)
-    return placement if dim is None else with_dimension(placement, dim + extra)
-
-
-def _lower(digit: tuple[int, Size, Size], start: int, by: int) -> tuple[int, Size, Size]:
-    return (digit[0] - by, digit[1], digit[2]) if digit[0] >= start else digit

@@ -1,4 +1,4 @@
-"""Sizes and numbers of a captured graph as JSON, and stand-ins for what torch records of a node.
+"""Sizes and numbers of a captured graph read from JSON, and stand-ins for what torch records of a node.
 
 Symbolic sizes are sympy expressions, some of torch's own functions (``FloorDiv``, ``Mod``). A stand-in holds what a
 proof reads of a recorded tensor or number, shape, dtype and expression, and computes nothing.
@@ -22,25 +22,8 @@ _CONSTANTS: dict[str, sympy.Basic] = {
 _NUMBERS: dict[str, type] = {"SymInt": torch.SymInt, "SymFloat": torch.SymFloat, "SymBool": torch.SymBool}
 
 
-def expression_to_data(expression: sympy.Basic) -> Any:
-    """Nested lists. Raises ValueError for a number that is neither rational nor a float."""
-    if isinstance(expression, sympy.Symbol):
-        return ["symbol", expression.name, dict(sorted(expression.assumptions0.items()))]
-    if isinstance(expression, sympy.Integer):
-        return int(expression)
-    if isinstance(expression, sympy.Rational):
-        return ["rational", int(expression.p), int(expression.q)]
-    if isinstance(expression, sympy.Float):
-        return ["float", str(expression)]
-    if not expression.args:
-        return ["constant", str(expression)]
-    kind = type(expression)
-    name = f"torch.{kind.__name__}" if kind.__module__ == torch_functions.__name__ else kind.__name__
-    return [name, *(expression_to_data(argument) for argument in expression.args)]  # pyright: ignore[reportArgumentType]
-
-
 def expression_from_data(data: Any) -> sympy.Basic:
-    """What ``expression_to_data`` wrote. Raises ValueError for anything else."""
+    """The expression that was written (``written_expressions.py``). Raises ValueError for anything else."""
     if isinstance(data, int):
         return sympy.Integer(data)
     if not isinstance(data, list) or not data:
