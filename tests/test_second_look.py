@@ -69,18 +69,18 @@ def test_at_reduced_sizes() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [4, 256])
-def test_a_difference_takes_the_verdict_back(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+@pytest.mark.parametrize(("width", "ranks"), [(4, 2), (256, 2), (64, 64)])
+def test_a_difference_takes_the_verdict_back(monkeypatch: pytest.MonkeyPatch, width: int, ranks: int) -> None:
     accepts_everything(monkeypatch)
     monkeypatch.setattr(second_look, "check_refinement", verification.check_refinement)
-    report = of_mlp(width, wrong=True)
+    report = of_mlp(width, ranks, wrong=True)
     assert report.verdict is Verdict.UNPROVED
     assert report.certificate is None
     (finding,) = report.findings
     assert finding.code == "VC211"
-    at_sizes = "" if width == 4 else REDUCED
+    at_sizes = {4: "", 256: REDUCED, 64: r" at reduced sizes \(64 -> 2\)"}[width]
     assert re.match(rf"the programs are proved equal, but on one input{at_sizes} `output\.0` at \[", finding.message)
-    assert re.search(r" is -?[\d.]+ in the spec and -?[\d.]+ on rank \d in the implementation$", finding.message)
+    assert re.search(r" is -?[\d.]+ in the spec and -?[\d.]+ on rank \d+ in the implementation$", finding.message)
     assert finding.notes[0] == (
         "either the proof or the evaluation is wrong, which is a defect of verifycompile: please report it with this "
         "message, the versions of torch and verifycompile, and the program"
@@ -99,8 +99,17 @@ def test_a_difference_that_only_the_sizes_make_says_nothing(monkeypatch: pytest.
     )
 
 
-def test_not_done_where_it_would_take_long() -> None:
+def test_on_many_ranks_parts_are_of_few_kinds() -> None:
     report = of_mlp(64, 64)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.second_look is not None
+    held = "on all 64 ranks, whose parts of a tensor are of 3 kinds"
+    text = f"both programs agree on one input at reduced sizes (64 -> 2), {held}, in 3 of 3 outputs"
+    assert report.second_look.text == text
+
+
+def test_not_done_where_it_would_take_long() -> None:
+    report = of_mlp(512, 512)
     assert report.verdict is Verdict.VERIFIED
     assert report.second_look == second_look.SecondLook(
         done=False, text="not done: an evaluation on all ranks would take more than 5 % of the time of capture"

@@ -2,10 +2,13 @@
 
 It shares nothing with the proof but the captured graphs, so it finds what a wrong declaration, a wrong lemma or a wrong
 memo would accept. It can turn no program into a verified one. Its cost stays below a twentieth of the capture's: where
-the programs' own sizes are too large it uses reduced ones, and where there are too many calls it is not done.
+the programs' own sizes are too large it uses reduced ones; where there are many ranks, they hold parts of few kinds,
+and those with equal parts share an evaluation. Where it would take longer still, it is cut short or not done.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import SecondLook
@@ -15,6 +18,8 @@ from verifycompile.reduction.search import described_sizes, evaluable
 from verifycompile.refinement.check import check_refinement
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
 from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, calls, elements, most_elements
+from verifycompile.witness.few_kinds import KINDS, kinds_of_ranks
+from verifycompile.witness.interpreter import TOO_MUCH_WORK
 
 _CALLS_OF_A_NODE = 5
 """Calls of an evaluation that take a twentieth of the capture of a node: 25 microseconds each, of 2.5 milliseconds.
@@ -23,18 +28,43 @@ Counted and not timed, so that the same is done on every machine.
 """
 
 
+_CALLS_AT_WILL = 4_000
+"""With more calls, ranks share evaluations even where that is not needed."""
+_TOO_LONG = "an evaluation on all ranks would take more than 5 % of the time of capture"
+
+
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """``kinds``: of parts that the ranks of an axis hold, as many as ranks where that is None. ``most_work``: elements
+    with which the evaluation ends. ``at_sizes``: what a message says of the sizes.
+    """
+
+    kinds: int | None
+    most_work: int
+    at_sizes: str = ""
+
+
 def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
     """What was found, and the finding where it contradicts the proof."""
     affordable = _CALLS_OF_A_NODE * sum(len(program.graph.graph.nodes) for program in (spec, implementation))
-    if calls(spec) + calls(implementation) > affordable:
-        return _not_done("an evaluation on all ranks would take more than 5 % of the time of capture"), None
+    ranks = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
+    affordable -= calls(spec, 1)
+    choices = [(kinds, kinds_of_ranks(implementation, kinds)) for kinds in (KINDS, KINDS - 1)]
+    if calls(implementation, ranks) <= _CALLS_AT_WILL:
+        choices = [(None, ranks), *choices]
+    chosen = next((item for item in choices if calls(implementation, item[1]) <= affordable), None)
+    if chosen is None:
+        return _not_done(_TOO_LONG), None
+    kinds, distinct = chosen
     most = min(most_elements(), affordable * ELEMENTS_OF_A_CALL)
-    if elements(spec) + elements(implementation) <= most:
-        return _compared(spec, implementation, "")
-    reduced = evaluable(spec, implementation, most)
+    how = _How(kinds, most)
+    if elements(spec) + elements(implementation, distinct) <= most:
+        return _compared(spec, implementation, how)
+    reduced = evaluable(spec, implementation, most, apart=False, kinds=distinct)
     if reduced is None:
         return _not_done("the programs are large, and no smaller sizes were found"), None
-    look, finding = _compared(reduced.spec, reduced.implementation, f" at reduced sizes ({described_sizes(reduced)})")
+    how = dataclasses.replace(how, at_sizes=f" at reduced sizes ({described_sizes(reduced)})")
+    look, finding = _compared(reduced.spec, reduced.implementation, how)
     if finding is not None and check_refinement(reduced.spec, reduced.implementation).mismatch is not None:
         # Their sizes make other programs of them, of which nothing was proved.
         return _not_done("what was proved does not hold at reduced sizes"), None
@@ -45,9 +75,10 @@ def _not_done(reason: str) -> SecondLook:
     return SecondLook(done=False, text=f"not done: {reason}")
 
 
-def _compared(spec: Program, implementation: Program, at_sizes: str) -> tuple[SecondLook, Finding | None]:
+def _compared(spec: Program, implementation: Program, how: _How) -> tuple[SecondLook, Finding | None]:
+    at_sizes = how.at_sizes
     try:
-        results = compare_outputs(spec, implementation)
+        results = compare_outputs(spec, implementation, 0, how.kinds, how.most_work)
     except EvaluationError as error:
         return _not_done(str(error)), None
     different = [item for item in results.values() if item.agreement is Agreement.DIFFERENT]
@@ -57,10 +88,13 @@ def _compared(spec: Program, implementation: Program, at_sizes: str) -> tuple[Se
         )
     equal = [item for item in results.values() if item.agreement is Agreement.EQUAL]
     unknown = next((item.detail for item in results.values() if item.agreement is Agreement.UNKNOWN), "")
+    unknown = _TOO_LONG if unknown == TOO_MUCH_WORK else unknown
     if not equal:
         return _not_done(unknown or "there is no output to compare"), None
     ranks = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
     where = f"on all {ranks} ranks" if ranks > 1 else "on all ranks at once"
+    if how.kinds is not None:
+        where += f", whose parts of a tensor are of {how.kinds} kinds"
     text = f"both programs agree on one input{at_sizes}, {where}, in {len(equal)} of {len(results)} outputs"
     return SecondLook(done=True, text=f"{text} ({unknown})" if unknown else text), None
 

@@ -136,5 +136,3 @@ def wrong_group(mesh):
         return torch.tanh(all_reduce(x @ w, group))
 
     return layer
-
-

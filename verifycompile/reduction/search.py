@@ -128,14 +128,18 @@ def evaluable(
     pinned: Mapping[int, str] | None = None,
     *,
     apart: bool = True,
+    kinds: int | None = None,
 ) -> Reduced | None:
     """Both programs at reduced sizes that can be evaluated, or None.
 
+    ``kinds``: how many kinds of ranks there are, where some share an evaluation.
     ``apart``: whether different sizes stay different where they can, which hides fewer errors than the smallest sizes.
     """
     for kept in (KEPT, _SMALLEST):
         reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned, apart=apart)
-        if reduced is not None and max(elements(reduced.spec), elements(reduced.implementation)) <= max_elements:
+        if reduced is None:
+            continue
+        if max(elements(reduced.spec), elements(reduced.implementation, kinds)) <= max_elements:
             return reduced
     return None
 

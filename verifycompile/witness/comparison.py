@@ -136,14 +136,15 @@ def _compare_under(
 ) -> OutputComparison:
     name, spec_value, tolerance = reference.name, reference.value, reference.tolerance
     wholes = assemble(parts, mesh_shape, placements)
-    for whole in wholes:
+    first = list({id(whole): position for position, whole in reversed(list(enumerate(wholes)))}.values())[::-1]
+    for whole in (wholes[position] for position in first):
         if whole.shape != spec_value.shape:
             detail = f"shape {list(whole.shape)}, the spec's is {list(spec_value.shape)}"
             agreement = Agreement.DIFFERENT if _squeezed(whole) != _squeezed(spec_value) else Agreement.UNKNOWN
             return OutputComparison(name, agreement, detail=detail, under=placements)
-    differences = [_difference(whole, spec_value) for whole in wholes]
-    sizes = [_largest(difference) for difference in differences]
-    worst = max(range(len(wholes)), key=sizes.__getitem__)
+    differences = {position: _difference(wholes[position], spec_value) for position in first}
+    sizes = {position: _largest(difference) for position, difference in differences.items()}
+    worst = max(first, key=sizes.__getitem__)
     if sizes[worst] <= tolerance:
         return OutputComparison(name, Agreement.EQUAL, placements, max_abs_difference=sizes[worst], tolerance=tolerance)
     position = int(differences[worst].argmax())

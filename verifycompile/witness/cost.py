@@ -11,6 +11,8 @@ from verifycompile.torch_interface.evaluation import is_view, size_hint
 DEFAULT_MAX_ELEMENTS = 50_000_000
 ELEMENTS_OF_A_CALL = 128
 """Calling an operator takes the time of about so many elements, however small its result is."""
+_RANKS_OF_A_CALL = 32
+"""To tell which of so many ranks share an evaluation takes the time of a call."""
 _BYTES_OF_AN_ELEMENT = 32
 """A comparison holds the values of both programs in double precision, those of the spec three times."""
 
@@ -22,21 +24,23 @@ def most_elements() -> int:
     )
 
 
-def elements(program: Program) -> int:
+def elements(program: Program, kinds: int | None = None) -> int:
     """What an evaluation costs: the number of elements of all values on all ranks, small values rounded up.
 
-    A view of another value costs no more than the call.
+    A view of another value costs no more than the call. ``kinds``: how many kinds of ranks there are, where some share
+    an evaluation.
     """
     ranks = len(program.mesh.ranks) if program.mesh is not None else 1
+    ranks = ranks if kinds is None else min(ranks, kinds)
     nodes = program.graph.graph.nodes
     sizes = [0 if is_view(node.target) else elements_of(node.meta.get("val")) for node in nodes]
     return ranks * sum(max(size, ELEMENTS_OF_A_CALL) for size in sizes)
 
 
-def calls(program: Program) -> int:
-    """How many operators an evaluation calls on all ranks."""
+def calls(program: Program, kinds: int) -> int:
+    """How many operators an evaluation calls for so many kinds of ranks, and what it takes to go over all ranks."""
     ranks = len(program.mesh.ranks) if program.mesh is not None else 1
-    return ranks * len(program.graph.graph.nodes)
+    return (min(ranks, kinds) + ranks // _RANKS_OF_A_CALL) * len(program.graph.graph.nodes)
 
 
 def elements_of(value: object) -> int:

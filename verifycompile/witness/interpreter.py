@@ -34,6 +34,7 @@ from verifycompile.witness.layout import coordinates, shared
 from verifycompile.witness.rounding import Rounding
 
 RankValues = Sequence[object]
+TOO_MUCH_WORK = "an evaluation on all ranks would take too long"
 _COORDINATE = "device_mesh._runtime_compute_coordinate_on_dim.default"
 _GROUP = "_dtensor.mesh_get_process_group.default"
 _OPAQUE = object()
@@ -65,6 +66,8 @@ class Interpreter:
         self._values: dict[torch.fx.Node, RankValues] = dict(inputs)
         self.work = 0
         """Elements that were computed, as ``cost.elements`` counts them."""
+        self.most_work = math.inf
+        """With so many, an evaluation ends in an error."""
         self.uninitialised = False
         """Whether an evaluated operator returned uninitialised memory (filled here)."""
         self.unspecified = False
@@ -131,6 +134,8 @@ class Interpreter:
 
     def _evaluate(self, node: torch.fx.Node) -> RankValues:
         bounds.check()
+        if self.work > self.most_work:
+            raise EvaluationError(TOO_MUCH_WORK)
         if node.op == "get_attr":
             return [self._constant(node)] * self.ranks
         if node.op != "call_function":
@@ -157,11 +162,12 @@ class Interpreter:
 
     def _alike(self, node: torch.fx.Node) -> list[int]:
         """For each rank the first one that has the same operands, with which it shares an evaluation."""
-        columns = [[_identity(value) for value in self._values[operand]] for operand in node.all_input_nodes]
+        operands = [self._values[operand] for operand in node.all_input_nodes]
+        columns = [list(map(_identity, values)) for values in operands if len(set(map(id, values))) > 1]
         if not columns:
             return [0] * self.ranks
         first: dict[object, int] = {}
-        return [first.setdefault(operands, rank) for rank, operands in enumerate(zip(*columns, strict=True))]
+        return [first.setdefault(held, rank) for rank, held in enumerate(zip(*columns, strict=True))]
 
     def _constant(self, node: torch.fx.Node) -> object:
         value: object = operator.attrgetter(str(node.target))(self._program.graph)

@@ -33,6 +33,8 @@ def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.
     pieces: int = getattr(placement, "split_factor", 1)
     if not isinstance(dim, int) or dim >= tensor.dim() or tensor.shape[dim] % (parts * pieces) != 0:
         raise EvaluationError(f"shape {tuple(tensor.shape)} cannot be divided by {placement} over {parts} ranks")
+    if pieces == 1:
+        return list(tensor.chunk(parts, dim))
     grid = [piece.chunk(parts, dim) for piece in tensor.chunk(pieces, dim)]
     return [torch.cat([row[part] for row in grid], dim) for part in range(parts)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from verifycompile.witness.comparison import Agreement, OutputComparison
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.few_kinds import of_few_kinds
 from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.minimise import Found, minimised
 from verifycompile.witness.placed import describe_placements
@@ -135,11 +137,18 @@ def find_witness(
     return None
 
 
-def compare_outputs(spec: Program, implementation: Program, seed: int = 0) -> dict[str, OutputComparison]:
-    """How each output of the spec compares on one random input. Raises :class:`EvaluationError`."""
+def compare_outputs(
+    spec: Program, implementation: Program, seed: int = 0, kinds: int | None = None, most_work: float = math.inf
+) -> dict[str, OutputComparison]:
+    """How each output of the spec compares on one random input. Raises :class:`EvaluationError`.
+
+    ``kinds``: how many kinds of parts the ranks along an axis hold, of each its own where that is None. ``most_work``:
+    elements of the implementation, with which the evaluation ends; outputs that are missing then are unknown.
+    """
     with real_tensors():
         inputs = draw(spec, implementation, seed, Distribution.NORMAL, None)
-        return dict(compare_programs(spec, implementation, inputs, seed).outputs)
+        inputs = inputs if kinds is None else of_few_kinds(inputs, implementation, kinds)
+        return dict(compare_programs(spec, implementation, inputs, seed, most_work=most_work).outputs)
 
 
 def _witness(found: Found, implementation: Program, *, seed: int, premise: str) -> Witness:

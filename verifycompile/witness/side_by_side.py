@@ -86,15 +86,18 @@ def compare_programs(
     *,
     certain: bool = True,
     before: Compared | None = None,
+    most_work: float = math.inf,
 ) -> Compared:
     """Both programs on ``inputs``, every output or the one called ``only``; to be called under ``real_tensors``.
 
     ``before``: the same on other inputs; what depends on none that changed is not computed again.
     ``certain``: measure what rounding explains, which takes several evaluations; else a difference is a suspicion.
+    ``most_work``: elements of the implementation, with which its evaluation ends; what is missing is unknown.
     Raises :class:`EvaluationError` where an input cannot be laid out over the ranks.
     """
     evaluated = None if before is None else before.evaluated
     comparison = _Comparison(spec, implementation, inputs, seed, evaluated, certain=certain)
+    comparison.evaluated.implementation.most_work = most_work
     results: dict[str, OutputComparison] = {}
     tangents: dict[str, tuple[Placement, ...]] = {}
     # How a cotangent lies on the ranks may follow from where its output lies.
