@@ -95,6 +95,25 @@ def mean_by_the_hook_of_every_parameter(model: nn.Module, mesh: DeviceMesh) -> n
     return model
 
 
+def other_weights_on_rank_1(model: nn.Module) -> None:
+    if dist.get_rank() == 1:
+        for parameter in model.parameters():
+            nn.init.normal_(parameter.data, generator=torch.Generator().manual_seed(9))
+
+
+@wrong
+def replicas_never_made_equal(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    other_weights_on_rank_1(model)
+    return DistributedDataParallel(model, init_sync=False)
+
+
+@wrong
+def replicas_changed_after(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    other_weights_on_rank_1(model)
+    return wrapped
+
+
 @wrong
 def no_wrapper(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return model
@@ -203,9 +222,23 @@ for name, wrap in (("ddp", ddp), ("composable", composable), ("sharded", sharded
     PROGRAMS.add(f"wrong_sum_under_{name}", job(wrap, "sum"), right=False)
 
 
+def doubled_once_reduced(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))
+    return wrapped
+
+
+PROGRAMS.add("doubled_once_reduced", job(doubled_once_reduced), right=False, ways=("verify",))
+
+
 def test_programs() -> None:
     found = outcomes(__file__)
-    others = {name: program for name, program in PROGRAMS.found.items() if name not in ACCUMULATING}
+    hooked = found.pop(("doubled_once_reduced", "verify"))
+    assert hooked.equal is False
+    assert all("what they do comes after what is proved" in text for text in hooked.texts), hooked
+    others = {
+        name: program for name, program in PROGRAMS.found.items() if name not in {*ACCUMULATING, "doubled_once_reduced"}
+    }
     assert failures(Programs(others), found) == []
     for name in ACCUMULATING:
         outcome = found[name, "verify"]

@@ -19,7 +19,6 @@ from verifycompile.torch_interface.dynamo import (
     checkpoints_may_have_side_effects,
     frame_of_call,
     frame_under_compilation,
-    source_name,
     trace_frame,
     traced_frame_under_compilation,
 )
@@ -64,15 +63,6 @@ def test_frame_of_a_closure() -> None:
     frame = run_in_backend(step, torch.ones(3), use=lambda graph, inputs: frame_under_compilation())
     assert frame.locals["model"] is model
     assert [cell.cell_contents for cell in frame.closure] == [model]
-
-
-def test_source_names() -> None:
-    names = run_in_backend(
-        Scale(),
-        torch.ones(3),
-        use=lambda graph, inputs: [source_name(node) for node in graph.graph.find_nodes(op="placeholder")],
-    )
-    assert sorted(names) == ["L['self']._parameters['weight']", "L['x']"]
 
 
 def returned(function: Callable[..., Any], *args: Any) -> list[str] | None:

@@ -13,9 +13,10 @@ from verifycompile.capture.names import InputName, name_inputs
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
-from verifycompile.torch_interface.dynamo import TracedFrame, source_name
+from verifycompile.torch_interface.dynamo import TracedFrame
 from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.returned_values import Place
+from verifycompile.torch_interface.sources import source_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +47,7 @@ def export(
     Raises ``UsageError`` VC303 where torch itself fails, whatever it raises.
     """
     placeholders = traced.graph.graph.find_nodes(op="placeholder")
-    sources = [source_name(placeholder) for placeholder in placeholders]
+    sources = [source_of(placeholder) for placeholder in placeholders]
     names = list(name_inputs(sources, traced.example_inputs, traced.frame))
     for position, value in enumerate(traced.example_inputs):
         if known_names is not None and id(value) in known_names:

@@ -1,85 +1,20 @@
-"""Names of graph inputs: from Dynamo's source expressions to argument names and fully qualified parameter names."""
+"""Names of graph inputs: from Dynamo's sources to argument names and fully qualified parameter names."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from verifycompile.program import Role
 from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.sources import Source, SourcePath, size_of
 
-_STEP = re.compile(r"\.(?P<attribute>[A-Za-z_]\w*)|\['(?P<key>[^']*)'\]|\[(?P<index>-?\d+)\]")
-_ROOT = re.compile(r"(?P<scope>[LG])\['(?P<name>[^']*)'\]")
-_SIZE = re.compile(r"(?P<base>.*)\.(?P<what>size|stride)\(\)\[(?P<dimension>\d+)\]$")
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
 _REGISTRIES = {"_parameters": Role.PARAMETER, "_buffers": Role.BUFFER}
-
-
-@dataclasses.dataclass(frozen=True)
-class SourcePath:
-    """A parsed source expression: a root variable (``L`` local, ``G`` global) and the steps from it.
-
-    A step is ``(".", attribute)`` or ``("[]", key or index)``.
-    """
-
-    scope: str
-    variable: str
-    steps: tuple[tuple[str, str | int], ...]
-
-    @staticmethod
-    def parse(expression: str) -> SourcePath | None:
-        """The path, or None where the expression is more than attribute and item accesses."""
-        root = _ROOT.match(expression)
-        if root is None:
-            return None
-        steps: list[tuple[str, str | int]] = []
-        position = root.end()
-        while position < len(expression):
-            step = _STEP.match(expression, position)
-            if step is None:
-                return None
-            if step["attribute"] is not None:
-                steps.append((".", step["attribute"]))
-            elif step["key"] is not None:
-                steps.append(("[]", step["key"]))
-            else:
-                steps.append(("[]", int(step["index"])))
-            position = step.end()
-        return SourcePath(root["scope"], root["name"], tuple(steps))
-
-    def module_prefix(self, frame: Frame) -> int | None:
-        """Number of steps to the root module, for what a module holds; None for other values."""
-        for position, step in enumerate(self.steps):
-            if step[0] != ".":
-                continue
-            if step[1] == "_modules" or step[1] in _REGISTRIES:
-                return position
-            if isinstance(self.root(position).value(frame), nn.Module):
-                return position
-        return None
-
-    def root(self, length: int) -> SourcePath:
-        """The path of the first ``length`` steps."""
-        return SourcePath(self.scope, self.variable, self.steps[:length])
-
-    def value(self, frame: Frame) -> Any:
-        """The object that the path leads to in ``frame``, None where it leads nowhere."""
-        try:
-            found: Any = (frame.locals if self.scope == "L" else frame.globals)[self.variable]
-            for kind, step in self.steps:
-                found = getattr(found, str(step)) if kind == "." else found[step]
-        except (AttributeError, KeyError, IndexError, TypeError):
-            return None
-        return found
-
-    def dotted(self) -> str:
-        """``batch.tokens`` for ``L['batch']['tokens']``."""
-        return ".".join((self.variable, *(str(step) for _, step in self.steps)))
 
 
 def clean_module_name(parts: Sequence[str]) -> str:
@@ -99,12 +34,12 @@ class InputName:
     root: SourcePath | None = None
 
 
-def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> tuple[InputName, ...]:
-    """Name each graph input. ``sources``: Dynamo's expressions; ``values``: the real inputs, to name tied ones once.
+def name_inputs(sources: Sequence[Source | None], values: Sequence[Any], frame: Frame) -> tuple[InputName, ...]:
+    """Name each graph input. ``sources``: where Dynamo found them; ``values``: the real inputs, to name tied ones once.
 
     Names are relative to the root module where there is one, else prefixed by the root's own name. They are unique.
     """
-    paths = [SourcePath.parse(source) for source in sources]
+    paths = [SourcePath.of(source) for source in sources]
     prefixes = [None if path is None else path.module_prefix(frame) for path in paths]
     roots = {
         path.root(length)
@@ -117,7 +52,7 @@ def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> 
     for source, path, length, value in zip(sources, paths, prefixes, values, strict=True):
         entry = namer.name(source, path, length, value)
         if entry.name in taken:
-            entry = dataclasses.replace(entry, name=source)
+            entry = dataclasses.replace(entry, name="" if source is None else source.name)
         taken.add(entry.name)
         named.append(entry)
     return tuple(named)
@@ -125,17 +60,17 @@ def name_inputs(sources: Sequence[str], values: Sequence[Any], frame: Frame) -> 
 
 @dataclasses.dataclass(frozen=True)
 class _Namer:
-    arguments: Mapping[tuple[str, str | int], str]
+    arguments: Mapping[tuple[str, Hashable], str]
     first_names: Mapping[tuple[SourcePath, int], str]
     prefix_roots: bool
 
-    def name(self, source: str, path: SourcePath | None, length: int | None, value: Any) -> InputName:
-        size = _SIZE.match(source)
+    def name(self, source: Source | None, path: SourcePath | None, length: int | None, value: Any) -> InputName:
+        size = size_of(source)
         if size is not None:
-            owner = self.name(size["base"], SourcePath.parse(size["base"]), None, None)
-            return InputName(f"{owner.name}.{size['what']}({size['dimension']})", Role.SIZE)
+            owner, what = size
+            return InputName(f"{self.name(owner, SourcePath.of(owner), None, None).name}.{what}", Role.SIZE)
         if path is None:
-            return InputName(source, Role.INPUT)
+            return InputName("" if source is None else source.name, Role.INPUT)
         if length is None:
             return InputName(_argument_name(path, self.arguments), Role.INPUT)
         root = path.root(length)
@@ -162,7 +97,7 @@ def _names_by_identity(roots: set[SourcePath], frame: Frame) -> dict[tuple[Sourc
     return names
 
 
-def _argument_name(path: SourcePath, arguments: Mapping[tuple[str, str | int], str]) -> str:
+def _argument_name(path: SourcePath, arguments: Mapping[tuple[str, Hashable], str]) -> str:
     if path.scope == "L" and path.steps:
         known = arguments.get((path.variable, path.steps[0][1]))
         if known is not None:
@@ -193,7 +128,7 @@ def _variadic_names(frame: Frame) -> tuple[str, str]:
     return frame.code.co_varnames[first], frame.code.co_varnames[first + 1]
 
 
-def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
+def _argument_names(frame: Frame) -> dict[tuple[str, Hashable], str]:
     """``("args", 0) -> "x"`` where the frame is a wrapper around the model's ``forward``."""
     callee = called_through(frame)
     if callee is None:
@@ -201,7 +136,7 @@ def _argument_names(frame: Frame) -> dict[tuple[str, str | int], str]:
     function = callee.forward if isinstance(callee, nn.Module) else callee
     varargs, keywords = _variadic_names(frame)
     args, kwargs = wrapper_arguments(frame)
-    names: dict[tuple[str, str | int], str] = {(keywords, key): key for key in kwargs}
+    names: dict[tuple[str, Hashable], str] = {(keywords, key): key for key in kwargs}
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function of C, whose arguments have no names

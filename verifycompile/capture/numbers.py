@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +15,13 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from verifycompile.capture.names import SourcePath, clean_module_name
+from verifycompile.capture.names import clean_module_name
 from verifycompile.torch_interface.constructed import MISSING, Contents, Recorded, Step, is_plain, recorded
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
 from verifycompile.torch_interface.observation import ReadKind, is_installed, reads, was_before_degree
+from verifycompile.torch_interface.sources import SourcePath
 
 Steps = tuple[Step, ...]
 
@@ -101,8 +101,6 @@ class PlainRead:
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "__dict__"})
 """Attributes that hold what a module is made of: its parameters, modules and hooks are no numbers of the model."""
 
-_OF_CLASS = re.compile(r"dict\(type\((?P<owner>.*?)\)\.(?:__mro__\[\d+\]\.)?__dict__\)\['(?P<name>\w+)'\](?P<rest>.*)")
-
 
 def plain_reads(
     traced: TracedFrame, original: Callable[[nn.Module], nn.Module], names: Mapping[int, str]
@@ -113,13 +111,7 @@ def plain_reads(
     """
     frame = traced.frame
     found: dict[tuple[Any, ...], PlainRead] = {}
-    for expression, line in guarded_values(traced.context):
-        of_class = _OF_CLASS.fullmatch(expression)
-        if of_class is not None:
-            expression = f"{of_class['owner']}.{of_class['name']}{of_class['rest']}"  # noqa: PLW2901 - the same value
-        path = SourcePath.parse(expression)
-        if path is None:
-            continue
+    for path, line in guarded_values(traced.context):
         read = _plain_read(path, frame, original, names)
         if read is not None:
             read, place = dataclasses.replace(read, line=line), read.place
@@ -190,9 +182,11 @@ def _name_of_free(path: SourcePath, values: Sequence[object]) -> str:
     """A variable of a function around has a name, though Dynamo counts it: ``function.__closure__[0]``."""
     for position, function in enumerate(values[:-3]):
         if isinstance(function, types.FunctionType) and path.steps[position] == (".", "__closure__"):
-            variable = function.__code__.co_freevars[int(path.steps[position + 1][1])]
+            variable = function.__code__.co_freevars[int(str(path.steps[position + 1][1]))]
             rest = (str(step) for _, step in path.steps[position + 3 :])
             return ".".join((function.__name__, variable, *rest))
+    if isinstance(values[0], types.ModuleType):  # under an alias of Dynamo's where another file reads it
+        return ".".join((values[0].__name__, *(str(step) for _, step in path.steps)))
     return path.dotted()
 
 

@@ -12,12 +12,12 @@ from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.meshes import Root, meshes_of
-from verifycompile.capture.names import SourcePath
 from verifycompile.options import Options
 from verifycompile.program import Program, Role
-from verifycompile.torch_interface.dynamo import Frame, TracedFrame, source_name
+from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.returned_values import Constant
+from verifycompile.torch_interface.sources import SourcePath, source_of
 
 
 def identity_of(frame: Frame) -> str:
@@ -61,16 +61,17 @@ def axes_spoken_of(
 def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
     """Parameters, buffers, and tensors of closures and modules' globals: what is no argument of the frame, by name.
 
-    Without the parameters of a data-parallel wrapper, which keeps them equal itself, perhaps later.
+    Without the parameters that a data-parallel wrapper makes equal itself before they are used.
     """
     traced = exported.traced
     free = set(traced.frame.code.co_freevars)
     held: dict[str, torch.Tensor] = {}
     placeholders = traced.graph.graph.find_nodes(op="placeholder")
     for placeholder, name, value in zip(placeholders, exported.names, traced.example_inputs, strict=True):
-        if not isinstance(value, torch.Tensor) or id(value) in outer.reductions:
+        reduction = outer.reductions.get(id(value))
+        if not isinstance(value, torch.Tensor) or (reduction is not None and reduction.makes_equal):
             continue
-        path = SourcePath.parse(source_name(placeholder))
+        path = SourcePath.of(source_of(placeholder))
         outside = path is not None and (path.scope == "G" or path.variable in free)
         if name.role in (Role.PARAMETER, Role.BUFFER) or outside:
             held[name.name] = value

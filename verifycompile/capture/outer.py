@@ -19,7 +19,7 @@ class OuterGradient:
     """On ``axes`` the gradient leaves the graph as each rank's own, of which ``wrapper`` takes the ``reduction``.
 
     ``kept``: axes of which the reduction is left to a later step, since ``setting`` switched it off.
-    ``unknown``: why nothing can be said of what becomes of the gradient.
+    ``unknown``: why nothing can be said of what becomes of the gradient. ``hooks``: what is called after it.
     """
 
     wrapper: str
@@ -30,6 +30,7 @@ class OuterGradient:
     casts: tuple[str, ...] = ()
     unknown: str = ""
     gathers: bool = False
+    hooks: tuple[str, ...] = ()
 
     def around(self, own: Placements) -> Placements:
         """``own`` on the other axes. Raises ``LayoutError`` VC206 where the contract is not understood."""
@@ -81,6 +82,7 @@ def _over_axes(contract: OuterReduction, root: RootMesh) -> OuterGradient:
         contract.casts,
         unknown,
         contract.gathers,
+        contract.hooks,
     )
 
 
@@ -106,9 +108,16 @@ def outer_assumptions(
     ``with_gradient``: parameters whose gradient leaves the graph; where none does, nothing is said of gradients.
     """
     counts = collections.Counter(
-        gradient for name, gradient in gradients.items() if name in with_gradient and not gradient.unknown
+        dataclasses.replace(gradient, hooks=())
+        for name, gradient in gradients.items()
+        if name in with_gradient and not gradient.unknown
     )
-    lines: list[str] = []
+    lines = [
+        f"the hooks {', '.join(gradient.hooks)} on the gradient of `{name}` are no part of the program: "
+        "what they do comes after what is proved"
+        for name, gradient in gradients.items()
+        if name in with_gradient and gradient.hooks
+    ]
     for gradient, count in counts.items():
         lines.extend(_sentences(gradient, count, root))
     gathered = {

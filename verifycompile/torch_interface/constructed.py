@@ -13,7 +13,7 @@ import enum
 import sys
 import types
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -21,7 +21,7 @@ from torch import nn
 
 from verifycompile.torch_interface.observation import moment
 
-Step = tuple[str, str | int]
+Step = tuple[str, Hashable]
 """``(".", attribute)`` or ``("[]", key or index)``."""
 
 
@@ -209,8 +209,8 @@ def _snapshot(value: object, depth: int) -> object:
             ("[]", index): item for index, item in enumerate(cast("list[object]", value)[:_LONG])
         }
     elif isinstance(value, dict):
-        held = cast("dict[object, object]", value)
-        items = {("[]", key): item for key, item in held.items() if isinstance(key, str | int)}
+        held = cast("dict[Hashable, object]", value)
+        items = {("[]", key): item for key, item in held.items() if is_plain(key)}
     else:
         attributes = getattr(value, "__dict__", None)
         if not isinstance(attributes, dict):

@@ -321,12 +321,6 @@ def _without_context(failure: Exception) -> list[str]:
     return kept
 
 
-def source_name(placeholder: torch.fx.Node) -> str:
-    """Dynamo's expression for where a graph input comes from, as ``L['self']._modules['up']._parameters['weight']``."""
-    source = getattr(placeholder, "_dynamo_source", None)
-    return "" if source is None else str(source.name)
-
-
 def _root_translator() -> Any:
     return InstructionTranslator.current_tx().output.root_tx
 

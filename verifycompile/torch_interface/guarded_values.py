@@ -1,23 +1,23 @@
-"""What traced code read from outside of it, by Dynamo's guards: the expression that leads there and the line."""
+"""What traced code read from outside of it, by Dynamo's guards: the path that leads there and the line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch._guards import TracingContext
+from torch._guards import Source, TracingContext
 
 from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.sources import SourcePath
 
-_OF_DYNAMO = ("__import_", "__builtins_dict__", "___")
 
-
-def guarded_values(context: TracingContext) -> Iterator[tuple[str, tuple[str, int] | None]]:
-    """Each expression once, as ``L['self'].n_heads``, with file and line of the user's code that read it first."""
-    seen: set[str] = set()
+def guarded_values(context: TracingContext) -> Iterator[tuple[SourcePath, tuple[str, int] | None]]:
+    """Each path once, with file and line of the user's code that read it first."""
+    seen: set[Source] = set()
     for guard in context.guards_context.dynamo_guards:
-        name = guard.originating_source.name
-        if not name or name in seen or any(part in name for part in _OF_DYNAMO):
+        source = guard.originating_source
+        path = None if source in seen else SourcePath.of(source)
+        seen.add(source)
+        if path is None:
             continue
-        seen.add(name)
         frames = [frame for frame in guard.user_stack or () if is_user_file(frame.filename)]
-        yield name, (frames[-1].filename, frames[-1].lineno or 0) if frames else None
+        yield path, (frames[-1].filename, frames[-1].lineno or 0) if frames else None

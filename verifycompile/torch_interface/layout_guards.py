@@ -15,9 +15,9 @@ import torch.fx
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.torch_interface.dynamo import source_name
 from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
 from verifycompile.torch_interface.returned import ReturnedLayout, returned_layout
+from verifycompile.torch_interface.sources import source_name
 
 
 def verify_again_where_layouts_change(

@@ -30,6 +30,9 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel
 
+from verifycompile.torch_interface.gradient_hooks import GradientHook, registered_hooks
+from verifycompile.torch_interface.wrappers import holds_mesh
+
 
 @dataclasses.dataclass(frozen=True)
 class OuterReduction:
@@ -39,7 +42,8 @@ class OuterReduction:
     switched its reduction off; a later step reduces what was accumulated. ``casts``: dtypes that the wrapper computes
     or communicates in. ``unknown``: why nothing can be said of the gradient, empty where the contract is understood.
     ``gathers``: the wrapper holds the parameters in shards and gathers them before use. ``of_group``: ``mesh`` was made
-    here, over the process group that the wrapper was given.
+    here, over the process group that the wrapper was given. ``hooks``: what is called once the gradient is reduced.
+    ``makes_equal``: the ranks' parameters may differ now, the wrapper makes them equal before they are used.
     """
 
     wrapper: str
@@ -52,6 +56,8 @@ class OuterReduction:
     unknown: str = ""
     gathers: bool = False
     of_group: bool = False
+    hooks: tuple[str, ...] = ()
+    makes_equal: bool = False
 
     @property
     def ranks(self) -> int:
@@ -236,7 +242,18 @@ def of_fully_shard(state: FSDPState) -> Iterator[Held]:
         for record in group.fsdp_params:
             held = record._module_info.module._parameters.get(record._module_info.param_name)
             if held is not None:
-                yield Held(held, record, contract)
+                yield Held(held, record, _with_hooks(contract, registered_hooks(record.sharded_param)))
+
+
+def _with_hooks(contract: OuterReduction, hooks: Sequence[GradientHook]) -> OuterReduction:
+    """``contract`` of a parameter with the hooks that ``fully_shard`` calls after it has reduced the gradient."""
+    names = tuple(f"`{hook.name}`" for hook in hooks if hook.after)
+    if not names:
+        return contract
+    if any(hook.after and holds_mesh(hook.function) for hook in hooks):
+        unknown = f"its hooks {', '.join(names)} communicate"
+        contract = dataclasses.replace(contract, unknown=contract.unknown or unknown)
+    return dataclasses.replace(contract, hooks=names)
 
 
 def contract_of_group(group: FSDPParamGroup) -> OuterReduction:
@@ -327,7 +344,9 @@ def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[l
         mesh = mesh_of(dist.distributed_c10d._get_default_group() if group is None else group)
     not_understood = [name for name in ("mixed_precision", "delay_all_reduce_named_params") if settings.get(name)]
     unknown = f"its argument `{not_understood[0]}` is not understood" if not_understood else ""
-    return list(will_be._param_list), OuterReduction("replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group)
+    return list(will_be._param_list), OuterReduction(
+        "replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group, makes_equal=True
+    )
 
 
 FIRST_FSDP = (

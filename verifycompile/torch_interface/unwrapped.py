@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, cast
 
@@ -107,7 +108,7 @@ class _Unwrapper(Globalizer):
                 whole, inner.mesh, inner.placements, run_check=False, shape=tensor.shape, stride=inner.stride
             )
         parameter = nn.Parameter(whole, requires_grad=tensor.requires_grad)
-        self.reductions[id(parameter)] = held.reduction
+        self.reductions[id(parameter)] = dataclasses.replace(held.reduction, makes_equal=True)
         return parameter
 
     def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 (of the base class)

@@ -18,9 +18,9 @@ from torch.distributed import _composable_state
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from verifycompile.torch_interface.dynamo import source_name
 from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
 from verifycompile.torch_interface.outer import active_ddp, fully_shard_states, states_in_forward
+from verifycompile.torch_interface.sources import source_name
 
 
 def verify_again_where_wrappers_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
