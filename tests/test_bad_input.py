@@ -67,209 +67,77 @@ OPTIONS = (
 )
 MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a tensor as args": (lambda m: verify(parallel(m), X), f"{TUPLE} `Tensor`: write `(x,)`."),
-    "a function of C": (
-        lambda m: verify(torch.relu, (X,), mesh=m),
-        "error[VC306]: `relu` is not written in Python, so that torch cannot trace it: pass a module or a function.",
-    ),
+    "a function of C": (lambda m: verify(torch.relu, (X,), mesh=m), "error[VC306]: `relu` is not written in Python, so that torch cannot trace it: pass a module or a function."),
     "a number as args": (lambda m: verify(parallel(m), 3), f"{TUPLE} `int`: write `(x,)`."),
     "text as args": (lambda m: verify(parallel(m), "x"), f"{TUPLE} `str`: write `(x,)`."),
     "a mapping as args": (lambda m: verify(parallel(m), {"x": X}), f"{TUPLE} `dict`: write `(x,)`."),
     "no args": (lambda m: verify(parallel(m)), f"{CALL} missing a required argument: 'x'."),
     "too many args": (lambda m: verify(parallel(m), (X, X)), f"{CALL} too many positional arguments."),
-    "unknown kwargs": (
-        lambda m: verify(parallel(m), (X,), {"z": 1}),
-        f"{CALL} got an unexpected keyword argument 'z'.",
-    ),
-    "a list as kwargs": (
-        lambda m: verify(parallel(m), (), [1]),
-        "error[VC306]: `kwargs` must map names of arguments to values.",
-    ),
-    "a number in kwargs": (
-        lambda m: verify(parallel(m), (), {1: X}),
-        "error[VC306]: `kwargs` must map names of arguments to values.",
-    ),
+    "unknown kwargs": (lambda m: verify(parallel(m), (X,), {"z": 1}), f"{CALL} got an unexpected keyword argument 'z'."),
+    "a list as kwargs": (lambda m: verify(parallel(m), (), [1]), "error[VC306]: `kwargs` must map names of arguments to values."),
+    "a number in kwargs": (lambda m: verify(parallel(m), (), {1: X}), "error[VC306]: `kwargs` must map names of arguments to values."),
     "another width": (lambda m: verify(parallel(m), (torch.ones(4, 7),)), RUN),
     "None for a tensor": (lambda m: verify(parallel(m), (None,)), RUN),
     "a scalar": (lambda m: verify(parallel(m), (torch.tensor(1.0),)), RUN),
     "complex numbers": (lambda m: verify(parallel(m), (X.to(torch.complex64),)), RUN),
     "a tensor without memory": (lambda m: verify(parallel(m), (X.to("meta"),)), RUN),
-    "a sparse tensor": (
-        lambda m: verify(parallel(m), (torch.eye(4, 8).to_sparse(),)),
-        "error[VC305]: the model does not trace to one graph.",
-    ),
+    "a sparse tensor": (lambda m: verify(parallel(m), (torch.eye(4, 8).to_sparse(),)), "error[VC305]: the model does not trace to one graph."),
     "a nested tensor": (
         lambda m: verify(parallel(m), (torch.nested.nested_tensor([torch.ones(2, 8)]),)),
         "error[VC305]: the model does not trace to one graph.",
     ),
-    "no model": (
-        lambda _: verify(None, (X,)),
-        "error[VC306]: there is nothing to verify: pass a model, or the option `build` that makes it.",
-    ),
+    "no model": (lambda _: verify(None, (X,)), "error[VC306]: there is nothing to verify: pass a model, or the option `build` that makes it."),
     "a number as model": (lambda _: verify(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
-    "a list as model": (
-        lambda m: verify([parallel(m)], (X,)),
-        f"{MODEL} it is a value of type `list`, which cannot be called.",
-    ),
-    "a class as model": (
-        lambda _: verify(Perceptron, (X,)),
-        f"{MODEL} it is the class `Perceptron`: make a model of it first.",
-    ),
-    "a number to cross_check": (
-        lambda _: verifycompile.cross_check(3, (X,)),
-        f"{MODEL} it is a value of type `int`, which cannot be called.",
-    ),
-    "a number as spec": (
-        lambda m: verify(parallel(m), (X,), spec=3),
-        "error[VC306]: option `spec` must be an nn.Module or a callable.",
-    ),
-    "a class as spec": (
-        lambda m: verify(parallel(m), (X,), spec=Perceptron),
-        "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments.",
-    ),
-    "a spec with another argument": (
-        lambda m: verify(parallel(m), (X,), spec=Added()),
-        "error[VC306]: the option `spec` cannot be called as the model is: missing a required argument: 'y'.",
-    ),
+    "a list as model": (lambda m: verify([parallel(m)], (X,)), f"{MODEL} it is a value of type `list`, which cannot be called."),
+    "a class as model": (lambda _: verify(Perceptron, (X,)), f"{MODEL} it is the class `Perceptron`: make a model of it first."),
+    "a number to cross_check": (lambda _: verifycompile.cross_check(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
+    "a number as spec": (lambda m: verify(parallel(m), (X,), spec=3), "error[VC306]: option `spec` must be an nn.Module or a callable."),
+    "a class as spec": (lambda m: verify(parallel(m), (X,), spec=Perceptron), "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."),
+    "a spec with another argument": (lambda m: verify(parallel(m), (X,), spec=Added()), "error[VC306]: the option `spec` cannot be called as the model is: missing a required argument: 'y'."),
     "a spec of other parameters": (
         lambda m: verify(parallel(m), (X,), spec=nn.Linear(8, 8)),
         "error[VC304]: the spec and the model have different parameters. Only in the model: `down.bias`, `down.weight`, `up.bias`, `up.weight`. Only in the spec: `bias`, `weight`. Map names that differ with the option `param_names`.",
     ),
-    "the model as its own spec": (
-        itself,
-        "error[VC307]: the option `spec` is no single-device program: its tensor `up.weight` is a DTensor.",
-    ),
-    "a plain model without a mesh": (
-        lambda _: verify(Perceptron(), (X,)),
-        "error[VC301]: no device mesh: no parameter or input of this graph is a DTensor. Name the mesh of your process groups with the option `mesh`.",
-    ),
-    "a number as mesh": (
-        lambda m: verify(parallel(m), (X,), mesh=2),
-        "error[VC306]: option `mesh` must be a torch.distributed.device_mesh.DeviceMesh.",
-    ),
-    "placements in a list": (
-        lambda m: verify(parallel(m), (X,), in_placements=[Shard(0)]),
-        f"{PLACEMENTS} must map names to tuples of placements.",
-    ),
-    "placements as text": (
-        lambda m: verify(parallel(m), (X,), in_placements={"x": "Shard(0)"}),
-        f"{PLACEMENTS}: the value for `x` must be a tuple of placements.",
-    ),
-    "placements of a position": (
-        lambda m: verify(parallel(m), (X,), in_placements={0: Shard(0)}),
-        f"{PLACEMENTS} must map names to tuples of placements; `0` is no name.",
-    ),
-    "placements of an unknown input": (
-        lambda m: verify(parallel(m), (X,), in_placements={"z": Shard(0)}),
-        f"{PLACEMENTS} names `z`; the plain tensor inputs are `x`.",
-    ),
-    "too many placements": (
-        lambda m: verify(parallel(m), (X,), in_placements={"x": (Shard(0), Shard(1))}),
-        "error[VC303]: `x` has 2 placements, but the mesh has 1 axis (tp).",
-    ),
-    "no placements": (
-        lambda m: verify(parallel(m), (X,), in_placements={"x": ()}),
-        "error[VC303]: option `in_placements`: `x` has 0 placements, but the mesh has 1 axis (tp).",
-    ),
-    "a dimension from the end": (
-        lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(-1)}),
-        f"{PLACEMENTS}: `x` counts a dimension from the end, S(-1); count it from the front.",
-    ),
-    "a dimension that is none": (
-        lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(5)}),
-        "error[VC303]: `x` has 2 dimensions, but its placement is Shard(dim=5): (Shard(dim=5),).",
-    ),
-    "placements of a DTensor": (
-        lambda m: verify(parallel(m), (X,), param_placements={"up.weight": Shard(1)}),
-        "error[VC310]: option `param_placements` does not apply to `up.weight`: it is a DTensor and has placements (S(0)) of its own.",
-    ),
-    "placements of no parameter": (
-        lambda m: verify(parallel(m), (X,), param_placements={"z.*": Shard(1)}),
-        "error[VC306]: option `param_placements`: nothing matches `z.*`; the plain tensors are none.",
-    ),
-    "names in a list": (
-        lambda m: verify(parallel(m), (X,), param_names=["up"]),
-        "error[VC306]: option `param_names` must map implementation names to spec names.",
-    ),
-    "a number as a name": (
-        lambda m: verify(parallel(m), (X,), param_names={"up.weight": 3}),
-        "error[VC306]: option `param_names` must map implementation names to spec names.",
-    ),
-    "an unknown output": (
-        lambda m: verify(parallel(m), (X,), out_placements={"output.7": Shard(0)}),
-        "error[VC306]: option `out_placements` names `output.7`; the outputs are `output.0`.",
-    ),
-    "an unknown option": (
-        lambda m: verify(parallel(m), (X,), placements={}),
-        f"error[VC306]: unknown option `placements`; {OPTIONS}",
-    ),
-    "ignoring what is unproved": (
-        lambda m: verify(parallel(m), (X,), on_unproved="ignore"),
-        'error[VC306]: option `on_unproved` must be "error" or "warn".',
-    ),
-    "text as time": (
-        lambda m: verify(parallel(m), (X,), time_limit="10"),
-        "error[VC306]: option `time_limit` must be a number of seconds greater than zero.",
-    ),
-    "no memory": (
-        lambda m: verify(parallel(m), (X,), memory_limit=0),
-        "error[VC306]: option `memory_limit` must be a number of bytes greater than zero.",
-    ),
-    "a number as builder": (
-        lambda _: verify(None, (X,), build=3),
-        "error[VC306]: option `build` must be a callable without arguments that makes the model.",
-    ),
-    "a builder of nothing": (
-        lambda _: verify(None, (X,), build=lambda: None),
-        "error[VC306]: option `build` must make the parallel model; it made a value of type `NoneType` for this rank.",
-    ),
-    "a builder that fails": (
-        lambda _: verify(None, (X,), build=lambda: 1 / 0),
-        "error[VC306]: option `build` failed when it was called for this rank: ZeroDivisionError: division by zero",
-    ),
-    "one pattern": (
-        lambda m: verify(parallel(m), (X,), per_rank_numbers="n"),
-        "error[VC306]: option `per_rank_numbers` must be a list of patterns of attributes.",
-    ),
-    "an unknown number": (
-        lambda m: verify(parallel(m), (X,), per_rank_numbers=["z"]),
-        "error[VC306]: `per_rank_numbers` names `z`, which is no number that the program reads; those are none.",
-    ),
-    "an unknown inner backend": (
-        lambda m: compiled(m, inner="nope"),
-        "error[VC306]: option `inner` names no backend of torch.compile: `nope`.",
-    ),
-    "a number as inner backend": (
-        lambda m: compiled(m, inner=3),
-        "error[VC306]: option `inner` must be the name of a backend of torch.compile, or a callable.",
-    ),
-    "itself as inner backend": (
-        lambda m: compiled(m, inner="verify"),
-        "error[VC306]: option `inner` must be another backend than `verify`.",
-    ),
+    "the model as its own spec": (itself, "error[VC307]: the option `spec` is no single-device program: its tensor `up.weight` is a DTensor."),
+    "a plain model without a mesh": (lambda _: verify(Perceptron(), (X,)), "error[VC301]: no device mesh: no parameter or input of this graph is a DTensor. Name the mesh of your process groups with the option `mesh`."),
+    "a number as mesh": (lambda m: verify(parallel(m), (X,), mesh=2), "error[VC306]: option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
+    "placements in a list": (lambda m: verify(parallel(m), (X,), in_placements=[Shard(0)]), f"{PLACEMENTS} must map names to tuples of placements."),
+    "placements as text": (lambda m: verify(parallel(m), (X,), in_placements={"x": "Shard(0)"}), f"{PLACEMENTS}: the value for `x` must be a tuple of placements."),
+    "placements of a position": (lambda m: verify(parallel(m), (X,), in_placements={0: Shard(0)}), f"{PLACEMENTS} must map names to tuples of placements; `0` is no name."),
+    "placements of an unknown input": (lambda m: verify(parallel(m), (X,), in_placements={"z": Shard(0)}), f"{PLACEMENTS} names `z`; the plain tensor inputs are `x`."),
+    "too many placements": (lambda m: verify(parallel(m), (X,), in_placements={"x": (Shard(0), Shard(1))}), "error[VC303]: `x` has 2 placements, but the mesh has 1 axis (tp)."),
+    "no placements": (lambda m: verify(parallel(m), (X,), in_placements={"x": ()}), "error[VC303]: option `in_placements`: `x` has 0 placements, but the mesh has 1 axis (tp)."),
+    "a dimension from the end": (lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(-1)}), f"{PLACEMENTS}: `x` counts a dimension from the end, S(-1); count it from the front."),
+    "a dimension that is none": (lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(5)}), "error[VC303]: `x` has 2 dimensions, but its placement is Shard(dim=5): (Shard(dim=5),)."),
+    "placements of a DTensor": (lambda m: verify(parallel(m), (X,), param_placements={"up.weight": Shard(1)}), "error[VC310]: option `param_placements` does not apply to `up.weight`: it is a DTensor and has placements (S(0)) of its own."),
+    "placements of no parameter": (lambda m: verify(parallel(m), (X,), param_placements={"z.*": Shard(1)}), "error[VC306]: option `param_placements`: nothing matches `z.*`; the plain tensors are none."),
+    "names in a list": (lambda m: verify(parallel(m), (X,), param_names=["up"]), "error[VC306]: option `param_names` must map implementation names to spec names."),
+    "a number as a name": (lambda m: verify(parallel(m), (X,), param_names={"up.weight": 3}), "error[VC306]: option `param_names` must map implementation names to spec names."),
+    "an unknown output": (lambda m: verify(parallel(m), (X,), out_placements={"output.7": Shard(0)}), "error[VC306]: option `out_placements` names `output.7`; the outputs are `output.0`."),
+    "an unknown option": (lambda m: verify(parallel(m), (X,), placements={}), f"error[VC306]: unknown option `placements`; {OPTIONS}"),
+    "ignoring what is unproved": (lambda m: verify(parallel(m), (X,), on_unproved="ignore"), 'error[VC306]: option `on_unproved` must be "error" or "warn".'),
+    "text as time": (lambda m: verify(parallel(m), (X,), time_limit="10"), "error[VC306]: option `time_limit` must be a number of seconds greater than zero."),
+    "no memory": (lambda m: verify(parallel(m), (X,), memory_limit=0), "error[VC306]: option `memory_limit` must be a number of bytes greater than zero."),
+    "a number as builder": (lambda _: verify(None, (X,), build=3), "error[VC306]: option `build` must be a callable without arguments that makes the model."),
+    "a builder of nothing": (lambda _: verify(None, (X,), build=lambda: None), "error[VC306]: option `build` must make the parallel model; it made a value of type `NoneType` for this rank."),
+    "a builder that fails": (lambda _: verify(None, (X,), build=lambda: 1 / 0), "error[VC306]: option `build` failed when it was called for this rank: ZeroDivisionError: division by zero"),
+    "one pattern": (lambda m: verify(parallel(m), (X,), per_rank_numbers="n"), "error[VC306]: option `per_rank_numbers` must be a list of patterns of attributes."),
+    "an unknown number": (lambda m: verify(parallel(m), (X,), per_rank_numbers=["z"]), "error[VC306]: `per_rank_numbers` names `z`, which is no number that the program reads; those are none."),
+    "an unknown inner backend": (lambda m: compiled(m, inner="nope"), "error[VC306]: option `inner` names no backend of torch.compile: `nope`."),
+    "a number as inner backend": (lambda m: compiled(m, inner=3), "error[VC306]: option `inner` must be the name of a backend of torch.compile, or a callable."),
+    "itself as inner backend": (lambda m: compiled(m, inner="verify"), "error[VC306]: option `inner` must be another backend than `verify`."),
     "an unknown option of the backend": (lambda m: compiled(m, z=3), f"error[VC306]: unknown option `z`; {OPTIONS}"),
     "text as graphs": (lambda _: verify_graphs("a", "b"), RANK_GRAPHS),
     "a module as graphs": (lambda _: verify_graphs(doubled(), Perceptron()), RANK_GRAPHS),
     "no graphs": (lambda _: verify_graphs(doubled(), []), RANK_GRAPHS),
-    "numbers as graphs": (
-        lambda _: verify_graphs(doubled(), [1, 2]),
-        "error[VC306]: the graph of rank 0 is no torch.fx.GraphModule.",
-    ),
+    "numbers as graphs": (lambda _: verify_graphs(doubled(), [1, 2]), "error[VC306]: the graph of rank 0 is no torch.fx.GraphModule."),
     "graphs of unknown shapes": (
         lambda _: verify_graphs(torch.fx.symbolic_trace(Perceptron()), [doubled()]),
         "error[VC303]: the spec's graph records no example value for `x`; pass `spec_inputs` and `rank_inputs`.",
     ),
-    "relations of an unknown input": (
-        lambda _: verify_graphs(doubled(), [doubled()] * 2, in_relations={"z": Shard(0)}),
-        "error[VC306]: `in_relations` names `z`, the graph of rank 0 has the inputs `x_1`.",
-    ),
-    "relations of an unknown output": (
-        lambda _: verify_graphs(doubled(), [doubled()] * 2, out_relations={"output.5": Shard(0)}),
-        "error[VC306]: `out_relations` names `output.5`, which the graph of rank 0 does not return.",
-    ),
-    "a mesh of another size": (
-        lambda _: verify_graphs(doubled(), [doubled()] * 2, mesh={"tp": 3}),
-        "error[VC303]: the mesh has 3 ranks and there are 2 rank graphs.",
-    ),
+    "relations of an unknown input": (lambda _: verify_graphs(doubled(), [doubled()] * 2, in_relations={"z": Shard(0)}), "error[VC306]: `in_relations` names `z`, the graph of rank 0 has the inputs `x_1`."),
+    "relations of an unknown output": (lambda _: verify_graphs(doubled(), [doubled()] * 2, out_relations={"output.5": Shard(0)}), "error[VC306]: `out_relations` names `output.5`, which the graph of rank 0 does not return."),
+    "a mesh of another size": (lambda _: verify_graphs(doubled(), [doubled()] * 2, mesh={"tp": 3}), "error[VC303]: the mesh has 3 ranks and there are 2 rank graphs."),
 }
 
 

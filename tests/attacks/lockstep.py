@@ -18,9 +18,7 @@ class DeadlockError(Exception):
 
 
 def run_ranks(
-    graphs: Sequence[torch.fx.GraphModule],
-    inputs: Sequence[Sequence[torch.Tensor]],
-    groups: Mapping[str, Sequence[int]],
+    graphs: Sequence[torch.fx.GraphModule], inputs: Sequence[Sequence[torch.Tensor]], groups: Mapping[str, Sequence[int]]
 ) -> list[tuple[torch.Tensor, ...]]:
     """What each rank's graph returns for its ``inputs``. ``groups``: name -> global ranks."""
     runs = [_run(graph, values) for graph, values in zip(graphs, inputs, strict=True)]

@@ -201,11 +201,7 @@ def _are_the_spec_s(job: Job, values: list[Any], mesh: DeviceMesh) -> bool:
     for whole, *parts in zip(wholes, *(value[1] for value in values), strict=True):
         if any((part is None) != (whole is None) for part in parts):
             return False
-        if whole is not None and relation(parts, whole, (mesh.size(),), TOLERANCE) not in (
-            (Replicate(),),
-            (Shard(0),),
-            (Shard(1),),
-        ):
+        if whole is not None and relation(parts, whole, (mesh.size(),), TOLERANCE) not in ((Replicate(),), (Shard(0),), (Shard(1),)):
             return False
     return True
 

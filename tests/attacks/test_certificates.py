@@ -139,9 +139,7 @@ def test_no_changed_claim_holds(name: str, solver: bool, original: Data) -> None
 def division(kind: torch.dtype) -> Data:
     """A division, whose result's dtype is what was recorded."""
     x = torch.arange(4).to(kind)
-    report = verifycompile.verify_graphs(
-        make_fx(lambda x: (x / 2) * 2)(x), make_fx(lambda x: (x / 2) * 2)(x), mesh=(2,)
-    )
+    report = verifycompile.verify_graphs(make_fx(lambda x: (x / 2) * 2)(x), make_fx(lambda x: (x / 2) * 2)(x), mesh=(2,))
     return json.loads(report.certificate.to_json())
 
 

@@ -202,7 +202,5 @@ def test_what_runs_and_what_raises(tmp_path: Path) -> None:
     found = {name: [line for line in lines if line.startswith(("ran", "raised", "failed"))] for name, *lines in parts}
     assert found.keys() == programs.keys()
     assert not [name for name, lines in found.items() if "failed" in lines], done.stderr[-4000:]
-    assert {
-        name: found[name] for name in LAST_RAISES if not found[name][-1:] or not found[name][-1].startswith("raised")
-    } == {}
+    assert {name: found[name] for name in LAST_RAISES if not found[name][-1:] or not found[name][-1].startswith("raised")} == {}
     assert {name: found[name] for name in ALL_RUN if set(found[name]) != {"ran"}} == {}

@@ -59,9 +59,7 @@ def test_two_literals_that_differ_are_different(use: str, near: str) -> None:
     x = sample(DOUBLE)
     report = report_on(spec, implementation, [x])
     if differ(spec, implementation, [x]):
-        assert report.verdict is not Verdict.VERIFIED or any("is read as" in text for text in report.assumptions), str(
-            report
-        )
+        assert report.verdict is not Verdict.VERIFIED or any("is read as" in text for text in report.assumptions), str(report)
 
 
 @pytest.mark.parametrize("near", NEAR)
@@ -122,7 +120,5 @@ def test_special_numbers_do_not_crash(spec: object, implementation: object) -> N
 
 @pytest.mark.parametrize("largest", [1e308, 3.4028234663852886e38])
 def test_infinity_is_not_a_large_number(largest: float) -> None:
-    report = report_on(
-        lambda x: x.clamp(max=float("inf")), lambda x: x.clamp(max=largest / 1e300), [sample(DOUBLE) * 1e9]
-    )
+    report = report_on(lambda x: x.clamp(max=float("inf")), lambda x: x.clamp(max=largest / 1e300), [sample(DOUBLE) * 1e9])
     assert report.verdict is not Verdict.VERIFIED

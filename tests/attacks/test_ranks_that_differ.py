@@ -235,15 +235,11 @@ def read_in_the_call(start: int) -> Forward:
 
 
 def _right(make: Callable[[int], Callable[..., Any]]) -> Callable[[DeviceMesh], Job]:
-    return lambda mesh: Job(
-        lambda: make(dist.get_rank() * ROWS), spec, (x(),), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}}
-    )
+    return lambda mesh: Job(lambda: make(dist.get_rank() * ROWS), spec, (x(),), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}})
 
 
 def _wrong(make: Callable[[int], Callable[..., Any]]) -> Callable[[DeviceMesh], Job]:
-    return lambda mesh: Job(
-        lambda: make(dist.get_rank()), spec, (x(),), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}}
-    )
+    return lambda mesh: Job(lambda: make(dist.get_rank()), spec, (x(),), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}})
 
 
 ONE_FOR_A_PROCESS = {"environment_variable"}
@@ -327,9 +323,7 @@ def seeded_buffer(index: int) -> Forward:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer(
-                "noise", torch.randn(3, generator=torch.Generator().manual_seed(index)), persistent=False
-            )
+            self.register_buffer("noise", torch.randn(3, generator=torch.Generator().manual_seed(index)), persistent=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.noise
@@ -351,9 +345,7 @@ def _choice(make: Callable[[int], Forward], index: Callable[[int], int]) -> Call
     def job(mesh: DeviceMesh) -> Job:
         reference = make(0)
         options = {"out_placements": {"output.0": BY_ROWS}}
-        return Job(
-            lambda: _with_x(make(index(dist.get_rank()))), lambda x: reference(x), (x(),), {"x": BY_ROWS}, options
-        )
+        return Job(lambda: _with_x(make(index(dist.get_rank()))), lambda x: reference(x), (x(),), {"x": BY_ROWS}, options)
 
     return job
 
@@ -369,13 +361,7 @@ for make in (activation, epsilon, another_class):
 
 @PROGRAMS.wrong("compile")
 def wrong_number_passed_to_the_call(mesh: DeviceMesh) -> Job:
-    return Job(
-        lambda: lambda x, start: moved(x, start),
-        lambda x, start: moved(x, 0),
-        (x(), dist.get_rank()),
-        {"x": BY_ROWS},
-        {"out_placements": {"output.0": BY_ROWS}},
-    )
+    return Job(lambda: lambda x, start: moved(x, start), lambda x, start: moved(x, 0), (x(), dist.get_rank()), {"x": BY_ROWS}, {"out_placements": {"output.0": BY_ROWS}})
 
 
 @PROGRAMS.wrong("compile")
@@ -383,13 +369,7 @@ def wrong_keyword_passed_to_the_call(mesh: DeviceMesh) -> Job:
     def forward(x: torch.Tensor, mode: str = "none") -> torch.Tensor:
         return F.gelu(x, approximate=mode)
 
-    return Job(
-        lambda: forward,
-        lambda x, mode="none": F.gelu(x, approximate="none"),
-        (x(),),
-        {"x": BY_ROWS},
-        kwargs={"mode": ["none", "tanh"][dist.get_rank()]},
-    )
+    return Job(lambda: forward, lambda x, mode="none": F.gelu(x, approximate="none"), (x(),), {"x": BY_ROWS}, kwargs={"mode": ["none", "tanh"][dist.get_rank()]})
 
 
 def test_programs() -> None:

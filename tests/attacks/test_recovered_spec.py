@@ -139,9 +139,7 @@ HOLDERS = [
 ]  # fmt: skip
 
 
-def _parallel(
-    mesh: DeviceMesh, make: type[Attention], heads: int, change: int | None = None
-) -> Callable[[], nn.Module]:
+def _parallel(mesh: DeviceMesh, make: type[Attention], heads: int, change: int | None = None) -> Callable[[], nn.Module]:
     """``heads``: when the model is made. ``change``: what is kept after it was parallelized."""
 
     def build() -> nn.Module:
@@ -153,63 +151,30 @@ def _parallel(
     return build
 
 
-def _job(
-    mesh: DeviceMesh, make: type[Attention], heads: int, change: int | None, *, given: bool, **options: Any
-) -> Job:
-    return Job(
-        _parallel(mesh, make, heads, change),
-        make(HEADS),
-        (x(),),
-        given=given,
-        mesh=False,
-        placed=False,
-        options=options,
-    )
+def _job(mesh: DeviceMesh, make: type[Attention], heads: int, change: int | None, *, given: bool, **options: Any) -> Job:
+    return Job(_parallel(mesh, make, heads, change), make(HEADS), (x(),), given=given, mesh=False, placed=False, options=options)
 
 
 for made in HOLDERS:
     # Forgotten to be divided: half of the width of a head.
-    PROGRAMS.add(
-        f"wrong_forgotten_{made.__name__}",
-        lambda m, c=made: _job(m, c, HEADS, None, given=False),
-        right=False,
-        ways=("compile",) if made in HOLDERS[3:] else ("compile", "verify"),
-    )
+    PROGRAMS.add(f"wrong_forgotten_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, None, given=False), right=False, ways=("compile",) if made in HOLDERS[3:] else ("compile", "verify"))
     # Divided after construction: the record has the number before.
     if made is not InASubmodule:  # constructed before its number was set: two readings
-        PROGRAMS.add(
-            f"right_divided_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 2, given=False), right=True
-        )
+        PROGRAMS.add(f"right_divided_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 2, given=False), right=True)
 
 for made in HOLDERS[:3]:
     # Divided twice, and multiplied.
-    PROGRAMS.add(
-        f"wrong_twice_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 4, given=False), right=False
-    )
-    PROGRAMS.add(
-        f"wrong_multiplied_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS * 2, given=False), right=False
-    )
+    PROGRAMS.add(f"wrong_twice_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 4, given=False), right=False)
+    PROGRAMS.add(f"wrong_multiplied_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS * 2, given=False), right=False)
 
 for made in HOLDERS[:3]:
-    PROGRAMS.add(
-        f"right_given_{made.__name__}",
-        lambda m, c=made: _job(m, c, HEADS // 2, None, given=True),
-        right=True,
-        ways=("compile", "verify"),
-    )
-    PROGRAMS.add(
-        f"wrong_given_{made.__name__}",
-        lambda m, c=made: _job(m, c, HEADS, None, given=True),
-        right=False,
-        ways=("compile", "verify"),
-    )
+    PROGRAMS.add(f"right_given_{made.__name__}", lambda m, c=made: _job(m, c, HEADS // 2, None, given=True), right=True, ways=("compile", "verify"))
+    PROGRAMS.add(f"wrong_given_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, None, given=True), right=False, ways=("compile", "verify"))
     # Made with a wrong number: the constructor saw only this one.
     PROGRAMS.add(f"wrong_made_{made.__name__}", lambda m, c=made: _job(m, c, HEADS * 2, None, given=False), right=False)
 
 PROGRAMS.add(
-    "right_said_to_be_per_rank",
-    lambda m: _job(m, Attention, HEADS // 2, None, given=False, per_rank_numbers=["n_heads"]),
-    right=True,
+    "right_said_to_be_per_rank", lambda m: _job(m, Attention, HEADS // 2, None, given=False, per_rank_numbers=["n_heads"]), right=True
 )
 
 
@@ -230,9 +195,7 @@ class Grouped(nn.Module):
         return self.down(F.gelu(self.up(x))) * self.factor(self)
 
 
-def _grouped(
-    mesh: DeviceMesh, factor: Callable[[Any], Any], held: dict[str, Any], whole: dict[str, Any], **options: Any
-) -> Job:
+def _grouped(mesh: DeviceMesh, factor: Callable[[Any], Any], held: dict[str, Any], whole: dict[str, Any], **options: Any) -> Job:
     """The model holds ``held`` once it is parallelized; the model of one device holds ``whole``."""
 
     def build() -> nn.Module:
@@ -254,9 +217,7 @@ FACTORS: dict[str, tuple[Callable[[Any], Any], dict[str, Any], dict[str, Any]]] 
 }
 for title, (factor, held, whole) in FACTORS.items():
     # No record and no spec confirm the number held: what is verified says on which value it rests.
-    PROGRAMS.add(
-        f"listed_{title}", lambda m, f=factor, h=held, w=whole: _grouped(m, f, h, w), right=False, ways=("verify",)
-    )
+    PROGRAMS.add(f"listed_{title}", lambda m, f=factor, h=held, w=whole: _grouped(m, f, h, w), right=False, ways=("verify",))
 
 
 class OfTheDegree(Grouped):
@@ -272,9 +233,7 @@ DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "one_over_the_degree": lambda mesh: lambda m: 1 / dist.get_world_size() ** 2,
     "ranks_of_the_mesh": lambda mesh: lambda m: mesh.mesh.numel(),
     "members_of_the_group": lambda mesh: lambda m: len(dist.get_process_group_ranks(mesh.get_group())),
-    "available": lambda mesh: (
-        lambda m: 3 if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else 1
-    ),
+    "available": lambda mesh: lambda m: 3 if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else 1,
 }
 for title, of in DEGREES.items():
 
@@ -290,9 +249,7 @@ for title, of in DEGREES.items():
 @PROGRAMS.wrong("compile", "verify")
 def wrong_degree_kept_as_an_attribute(mesh: DeviceMesh) -> Job:
     def build() -> nn.Module:
-        model = parallelize_module(
-            Grouped(lambda m: m.tp, tp=1), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()}
-        )
+        model = parallelize_module(Grouped(lambda m: m.tp, tp=1), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
         model.tp = mesh.size()
         return model
 

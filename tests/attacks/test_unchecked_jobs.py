@@ -165,9 +165,7 @@ def test_a_mesh_of_another_world_is_an_error() -> None:
     assert "mesh" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"in_placements": {"x": (Replicate(),)}}, {"out_placements": {"output.0": (Replicate(),)}}]
-)
+@pytest.mark.parametrize("options", [{}, {"in_placements": {"x": (Replicate(),)}}, {"out_placements": {"output.0": (Replicate(),)}}])
 def test_options_that_apply(options: dict[str, object]) -> None:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         model = parallelize_module(Model(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})

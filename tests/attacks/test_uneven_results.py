@@ -22,15 +22,7 @@ def sample(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def add(
-    name: str,
-    shape: tuple[int, ...],
-    cut: int | None,
-    function: Callable[[DeviceMesh], Function],
-    spec: Function,
-    *,
-    right: bool,
-) -> None:
+def add(name: str, shape: tuple[int, ...], cut: int | None, function: Callable[[DeviceMesh], Function], spec: Function, *, right: bool) -> None:
     """``function(mesh)`` gets the input sharded on ``cut``, the spec the whole one."""
 
     def job(mesh: DeviceMesh) -> Job:
@@ -51,25 +43,16 @@ def add(
 
 
 def mapped(function: Function, out: Any, into: Any = FIRST, **options: Any) -> Callable[[DeviceMesh], Function]:
-    return lambda mesh: (
-        lambda x: local_map(function, out_placements=[out], in_placements=([into],), device_mesh=mesh, **options)(
-            torch.tanh(x)
-        )
-    )
+    return lambda mesh: lambda x: local_map(
+        function, out_placements=[out], in_placements=([into],), device_mesh=mesh, **options
+    )(torch.tanh(x))
 
 
-def relabelled(
-    function: Callable[[torch.Tensor, int], torch.Tensor], out: Any, **options: Any
-) -> Callable[[DeviceMesh], Function]:
+def relabelled(function: Callable[[torch.Tensor, int], torch.Tensor], out: Any, **options: Any) -> Callable[[DeviceMesh], Function]:
     """A local value of this rank, given back as a DTensor."""
-    return lambda mesh: (
-        lambda x: (
-            DTensor.from_local(
-                function(x.to_local() * 2, mesh.get_local_rank()), mesh, [out], run_check=False, **options
-            )
-            * 1
-        )
-    )
+    return lambda mesh: lambda x: DTensor.from_local(
+        function(x.to_local() * 2, mesh.get_local_rank()), mesh, [out], run_check=False, **options
+    ) * 1
 
 
 tanh = torch.tanh
@@ -87,72 +70,16 @@ add("wrong_uneven_local_map_of_five", (5, 4), 0, mapped(lambda t: t + 1, Shard(0
 add("wrong_other_dimension", (4, 4), 0, mapped(lambda t: t * 2, Shard(1)), lambda x: tanh(x) * 2, right=False)
 add("wrong_partial_for_shards", (4, 4), 0, mapped(lambda t: t * 2, Partial()), lambda x: tanh(x) * 2, right=False)
 add("wrong_replicated_for_shards", (4, 4), 0, mapped(lambda t: t * 2, Replicate()), lambda x: tanh(x) * 2, right=False)
-add(
-    "wrong_repeated_rows",
-    (3, 4),
-    0,
-    mapped(lambda t: t.repeat_interleave(2, 0), Shard(0)),
-    lambda x: tanh(x).repeat_interleave(2, 0),
-    right=False,
-)
+add("wrong_repeated_rows", (3, 4), 0, mapped(lambda t: t.repeat_interleave(2, 0), Shard(0)), lambda x: tanh(x).repeat_interleave(2, 0), right=False)
 add("wrong_relabelled_as_columns", (4, 4), 0, relabelled(lambda t, rank: t, Shard(1)), lambda x: x * 2, right=False)
 add("wrong_relabelled_partial", (4, 4), 0, relabelled(lambda t, rank: t, Partial()), lambda x: x * 2, right=False)
-add(
-    "wrong_relabelled_shape",
-    (4, 4),
-    0,
-    relabelled(lambda t, rank: t, Shard(0), shape=torch.Size((3, 4)), stride=(4, 1)),
-    lambda x: (x * 2)[:3],
-    right=False,
-)
-add(
-    "wrong_first_three_rows",
-    (4, 4),
-    None,
-    relabelled(lambda t, rank: t[:3] if rank == 0 else t[3:], Shard(0), shape=torch.Size((4, 4)), stride=(4, 1)),
-    lambda x: x * 2,
-    right=False,
-)
-add(
-    "wrong_last_rows_first",
-    (4, 4),
-    None,
-    relabelled(lambda t, rank: t[:2] if rank == 1 else t[2:], Shard(0)),
-    lambda x: x * 2,
-    right=False,
-)
-add(
-    "wrong_two_and_three_columns",
-    (2, 5),
-    None,
-    relabelled(lambda t, rank: t[:, :2] if rank == 0 else t[:, 2:], Shard(1), shape=torch.Size((2, 5)), stride=(5, 1)),
-    lambda x: x * 2,
-    right=False,
-)
-add(
-    "right_three_and_two_columns",
-    (2, 5),
-    None,
-    relabelled(lambda t, rank: t[:, :3] if rank == 0 else t[:, 3:], Shard(1), shape=torch.Size((2, 5)), stride=(5, 1)),
-    lambda x: x * 2,
-    right=True,
-)
-add(
-    "right_halves",
-    (4, 4),
-    None,
-    relabelled(lambda t, rank: t[:2] if rank == 0 else t[2:], Shard(0)),
-    lambda x: x * 2,
-    right=True,
-)
-add(
-    "wrong_overlapping_parts",
-    (4, 4),
-    None,
-    relabelled(lambda t, rank: t[:3] if rank == 0 else t[1:], Shard(0)),
-    lambda x: x * 2,
-    right=False,
-)
+add("wrong_relabelled_shape", (4, 4), 0, relabelled(lambda t, rank: t, Shard(0), shape=torch.Size((3, 4)), stride=(4, 1)), lambda x: (x * 2)[:3], right=False)
+add("wrong_first_three_rows", (4, 4), None, relabelled(lambda t, rank: t[:3] if rank == 0 else t[3:], Shard(0), shape=torch.Size((4, 4)), stride=(4, 1)), lambda x: x * 2, right=False)
+add("wrong_last_rows_first", (4, 4), None, relabelled(lambda t, rank: t[:2] if rank == 1 else t[2:], Shard(0)), lambda x: x * 2, right=False)
+add("wrong_two_and_three_columns", (2, 5), None, relabelled(lambda t, rank: t[:, :2] if rank == 0 else t[:, 2:], Shard(1), shape=torch.Size((2, 5)), stride=(5, 1)), lambda x: x * 2, right=False)
+add("right_three_and_two_columns", (2, 5), None, relabelled(lambda t, rank: t[:, :3] if rank == 0 else t[:, 3:], Shard(1), shape=torch.Size((2, 5)), stride=(5, 1)), lambda x: x * 2, right=True)
+add("right_halves", (4, 4), None, relabelled(lambda t, rank: t[:2] if rank == 0 else t[2:], Shard(0)), lambda x: x * 2, right=True)
+add("wrong_overlapping_parts", (4, 4), None, relabelled(lambda t, rank: t[:3] if rank == 0 else t[1:], Shard(0)), lambda x: x * 2, right=False)
 add("wrong_reordered", (4, 4), 0, mapped(lambda t: t.flip(0), Shard(0)), lambda x: tanh(x).flip(0), right=False)
 
 
@@ -161,9 +88,7 @@ def on_three(name: str, function: Callable[[DeviceMesh], Function], spec: Functi
     add(name, (2, 4, 4, 4), 3, function, spec, right=right)
 
 
-on_three(
-    "pixels", lambda mesh: lambda x: F.pixel_shuffle(tanh(x), 2), lambda x: F.pixel_shuffle(tanh(x), 2), right=False
-)
+on_three("pixels", lambda mesh: lambda x: F.pixel_shuffle(tanh(x), 2), lambda x: F.pixel_shuffle(tanh(x), 2), right=False)
 on_three("plain", lambda mesh: lambda x: tanh(x) * 2, lambda x: tanh(x) * 2, right=True)
 ON_THREE = ("pixels", "plain")
 

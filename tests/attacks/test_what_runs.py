@@ -86,12 +86,7 @@ class VocabularyParallel(nn.Module):
 
 def _lookup(wrong: int) -> Any:
     return lambda mesh: Job(
-        lambda: VocabularyParallel(wrong),
-        Lookup(),
-        (tokens(),),
-        {"tokens": WHOLE},
-        {"param_placements": {"weight": (Shard(0),)}},
-        backward=True,
+        lambda: VocabularyParallel(wrong), Lookup(), (tokens(),), {"tokens": WHOLE}, {"param_placements": {"weight": (Shard(0),)}}, backward=True
     )
 
 
@@ -138,13 +133,7 @@ def right_slice_by_rank(mesh: DeviceMesh) -> Job:
         start = dist.get_rank() * 3
         return torch.tanh(x[start : start + 3])
 
-    return Job(
-        lambda: forward,
-        lambda x: torch.tanh(x),
-        (torch.randn(6, 3),),
-        {"x": WHOLE},
-        {"out_placements": {"output.0": ROWS}},
-    )
+    return Job(lambda: forward, lambda x: torch.tanh(x), (torch.randn(6, 3),), {"x": WHOLE}, {"out_placements": {"output.0": ROWS}})
 
 
 @PROGRAMS.wrong("aot_eager")
@@ -153,13 +142,7 @@ def wrong_slice_by_rank(mesh: DeviceMesh) -> Job:
         start = dist.get_rank() * 2
         return torch.tanh(x[start : start + 3])
 
-    return Job(
-        lambda: forward,
-        lambda x: torch.tanh(x),
-        (torch.randn(6, 3),),
-        {"x": WHOLE},
-        {"out_placements": {"output.0": ROWS}},
-    )
+    return Job(lambda: forward, lambda x: torch.tanh(x), (torch.randn(6, 3),), {"x": WHOLE}, {"out_placements": {"output.0": ROWS}})
 
 
 @PROGRAMS.right(*WAYS)
@@ -167,13 +150,7 @@ def right_chunk_by_the_mesh(mesh: DeviceMesh) -> Job:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x.chunk(mesh.size(), 1)[mesh.get_local_rank()])
 
-    return Job(
-        lambda: forward,
-        lambda x: torch.relu(x),
-        (torch.randn(4, 6),),
-        {"x": WHOLE},
-        {"out_placements": {"output.0": (Shard(1),)}},
-    )
+    return Job(lambda: forward, lambda x: torch.relu(x), (torch.randn(4, 6),), {"x": WHOLE}, {"out_placements": {"output.0": (Shard(1),)}})
 
 
 @PROGRAMS.right(*WAYS)
@@ -184,13 +161,7 @@ def right_branch_by_rank(mesh: DeviceMesh) -> Job:
         y = torch.tanh(x)
         return y + y
 
-    return Job(
-        lambda: forward,
-        lambda x: torch.tanh(x) * 2,
-        (torch.randn(4, 6),),
-        {"x": ROWS},
-        {"out_placements": {"output.0": ROWS}},
-    )
+    return Job(lambda: forward, lambda x: torch.tanh(x) * 2, (torch.randn(4, 6),), {"x": ROWS}, {"out_placements": {"output.0": ROWS}})
 
 
 @PROGRAMS.right(*WAYS)
@@ -200,13 +171,7 @@ def right_positions(mesh: DeviceMesh) -> Job:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return x + (torch.arange(x.shape[0]) + start)[:, None]
 
-    return Job(
-        lambda: forward,
-        lambda x: x + torch.arange(x.shape[0])[:, None],
-        (torch.randn(4, 6),),
-        {"x": ROWS},
-        {"out_placements": {"output.0": ROWS}},
-    )
+    return Job(lambda: forward, lambda x: x + torch.arange(x.shape[0])[:, None], (torch.randn(4, 6),), {"x": ROWS}, {"out_placements": {"output.0": ROWS}})
 
 
 class Perceptron(nn.Module):
@@ -231,15 +196,7 @@ class Perceptron(nn.Module):
 def right_perceptron(mesh: DeviceMesh) -> Job:
     x = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(5), requires_grad=True)
     places = {"up": (Shard(1),), "down": (Shard(0),)}
-    return Job(
-        lambda: Perceptron(True),
-        Perceptron(False),
-        (x,),
-        {"x": WHOLE},
-        {"param_placements": places},
-        backward=True,
-        given_args=(x.detach().clone().requires_grad_(),),
-    )
+    return Job(lambda: Perceptron(True), Perceptron(False), (x,), {"x": WHOLE}, {"param_placements": places}, backward=True, given_args=(x.detach().clone().requires_grad_(),))
 
 
 class Block(nn.Module):
@@ -262,9 +219,7 @@ def right_dtensors(mesh: DeviceMesh) -> Job:
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Shard(1)),
     }
-    return Job(
-        lambda: parallelize_module(Block(), mesh, plan), Block(), (tokens(),), mesh=False, placed=False, backward=True
-    )
+    return Job(lambda: parallelize_module(Block(), mesh, plan), Block(), (tokens(),), mesh=False, placed=False, backward=True)
 
 
 def test_programs(tmp_path: Path) -> None:

@@ -91,7 +91,9 @@ def allreduce_hook(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 @right
 def mean_by_the_hook_of_every_parameter(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     for parameter in model.parameters():
-        parameter.register_hook(lambda gradient: dist._functional_collectives.all_reduce(gradient, "avg", mesh))
+        parameter.register_hook(
+            lambda gradient: dist._functional_collectives.all_reduce(gradient, "avg", mesh)
+        )
     return model
 
 

@@ -162,8 +162,7 @@ def test_a_frame_that_runs_uncompiled_has_its_line_and_is_counted() -> None:
     assert done.returncode == 0, done.stderr
     first, second, summary = [line for line in done.stderr.splitlines() if line.startswith("verifycompile: ")]
     assert re.fullmatch(
-        r"verifycompile: Blocks\.forward \(.*never_compiled\.py:25\) not checked: it runs uncompiled: .*graph.break.*",
-        first,
+        r"verifycompile: Blocks\.forward \(.*never_compiled\.py:25\) not checked: it runs uncompiled: .*graph.break.*", first
     )
     assert re.search(r"Block\.forward \(.*never_compiled\.py:16\) verified in", second)
     assert "verifycompile: 2 frames: 1 not checked, 1 verified; " in summary

@@ -70,9 +70,7 @@ def test_under_the_flag_one_wrong_rank_stops_all_with_its_report() -> None:
     ended = done.stdout.split("rank 1: ")
     assert len(ended) == 2
     line, report = ended
-    assert re.fullmatch(
-        r"rank 0: \S*one_rank_wrong.py:\d+:\d+: error\[VC103\]: .* \(rank 0; rank 1 prints the report\)\n", line
-    )
+    assert re.fullmatch(r"rank 0: \S*one_rank_wrong.py:\d+:\d+: error\[VC103\]: .* \(rank 0; rank 1 prints the report\)\n", line)
     assert report.startswith("error[VC103]: wrong scale\n")
     assert "the implementation's value is 2 * output.0 on rank 1" in report
 

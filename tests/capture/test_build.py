@@ -228,6 +228,7 @@ class Cached(Part):
         return rows_of(x, self.weight, self.cached_start, self.cached_start + PER_RANK)
 
 
+
 OFFSET = 0
 CONFIGURATION: dict[str, Any] = {"starts": []}
 

@@ -62,7 +62,9 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
         blockers: tuple[Blocker, ...] = (),
         options: Options | None = None,
     ) -> Report:
-        def find_difference(spec: Program, implementation: Program, proved: Collection[str], *, output: str) -> Search:
+        def find_difference(
+            spec: Program, implementation: Program, proved: Collection[str], *, output: str
+        ) -> Search:
             assert proved is result.relations
             assert result.mismatch is None or output == result.mismatch.output
             if isinstance(witness, Exception):

@@ -13,9 +13,7 @@ from tests.jobs.launched import launched, told
 def test_under_a_launcher_one_rank_prints_the_report_and_the_other_a_line(rank: int) -> None:
     done = launched("one_rank_wrong.py", str(rank))
     assert done.returncode == 1
-    reports = re.findall(
-        r"^\[rank(\d)\]: verifycompile\.RefinementError: error\[VC103\]: wrong scale$", done.stderr, re.MULTILINE
-    )
+    reports = re.findall(r"^\[rank(\d)\]: verifycompile\.RefinementError: error\[VC103\]: wrong scale$", done.stderr, re.MULTILINE)
     assert len(reports) == 1
     assert done.stderr.count("see: verifycompile explain VC103") == 1
     # The launcher may end the other process before it has said its line.

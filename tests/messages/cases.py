@@ -75,4 +75,6 @@ def group(mesh):
     return programs.wrong_group(mesh), programs.two_axes, (torch.randn(3, 2), torch.randn(2, 3)), options
 
 
-CASES = {case.__name__: case for case in (bias, mask, vocabulary, fused, labels, tokens, norm, gain, scale, group)}
+CASES = {
+    case.__name__: case for case in (bias, mask, vocabulary, fused, labels, tokens, norm, gain, scale, group)
+}

@@ -136,3 +136,5 @@ def wrong_group(mesh):
         return torch.tanh(all_reduce(x @ w, group))
 
     return layer
+
+

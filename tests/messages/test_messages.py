@@ -152,9 +152,7 @@ error[VC105]: wrong mesh axis
 """,
 }
 
-GRAPH_NAMES = re.compile(
-    r"\b(primals|tangents|view|squeeze|unsqueeze|getitem|mm|addmm|add|mul|div|sum|mean)_\d+\b|\barg\d"
-)
+GRAPH_NAMES = re.compile(r"\b(primals|tangents|view|squeeze|unsqueeze|getitem|mm|addmm|add|mul|div|sum|mean)_\d+\b|\barg\d")
 """Names that torch gives to nodes of a graph."""
 
 

@@ -16,11 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 IN_ONE_PROCESS = {
     "megatron_layers": ("VC101", "return x + self.feed_forward(self.norm(x))", "is returned as a partial sum over tp"),
-    "pipeline_stages": (
-        "VC103",
-        "torch.autograd.grad(scaled, (weight, activation))",
-        "makes the value 2 times too large",
-    ),
+    "pipeline_stages": ("VC103", "torch.autograd.grad(scaled, (weight, activation))", "makes the value 2 times too large"),
     "experts": ("VC104", "torch.bmm(F.gelu(torch.bmm(rows, self.up))", "sharded in ways that do not fit together"),
     "released_bug": ("VC114", "return mask.cumsum(-1) - 1", "each rank has the result of its own part"),
 }

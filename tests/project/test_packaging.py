@@ -41,7 +41,9 @@ def test_packages_listed_are_the_folders() -> None:
 
 @pytest.mark.parametrize("package", SETUPTOOLS["packages"])
 def test_package_is_importable_from_its_folder(package: str) -> None:
-    mapped = next((name for name in SETUPTOOLS["package-dir"] if package == name), "verifycompile")
+    mapped = next(
+        (name for name in SETUPTOOLS["package-dir"] if package == name), "verifycompile"
+    )
     folder = ROOT / SETUPTOOLS["package-dir"][mapped] / pathlib.Path(*package.removeprefix(mapped).split("."))
     module = importlib.import_module(package)
     assert module.__file__ is not None
@@ -101,10 +103,7 @@ def test_another_release_of_torch_is_named_when_the_package_is_imported() -> Non
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [
-        ("verifycompile ex", ["explain "]),
-        ("verifycompile run --format ", ["full", "concise", "json", "github", "sarif"]),
-    ],
+    [("verifycompile ex", ["explain "]), ("verifycompile run --format ", ["full", "concise", "json", "github", "sarif"])],
 )
 def test_a_shell_is_told_what_may_be_typed_next(typed: str, offered: list[str], tmp_path: pathlib.Path) -> None:
     pytest.importorskip("argcomplete", reason="pip install '.[completion]'")
@@ -130,10 +129,7 @@ def test_the_license_is_named_and_shipped() -> None:
 
 
 def test_wheel_of_top_level_names() -> None:
-    assert {package.partition(".")[0] for package in SETUPTOOLS["packages"]} == {
-        "verifycompile",
-        "verifycompile_pytest",
-    }
+    assert {package.partition(".")[0] for package in SETUPTOOLS["packages"]} == {"verifycompile", "verifycompile_pytest"}
 
 
 def test_the_pytest_plugin_alone_imports_nothing_else() -> None:

@@ -17,12 +17,7 @@ SHORTEST = 22
 # Functions and variables that make assumptions, where they are not given to a list of them directly.
 MAKERS = re.compile(r"assum|_rearranged|_rounded|_sentences?$|_of_one_rank|differing_precisions")
 LISTS = re.compile(r"assumptions(\.append|\.extend)?$")
-INSIDE_OTHERS = (
-    ", and gathers the parameters",
-    "; a loss outside",
-    ", and a loss outside",
-    "the wrapper of the graph before",
-)
+INSIDE_OTHERS = (", and gathers the parameters", "; a loss outside", ", and a loss outside", "the wrapper of the graph before")
 
 
 def text_of(node: ast.AST) -> str | None:

@@ -291,7 +291,9 @@ def test_a_plain_result_that_a_dtensor_calls_whole_is_whole(
 ) -> None:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         model = TakenOut(mesh, claimed, how, reduced)
-        report = verifycompile.verify(model, (numbers(2, 8),), spec=Whole(), param_placements={"weight": (Shard(1),)})
+        report = verifycompile.verify(
+            model, (numbers(2, 8),), spec=Whole(), param_placements={"weight": (Shard(1),)}
+        )
         assert report.verdict is verdict
         if verdict is Verdict.REFUTED and not reduced:
             message = "`output.0` is returned as a partial sum over tp; it must be the full value"

@@ -11,7 +11,7 @@ import pytest
 
 from verifycompile.testing import fake_group, fake_mesh
 
-TESTS = """\
+TESTS = '''\
 import torch
 from torch import nn
 from torch.distributed.tensor import Partial, Replicate
@@ -47,7 +47,7 @@ def test_wrong(verify_mesh):
 def test_of_nothing_parallel(verify_group):
     verify_group(8, rank=3)
     assert torch.distributed.get_rank() == 3
-"""
+'''
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
