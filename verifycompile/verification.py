@@ -220,7 +220,9 @@ def _with_witness(
     if witness is None:
         return dataclasses.replace(finding, notes=notes), None
     counterexample = counterexample_of(witness, search.implementation)
-    refuted = dataclasses.replace(finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes)
+    refuted = dataclasses.replace(
+        finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes, output=witness.output
+    )
     return _certain(refuted) if finding.code in UNPROVED_CODES else refuted, search
 
 

@@ -23,6 +23,7 @@ from verifycompile.witness.layout import assemble
 _TOLERANCE = 1e-9
 NEAR = 12
 """So many nodes behind a change are looked at."""
+MOST_LOST = 80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,28 @@ def reaches(found: Frontier, program: Program, values: Interpreter, changed: Ite
     later = descendants(changed)
     near = [node for node in program.graph.graph.nodes if node in later][:NEAR]
     return any(marks.hold(value) for node in near for value in _wholes(values, program, node))
+
+
+def first_lost(trial: Trial, program: Program, values: Interpreter, wanted: Iterable[str]) -> frozenset[str]:
+    """Names of the nodes behind which the spec is left first, on the way to the wanted output that is computed first.
+
+    From the output backwards, up to what holds a value of the spec; ``MOST_LOST`` of these nodes, the first ones.
+    """
+    names = set(wanted)
+    leaving = {output.node for output in program.outputs if output.name in names}
+    order = {node: place for place, node in enumerate(program.graph.graph.nodes)}
+    if not leaving:
+        return frozenset()
+    computed = [node for node in trial.spec.graph.graph.nodes if node.op in ("call_function", "placeholder")]
+    marks = _Marks(value for node in computed if (value := _spec_value(trial, node)) is not None)
+    lost: set[torch.fx.Node] = set()
+    pending = [min(leaving, key=order.__getitem__)]
+    while pending:
+        node = pending.pop()
+        if node not in lost and (node in leaving or not any(map(marks.hold, _wholes(values, program, node)))):
+            lost.add(node)
+            pending.extend(node.all_input_nodes)
+    return frozenset(node.name for node in sorted(lost, key=order.__getitem__)[:MOST_LOST])
 
 
 def _spec_value(trial: Trial, node: torch.fx.Node) -> torch.Tensor | None:

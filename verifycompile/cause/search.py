@@ -27,7 +27,7 @@ from verifycompile.cause.collectives import (
     other_reductions,
 )
 from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.frontier import Frontier, frontier, reaches
+from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import foreign_rows, indices_of_part, other_bounds
 from verifycompile.cause.means import means_of_all
@@ -52,6 +52,7 @@ from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.few_kinds import of_few_kinds
 from verifycompile.witness.interpreter import descendants
 from verifycompile.witness.search import elements
 
@@ -65,6 +66,11 @@ _SHARE_OF_SEARCH = 0.7
 """Of the time until a limit; the rest is for the proof of what was found by then."""
 MAX_ELEMENTS = 5_000_000
 """Elements of all values of a program that is evaluated many times."""
+
+LARGE = 300_000
+"""From so many elements on, changes where the spec is left first are tried before all others."""
+_Focus = frozenset[str] | None
+"""Names of the nodes at which changes are sought; anywhere where it is None."""
 
 Kinds = Callable[[Scene], tuple[Iterator[Move], ...]]
 Change = tuple[Draft, tuple[Move, ...]]
@@ -160,6 +166,10 @@ class _Stage(enum.Enum):
         return self.value >= _Stage.SCALED.value
 
 
+_AT_FIRST = (_Stage.SUSPECTED, _Stage.LIKELY, _Stage.MISSING, _Stage.SCALED, _Stage.NEAR)
+"""The order where there are few nodes to look at: then what takes long is what looks at values on the way."""
+
+
 class _Search:
     """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved.
 
@@ -196,7 +206,9 @@ class _Search:
             if not applies(programs[0], distribution):
                 continue
             try:
-                trial = Trial(programs[0], draw(*programs, 0, distribution, None), 0)
+                inputs = draw(*programs, 0, distribution, None)
+                inputs = of_few_kinds(inputs, programs[1]) if self._is_large(programs) else inputs
+                trial = Trial(programs[0], inputs, 0)
                 outcome = trial.outcome(programs[1])
             except EvaluationError:
                 continue
@@ -210,11 +222,32 @@ class _Search:
             return causes if self._proved() else ()
         if len(causes) == MAX_CAUSES:
             return ()
+        focus = self._focus(trial, outcome)
+        if focus:
+            found = self._mended_at(trial, outcome, causes, focus, _AT_FIRST)
+            if found or self.over:
+                return found
+        return self._mended_at(trial, outcome, causes, None, _Stage)
+
+    def _is_large(self, programs: tuple[Program, Program]) -> bool:
+        return self.subject.values and max(map(elements, programs)) > LARGE
+
+    def _focus(self, trial: Trial, outcome: Outcome) -> _Focus:
+        """Where changes are sought first in a large program."""
+        if not self._is_large((trial.spec, outcome.program)):
+            return None
+        return first_lost(trial, outcome.program, outcome.values, _wanted(outcome))
+
+    def _mended_at(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus, stages: Iterable[_Stage]
+    ) -> tuple[Cause, ...]:
+        """What ``_mended`` finds of some stages at the nodes of ``focus``."""
         wanted = _wanted(outcome)
         partial: list[_Step] = []
-        for stage in _Stage:
+        for stage in stages:
             forward: list[_Step] = []
-            for step, after in self._steps(trial, outcome, wanted, self._changes(trial, outcome, wanted, stage)):
+            changes = self._changes(trial, outcome, wanted, stage, focus)
+            for step, after in self._steps(trial, outcome, wanted, changes):
                 if step.mended >= outcome.wrong and not after.wrong:
                     if self._proved():
                         self._undo()  # the texts are of the program as it is
@@ -230,7 +263,7 @@ class _Search:
                 if found:
                     return found
             if stage is _Stage.NEAR and not partial:
-                found = self._on_the_way(trial, outcome, causes)
+                found = self._on_the_way(trial, outcome, causes, focus)
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
             if found or self.over:
@@ -260,13 +293,15 @@ class _Search:
         self._undo()
         return ()
 
-    def _changes(self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: _Stage) -> Iterable[Change]:
+    def _changes(
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: _Stage, focus: _Focus
+    ) -> Iterable[Change]:
         if stage is _Stage.SUSPECTED:
-            moves = self._moves(trial, outcome, wanted, _missing) if self.suspected else ()
+            moves = self._moves(trial, outcome, wanted, _missing, focus) if self.suspected else ()
             return (change for change in moves if all(self._is_suspected(change[0], move) for move in change[1]))
         if stage is _Stage.NEAR:
-            return [change for _, change in self._near(trial, outcome, wanted, (_missing,))]
-        return self._moves(trial, outcome, wanted, stage.kinds)
+            return [change for _, change in self._near(trial, outcome, wanted, (_missing,), focus)]
+        return self._moves(trial, outcome, wanted, stage.kinds, focus)
 
     def _is_suspected(self, draft: Draft, move: Move) -> bool:
         node = draft.node(move.node)
@@ -275,14 +310,14 @@ class _Search:
         return place is not None and _place(place) in self.suspected and not is_backward(node)
 
     def _near(
-        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: tuple[Kinds, ...]
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: tuple[Kinds, ...], focus: _Focus
     ) -> list[tuple[int, Change]]:
         """The changes behind which a value of the spec is held that is missing now, and how many are held then."""
         if not self.subject.values:
             return []
         lost = frontier(trial, outcome.program, outcome.values, wanted)
         found: list[tuple[int, Change]] = []
-        moves_of_kinds = (self._moves(trial, outcome, wanted, kind) for kind in kinds)
+        moves_of_kinds = (self._moves(trial, outcome, wanted, kind, focus) for kind in kinds)
         for draft, moves in itertools.chain.from_iterable(moves_of_kinds) if lost.missing else ():
             if self.over:
                 break
@@ -295,9 +330,11 @@ class _Search:
             self._undo()
         return found
 
-    def _on_the_way(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+    def _on_the_way(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus
+    ) -> tuple[Cause, ...]:
         """A change that mends no output but the next values behind it, with what else is wrong further on."""
-        near = self._near(trial, outcome, _wanted(outcome), (_likely, _missing))
+        near = self._near(trial, outcome, _wanted(outcome), (_likely, _missing), focus)
         # A line that made several nodes is wrong at all of them where that mends as much.
         ordered = sorted(near, key=lambda item: (item[1][1][0].inserts, -item[0], -len(item[1][1])))
         for _, (draft, moves) in ordered[:MAX_ALTERNATIVES]:
@@ -395,8 +432,10 @@ class _Search:
                 yield _Step(draft, moves, outcome.wrong & after.right), after
             self._undo()
 
-    def _moves(self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: Kinds) -> Iterator[Change]:
-        """All moves of some kinds, those of one kind in all graphs together."""
+    def _moves(
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], kinds: Kinds, focus: _Focus = None
+    ) -> Iterator[Change]:
+        """All moves of some kinds at the nodes of ``focus``, those of one kind in all graphs together."""
         subject, names = self.subject, frozenset(name.partition(ON_RANK)[0] for name in wanted)
         drafts = subject.drafts()
         scenes = [
@@ -405,7 +444,8 @@ class _Search:
         ]
         for same_kind in zip(*(kinds(scene) for scene in scenes), strict=True):
             for draft, moves in zip(drafts, same_kind, strict=True):
-                for together in _by_line(itertools.islice(moves, MAX_MOVES), draft):
+                near = moves if focus is None else (move for move in moves if move.node in focus)
+                for together in _by_line(itertools.islice(near, MAX_MOVES), draft):
                     yield draft, together
 
     def _outcome(self, trial: Trial, before: Outcome, wanted: frozenset[str]) -> Outcome | None:

@@ -44,6 +44,10 @@ class Outcome:
         return frozenset(name for name, found in self.results.items() if found.agreement is Agreement.DIFFERENT)
 
 
+_NEXT = 6
+"""Of the outputs that are computed next behind a change, so many show whether it mends any."""
+
+
 class Trial:
     """Both programs on one input. Called under ``real_tensors``. Raises ``EvaluationError``."""
 
@@ -98,13 +102,17 @@ class Trial:
         if wanted and not wanted.intersection(backward) and not _any_right(wanted, results):
             return None
         found = [result.relation for result in results.values() if result.relation is not None]
-        ordered = sorted(backward, key=lambda name: name not in wanted)
+        places = _places(implementation)
+        ordered = sorted(backward, key=lambda name: (name not in wanted, places[outputs[name].node]))
+        changed_ones = 0
         for position, name in enumerate(ordered):
-            results[name] = self._compared(outputs[name], values, _unchanged(outputs[name], before, later), found)
+            known = _unchanged(outputs[name], before, later)
+            results[name] = self._compared(outputs[name], values, known, found)
             if _is_worse(name, results, before):
                 return None
+            changed_ones += known is None
             last = position + 1 == len(ordered) or ordered[position + 1] not in wanted
-            if wanted and last and not _any_right(wanted, results):
+            if wanted and (last or changed_ones == _NEXT) and not _any_right(wanted, results):
                 return None
         return Outcome(implementation, values, results, layouts, late)
 
@@ -150,6 +158,11 @@ def _dependent(implementation: Program, outputs: Mapping[str, ProgramOutput]) ->
     """The outputs that depend on a cotangent. A change makes no forward output depend on one."""
     later = descendants(entry.node for entry in tangent_inputs(implementation).values())
     return frozenset(name for name, output in outputs.items() if output.node in later)
+
+
+def _places(program: Program) -> dict[torch.fx.Node, int]:
+    """Where in the program a node is computed."""
+    return {node: place for place, node in enumerate(program.graph.graph.nodes)}
 
 
 def _unchanged(

@@ -49,6 +49,8 @@ _AGAIN: tuple[tuple[Distribution, int | None, int], ...] = (
 largest element is not on the first rank, or where it is there twice.
 """
 _CHEAP = 100_000
+_DEAR = 1_000_000
+"""Elements from which on the output to be shown is the one that is computed first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +108,8 @@ def find_witness(
 
     Both graphs are evaluated in float64 on the CPU, the implementation on all ranks. None does not mean equality:
     the graphs may be too large (more than ``max_elements`` elements over all ranks), random, or not evaluable.
-    ``output``: the one to be shown where it is among those that differ. ``simplify``: whether to look for inputs of
-    fewer and smaller numbers.
+    ``output``: the one to be shown where it is among those that differ and the programs are not large.
+    ``simplify``: whether to look for inputs of fewer and smaller numbers.
     """
     cost = max(elements(spec), elements(implementation))
     if cost > min(max_elements, most_elements()):
@@ -128,13 +130,23 @@ def find_witness(
             results = compared.outputs.values()
             wrong = [result for result in results if result.agreement is Agreement.DIFFERENT]
             if wrong:
-                found = Found(inputs, compared, next((item for item in wrong if item.name == output), wrong[0]))
+                chosen = next((item for item in wrong if item.name == output), wrong[0])
+                if cost >= _DEAR:
+                    chosen = _computed_first(implementation, wrong)
+                found = Found(inputs, compared, chosen)
                 if simplify:
                     found = minimised(spec, implementation, found, seed=seed + shift, cost=cost)
                 premise = premise_of(spec, found.inputs) if agreed else ""
                 return _witness(found, implementation, seed=seed + shift, premise=premise)
             agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results)
     return None
+
+
+def _computed_first(implementation: Program, wrong: Sequence[OutputComparison]) -> OutputComparison:
+    """Of a large program's outputs that differ, the one that the fewest layers lie in front of."""
+    places = {node: place for place, node in enumerate(implementation.graph.graph.nodes)}
+    of_outputs = {output.name: places[output.node] for output in implementation.outputs}
+    return min(wrong, key=lambda item: of_outputs.get(item.name, len(places)))
 
 
 def compare_outputs(
