@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.size import Size
@@ -51,7 +52,8 @@ def from_the_start(pool: TermPool, index: View, size: Size) -> bool:
     if used is None:
         return False
     pool.assumptions.update(dict.fromkeys(used))
-    pool.assumptions[f"no index is outside of its dimension of size {size}, where torch raises an error"] = None
+    text = f"no index is outside of its dimension of size {size}, where torch raises an error"
+    pool.assumptions[Assumption(text, AssumptionKind.VALUES)] = None
     return True
 
 

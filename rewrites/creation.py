@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import sympy
 import torch
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.scalar import add, as_scalar, divide
 from verifycompile.ir.size import Size, exact_quotient, normalize_size
 from verifycompile.ir.term import View
@@ -37,7 +38,7 @@ def _list_rounding(b: Builder, values: Iterable[Number]) -> None:
     if worst is not None:
         name = str(dtype).removeprefix("torch.")
         text = f"the constant {worst} in {name} precision is read as {worst} (relative difference {change:.1e})"
-        b.pool.assumptions[text] = None
+        b.pool.assumptions[Assumption(text, AssumptionKind.PRECISION)] = None
 
 
 def _checked(b: Builder, value: Number) -> Number:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.grouped import grouped_outer_product, grouped_product
@@ -51,7 +52,8 @@ class Recognised:
 
     @property
     def assumption(self) -> str:
-        return f"operator `{self.operator}` is {self.function.name}: equal to it on {TRIALS} random inputs"
+        text = f"operator `{self.operator}` is {self.function.name}: equal to it on {TRIALS} random inputs"
+        return Assumption(text, AssumptionKind.OPERATOR)
 
     def call(self, b: Builder, arguments: Sequence[View]) -> View | Views:
         """The result on ``arguments``, in the order of the schema."""

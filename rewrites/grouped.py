@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import bound_of
@@ -59,7 +60,8 @@ def grouped_mm(b: Builder, self: View, mat2: View, offs: View | None, out_dtype:
         return b.contraction("g m k, g k n -> g m n", self, mat2)
     if ranks == (2, 2):
         return grouped_outer_product(b, b.transpose(self, 0, 1), mat2, offs)
-    b.pool.assumptions["the groups of a grouped product (`aten._grouped_mm`) take all rows"] = None
+    text = "the groups of a grouped product (`aten._grouped_mm`) take all rows"
+    b.pool.assumptions[Assumption(text, AssumptionKind.VALUES)] = None
     if ranks == (2, 3):
         return grouped_product(b, self, mat2, offs)
     if ranks == (3, 2):

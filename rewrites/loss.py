@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
@@ -19,7 +20,7 @@ NONE, MEAN, SUM = 0, 1, 2
 def _row_weights(b: Builder, classes: View, target: View, weight: View | None, ignore_index: int) -> View:
     """Weight of every row: zero where its target is ``ignore_index``."""
     source = f"the classes of a negative log likelihood are {ignore_index} or within [0, {b.shape(classes)[-1]})"
-    b.assume_index(target, b.shape(classes)[-1], ignore_index, source)
+    b.assume_index(target, b.shape(classes)[-1], ignore_index, Assumption(source, AssumptionKind.VALUES))
     valid = b.negate(b.equal(target, ignore_index))
     if weight is None:
         return valid

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.common_graph import DifferentGraphsError
 from verifycompile.capture.common_program import common_program
 from verifycompile.capture.graphs import (
@@ -128,7 +129,7 @@ def capture_graphs(
     ]
     capture_seconds = time.perf_counter() - started - spec_seconds
     if single:
-        notes["every rank runs the graph given"] = None
+        notes[Assumption("every rank runs the graph given", AssumptionKind.RANKS)] = None
     return CapturedGraphs(
         dataclasses.replace(spec_program(spec), seconds=spec_seconds),
         tuple(dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs),

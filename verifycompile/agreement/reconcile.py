@@ -15,6 +15,7 @@ import torch.fx
 
 from verifycompile.agreement import channel
 from verifycompile.agreement.written import Written, large_constants, read, write
+from verifycompile.assumption import from_data
 from verifycompile.capture.all_ranks import EACH_UP_TO
 from verifycompile.capture.common_graph import DifferentGraphsError, check_equal
 from verifycompile.capture.common_program import common_program, on_axes
@@ -211,7 +212,8 @@ def _read_all(written: Mapping[int, Written], captured: Captured) -> list[Progra
 
 def _assumptions(said: Mapping[int, Parts], what: str) -> tuple[str, ...]:
     """What is assumed on any rank: all ranks say the same."""
-    return tuple(dict.fromkeys(text for rank in sorted(said) for text in said[rank]["assumptions"][what]))
+    listed = (text for rank in sorted(said) for text in from_data(said[rank]["assumptions"][what]))
+    return tuple(dict.fromkeys(listed))
 
 
 def _held_messages(said: Mapping[int, Parts]) -> list[str]:

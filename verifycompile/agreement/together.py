@@ -17,6 +17,7 @@ from torch.distributed.tensor.placement_types import Replicate
 from verifycompile.agreement.channel import Answer, Channel
 from verifycompile.agreement.reconcile import OF_ONE_RANK, Captured, Conversation, blocked, reconcile
 from verifycompile.agreement.written import EXCHANGED, Written, digest_of, digest_of_bytes, write
+from verifycompile.assumption import to_data
 from verifycompile.capture import identity_of
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
@@ -87,7 +88,8 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
     seconds = waiting_time() + spec.seconds + implementation.seconds
     written, parts = said_of(spec, implementation, own, options)
     digest = digest_of(parts)
-    parts["assumptions"] = {"spec": spec.assumptions, "implementation": as_compared(implementation, own).assumptions}
+    taken = {"spec": spec.assumptions, "implementation": as_compared(implementation, own).assumptions}
+    parts["assumptions"] = {name: to_data(listed) for name, listed in taken.items()}
     question = channel.publish(own.frame, ranks, digest)
     answer = channel.answers(question, digest, seconds)
     if answer.absent:

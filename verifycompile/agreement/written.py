@@ -19,6 +19,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
+from verifycompile.assumption import from_data, to_data
 from verifycompile.certificate.storage import StorageError, placements_from_data, target_from_text, value_from_data
 from verifycompile.certificate.writing import placements_to_data, target_to_text, value_to_data
 from verifycompile.lowering.recorded import reads_memory
@@ -110,7 +111,7 @@ class _Writer:
             "hints": hints_of(values),
             "nodes": [{key: _place(node.meta[key]) for key in _PLACES if node.meta.get(key)} for node in nodes],
             "backward": [number for number, node in enumerate(nodes) if node.meta.get("autograd_backward")],
-            "assumptions": [text for text in program.assumptions if text not in answered],
+            "assumptions": to_data(text for text in program.assumptions if text not in answered),
             "seconds": program.seconds,
         }
         return Written(data, places)
@@ -301,7 +302,7 @@ class _Reader:
                 Blocker(None if node is None else self._nodes[node], code, message)
                 for code, message, node in data["blockers"]
             ),
-            assumptions=tuple(places["assumptions"]),
+            assumptions=from_data(places["assumptions"]),
             seconds=places["seconds"],
             piecewise=data["piecewise"],
         )

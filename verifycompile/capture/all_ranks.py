@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.as_ranks import AsRanks, Built, relocated, unknown_variables
 from verifycompile.capture.boundaries import Boundary, boundary_of, require_one_boundary
 from verifycompile.capture.boundary import Export
@@ -107,7 +108,8 @@ def for_all_ranks(
         return ForAllRanks(finer, contents=contents, written_out=written)
     what = "`build` was called for" if isinstance(others, Built) else "the program reads its rank; it was captured as"
     text = f"{what} {len(found)} of {len(mesh.ranks)} ranks, and on the others its numbers are taken to go on linearly"
-    return ForAllRanks(finer, assumptions=(text,), contents=contents, written_out=written)
+    taken = Assumption(text, AssumptionKind.RANKS)
+    return ForAllRanks(finer, assumptions=(taken,), contents=contents, written_out=written)
 
 
 def _written_out(found: Mapping[int, _Captured], is_placed: Callable[[str], bool]) -> tuple[str, ...]:
@@ -210,7 +212,8 @@ def as_each_rank(
         return ()
     if not isinstance(others, Built):
         count = len(mesh.ranks)
-        assumptions = (f"the program was captured as each of its {count} ranks, with the objects of this one",)
+        text = f"the program was captured as each of its {count} ranks, with the objects of this one"
+        assumptions = (Assumption(text, AssumptionKind.RANKS),)
     programs: dict[int, Program] = {}
     # This rank last: what `build` sets outside of the models stays as it is for this rank.
     for rank in sorted(mesh.ranks, key=lambda rank: rank == own_rank()):

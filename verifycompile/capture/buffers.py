@@ -8,6 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, values_of
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
 from verifycompile.torch_interface.evaluation import constant_value, real_tensors
@@ -36,7 +37,8 @@ def differing_buffers(
         is_empty = any(expected[name] is tensor for tensor in empty)
         same = None if is_empty else _same(expected[name], held.get(name), item, mesh)
         if same is None:
-            assumptions.append(f"buffer `{name}` holds the same in the spec and in the model: its values are not known")
+            text = f"buffer `{name}` holds the same in the spec and in the model: its values are not known"
+            assumptions.append(Assumption(text, AssumptionKind.VALUES, [name]))
         elif not same:
             text = f"buffer `{name}` holds other values in the spec than in the model."
             blockers.append(Blocker(None, "VC304", text))

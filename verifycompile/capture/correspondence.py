@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.program import Blocker
 from verifycompile.torch_interface.returned_values import Constant, Leaf, Place, Symbol
@@ -30,19 +31,22 @@ def correspond(spec: Export, implementation: Export, sizes: Sequence[int]) -> Co
     ours, theirs = implementation.traced.left_behind.returned, spec.traced.left_behind.returned
     if not spec.places.keys() & implementation.places.keys() and spec.places and implementation.places:
         whole, own = _place_of_first(spec.places), _place_of_first(implementation.places)
-        assumptions.append(
-            "outputs correspond in their order, since their places differ: "
-            f"{whole} in the spec, {own} in the implementation"
+        text = (
+            f"outputs correspond in their order, since their places differ: {whole} in the spec, "
+            f"{own} in the implementation"
         )
+        assumptions.append(Assumption(text, AssumptionKind.CORRESPONDENCE))
     blockers.extend(_one_sided(theirs, ours))
     for place in theirs.keys() & ours.keys():
         text = _differing(theirs[place], ours[place])
         if text is None:
             continue
         if _is_share(theirs[place], ours[place], sizes):
-            assumptions.append(f"what is returned{_shown(place)} is each rank's own number: {text}")
+            said = f"what is returned{_shown(place)} is each rank's own number: {text}"
+            assumptions.append(Assumption(said, AssumptionKind.UNCOMPARED))
         elif isinstance(theirs[place], Symbol) and isinstance(ours[place], Symbol):
-            assumptions.append(f"what is returned{_shown(place)} is not compared: {text}")
+            said = f"what is returned{_shown(place)} is not compared: {text}"
+            assumptions.append(Assumption(said, AssumptionKind.UNCOMPARED))
         else:
             blockers.append(Blocker(None, "VC107", f"what is returned{_shown(place)} differs: {text}"))
     return Correspondence(_renamed(spec, implementation), tuple(sorted(blockers, key=str)), tuple(sorted(assumptions)))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.program import Blocker
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
@@ -77,7 +78,8 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: frozenset[str] 
             own = tuple(itertools.takewhile(lambda hook, flat=flat: _is_local(hook, flat), own))
             if outside := hooks[name][len(own) :]:
                 listed = ", ".join(f"`{hook.name}`" for hook in outside)
-                assumptions.append(f"the hooks {listed} reduce the gradient of `{name}`, which is declared partial")
+                text = f"the hooks {listed} reduce the gradient of `{name}`, which is declared partial"
+                assumptions.append(Assumption(text, AssumptionKind.WRAPPER, [f"grad.{name}"]))
             if not own:
                 continue
         graph = _graph_of(own, flat)
@@ -89,7 +91,8 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: frozenset[str] 
         if any(hook.function is None or holds_mesh(hook.function) for hook in own):
             blockers.append(Blocker(flat.node, "VC305", f"{message}: they do not trace."))
         else:
-            assumptions.append(f"{message}: what they do comes after what is proved")
+            text = f"{message}: what they do comes after what is proved"
+            assumptions.append(Assumption(text, AssumptionKind.WRAPPER, [f"grad.{name}"]))
     _return(joint.graph, outputs)
     changed = dataclasses.replace(exported, joint=dataclasses.replace(joint, outputs=tuple(outputs)))
     return Hooked(changed, tuple(blockers), tuple(assumptions))

@@ -12,6 +12,7 @@ import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.legacy_collectives import GroupTable, make_functional
@@ -249,7 +250,8 @@ def _spec_name(spec: Prepared, implementation: Prepared, name: str, relation: Re
         return name
     own = list(implementation.inputs)
     if len(own) == len(names) and not set(own) & set(names):
-        notes[f"the inputs of {implementation.label} are those of the spec in their order"] = None
+        text = f"the inputs of {implementation.label} are those of the spec in their order"
+        notes[Assumption(text, AssumptionKind.CORRESPONDENCE)] = None
         return names[own.index(name)]
     raise UsageError(
         "VC304", f"the input `{name}` of {implementation.label} is none of the spec's; say which with `in_relations`."

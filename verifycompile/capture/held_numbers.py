@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 import torch
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, output_names
 from verifycompile.capture.known_positions import on_graph
 from verifycompile.capture.written_numbers import write_out
@@ -54,8 +55,9 @@ def with_held_numbers(spec: Program, implementation: Program) -> tuple[Program, 
     )
 
 
-def assumption(name: str) -> str:
-    return f"`{name}` holds the whole numbers that it held when the program was captured"
+def assumption(name: str) -> Assumption:
+    text = f"`{name}` holds the whole numbers that it held when the program was captured"
+    return Assumption(text, AssumptionKind.VALUES, [name])
 
 
 def _with(program: Program, numbers: Mapping[str, torch.Tensor]) -> Program:

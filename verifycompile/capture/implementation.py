@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
 from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
 from verifycompile.capture.asynchronous import resolve_marks
@@ -321,7 +322,8 @@ def _of_one_object(ranks: int) -> tuple[str, ...]:
         return ()
     text = f"the model object is the one that rank {own_rank()} built, and stands for all {ranks} ranks"
     installed = dict.fromkeys(str(read) for read in reads(ReadKind.RANK) if read.installed and not read.traced)
-    return (f"{text}; installed packages asked for the rank: {', '.join(installed)}" if installed else text,)
+    told = f"{text}; installed packages asked for the rank: {', '.join(installed)}" if installed else text
+    return (Assumption(told, AssumptionKind.RANKS),)
 
 
 def _rearranged(exported: Export) -> tuple[str, ...]:
@@ -332,7 +334,7 @@ def _rearranged(exported: Export) -> tuple[str, ...]:
         )
     if exported.joint.attends:
         texts.append("the blocks that a mask of `flex_attention` lists are those in which its function holds somewhere")
-    return tuple(texts)
+    return tuple(Assumption(text, AssumptionKind.OPERATOR) for text in texts)
 
 
 def _with_spec_names(exported: Export, options: Options) -> Export:

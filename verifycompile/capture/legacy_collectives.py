@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.program import Blocker
 from verifycompile.torch_interface.graph_modules import GroupObject, group_object, members_by_name, reduction_of
 from verifycompile.torch_interface.ranks import functional_collectives, namespace
@@ -61,7 +62,8 @@ class GroupTable:
         if ranks is None and size in (1, self.world):
             ranks = tuple(range(size))
         if ranks is None and name == _DEFAULT_GROUP:
-            self.assumptions[f"the process group `{name}`, which torch calls its default group, is all ranks"] = None
+            text = f"the process group `{name}`, which torch calls its default group, is all ranks"
+            self.assumptions[Assumption(text, AssumptionKind.CORRESPONDENCE)] = None
             ranks = tuple(range(self.world))
         if ranks is None:
             raise UnknownGroupError(name)

@@ -18,6 +18,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.merged_collectives import (
     COLLECTIVES,
     RANK,
@@ -426,7 +427,8 @@ def _assumed(entry: RankProgram) -> list[str]:
     for item in entry.program.inputs:
         if item.assumed and item.role is not Role.TANGENT and item.placements is not None:
             placements = ", ".join(str(placement) for placement in item.placements)
-            listed.append(f"`{item.name}` is placed ({placements}) by default")
+            text = f"`{item.name}` is placed ({placements}) by default"
+            listed.append(Assumption(text, AssumptionKind.PLACEMENT, [item.name]))
     return listed
 
 

@@ -10,6 +10,7 @@ import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.refine_mesh import RefinedMesh, refine
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -76,7 +77,8 @@ def root_mesh(
                 "Name the mesh of your process groups with the option `mesh`.",
             )
         base = world_mesh()
-        assumptions = (f"the program has no device mesh: its {len(base.ranks)} ranks are the mesh axis `world`",)
+        text = f"the program has no device mesh: its {len(base.ranks)} ranks are the mesh axis `world`"
+        assumptions = (Assumption(text, AssumptionKind.CORRESPONDENCE),)
     else:
         base = RootMesh(named, _parts_of(named, meshes)).description
     lines = [line for mesh in meshes for line in mesh_lines(mesh)]

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.as_ranks import called, uncompiled
 from verifycompile.capture.implementation import capture_traced
 from verifycompile.capture.sample_readings import capture_both
@@ -128,9 +129,10 @@ def _entered(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
         raise UsageError("VC303", text) from mismatch
 
 
-_UNREPEATED = (
+_UNREPEATED = Assumption(
     "what checkpointed functions change outside of themselves (attributes, hooks) does not change what backward "
-    "computes when it repeats them"
+    "computes when it repeats them",
+    AssumptionKind.OPERATOR,
 )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from torch.distributed.tensor.placement_types import Partial, Placement
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import LayoutError, Placements
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, group_ranks
@@ -107,50 +107,59 @@ def outer_assumptions(
 
     ``with_gradient``: parameters whose gradient leaves the graph; where none does, nothing is said of gradients.
     """
-    counts = collections.Counter(
-        dataclasses.replace(gradient, hooks=())
-        for name, gradient in gradients.items()
-        if name in with_gradient and not gradient.unknown
-    )
-    lines = [
-        f"the hooks {', '.join(gradient.hooks)} on the gradient of `{name}` are no part of the program: "
-        "what they do comes after what is proved"
-        for name, gradient in gradients.items()
-        if name in with_gradient and gradient.hooks
-    ]
-    for gradient, count in counts.items():
-        lines.extend(_sentences(gradient, count, root))
+    of: dict[OuterGradient, list[str]] = {}
+    for name, gradient in gradients.items():
+        if name in with_gradient and not gradient.unknown:
+            of.setdefault(dataclasses.replace(gradient, hooks=()), []).append(name)
+    lines: list[Assumption] = []
+    for name, gradient in gradients.items():
+        if name in with_gradient and gradient.hooks:
+            text = (
+                f"the hooks {', '.join(gradient.hooks)} on the gradient of `{name}` are no part of the program: "
+                "what they do comes after what is proved"
+            )
+            lines.append(Assumption(text, AssumptionKind.WRAPPER, [f"grad.{name}"]))
+    for gradient, names in of.items():
+        lines.extend(_sentences(gradient, names, root))
     gathered = {
         gradient.wrapper for name, gradient in gradients.items() if gradient.gathers and name not in with_gradient
     }
-    lines.extend(f"outside of the graph, `{wrapper}` gathers the parameters before" for wrapper in sorted(gathered))
+    lines.extend(
+        Assumption(f"outside of the graph, `{wrapper}` gathers the parameters before", AssumptionKind.WRAPPER)
+        for wrapper in sorted(gathered)
+    )
     return tuple(lines)
 
 
-def _sentences(gradient: OuterGradient, count: int, root: RootMesh) -> list[str]:
+def _sentences(gradient: OuterGradient, names: Sequence[str], root: RootMesh) -> list[Assumption]:
     wrapper = gradient.wrapper
     gathers = ", and gathers the parameters before" if gradient.gathers else ""
     outside = "; a loss outside of it is the mean over the ranks too" if gradient.reduction == "avg" else ""
     now = tuple(axis for axis in gradient.axes if axis not in gradient.kept)
-    lines: list[str] = []
+    of = [f"grad.{name}" for name in names]
+    lines: list[Assumption] = []
     if gradient.kept:
         later = "the mean" if gradient.reduction == "avg" else "the sum"
         loss = ", and a loss outside of the graph is the mean over the ranks too" if outside and not now else ""
-        lines.append(
-            f"gradients of this step are accumulated on each rank, not reduced ({gradient.setting}): those of {count} "
-            f"parameters of `{wrapper}` over {_names(gradient.kept, root)}; a later step must take {later} of what was "
-            f"accumulated{loss}"
+        text = (
+            f"gradients of this step are accumulated on each rank, not reduced ({gradient.setting}): those of "
+            f"{len(names)} parameters of `{wrapper}` over {_names(gradient.kept, root)}; a later step must take "
+            f"{later} of what was accumulated{loss}"
         )
+        lines.append(Assumption(text, AssumptionKind.LATER, of))
     if now or not gradient.kept:
         what = "takes the mean of" if gradient.reduction == "avg" else "sums"
-        lines.append(
-            f"outside of the graph, `{wrapper}` {what} the gradients of {count} parameters over "
+        text = (
+            f"outside of the graph, `{wrapper}` {what} the gradients of {len(names)} parameters over "
             f"{_names(now, root)}{gathers}{outside}"
         )
+        lines.append(Assumption(text, AssumptionKind.WRAPPER, of))
     elif gathers:
-        lines.append(f"outside of the graph, `{wrapper}` gathers the parameters before")
+        text = f"outside of the graph, `{wrapper}` gathers the parameters before"
+        lines.append(Assumption(text, AssumptionKind.WRAPPER, of))
     if gradient.casts:
-        lines.append(f"casts of `{wrapper}`, which {' and '.join(gradient.casts)}, are treated as identities")
+        text = f"casts of `{wrapper}`, which {' and '.join(gradient.casts)}, are treated as identities"
+        lines.append(Assumption(text, AssumptionKind.PRECISION, of))
     return lines
 
 

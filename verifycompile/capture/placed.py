@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
 from verifycompile.capture.from_dtensor import layout_taken_from
 from verifycompile.capture.from_local import layouts_of_from_local
@@ -205,7 +206,12 @@ class PlacedBoundary:
         """What was taken from the graphs before. Call it after ``inputs``."""
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
         returned = (
-            f"`{name}` is placed ({layout}), as the graph that returned it holds it" for name, layout in layouts.items()
+            Assumption(
+                f"`{name}` is placed ({layout}), as the graph that returned it holds it",
+                AssumptionKind.PLACEMENT,
+                [name],
+            )
+            for name, layout in layouts.items()
         )
         return (*self._samples.assumptions(), *self._unknown_here, *returned)
 

@@ -9,6 +9,7 @@ import sympy
 import torch
 from torch import nn
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, export
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.implementation import has_parallelism
@@ -172,7 +173,7 @@ class _Recovery:
     def _listed(self, numbers: Sequence[Number], read_as: Mapping[Number, object]) -> Iterator[str]:
         for number in numbers:
             value = read_as.get(number, number.readings[0])
-            yield from _sentence(number, value)
+            yield from (Assumption(text, AssumptionKind.NUMBER, [number.path]) for text in _sentences(number, value))
         free: dict[tuple[str, str], PlainRead] = {}
         for read in self.reads.values():
             if read.place is None:
@@ -206,7 +207,7 @@ class _Parts:
     copies: tuple[tuple[nn.Module, nn.Module], ...]
 
 
-def _sentence(number: Number, value: object) -> Iterator[str]:
+def _sentences(number: Number, value: object) -> Iterator[str]:
     """What the report says of a number that is no plain fact of the construction."""
     if number.source is Source.RECORDED and value == number.now:
         return

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.from_local import FedLayout
 from verifycompile.capture.layouts import Placements
@@ -64,13 +65,16 @@ class Samples:
 
     def assumptions(self) -> tuple[str, ...]:
         """What was taken by default. Call it when all inputs are placed."""
-        lines: list[str] = []
+        lines: list[Assumption] = []
         if self._sharded:
             under = " and ".join(self._wrappers) or "the wrapper of the graph before"
             over = ", ".join(self._mesh.axes[axis].name for axis in sorted(self.axes))
             names = ", ".join(f"`{name}`" for name in self._sharded)
-            lines.append(f"under {under} inputs are the ranks' own samples, Shard(0) over {over}, by default: {names}")
-        lines.extend(f"`{name}` is the same on all ranks, since {why}" for name, why in self._whole.items())
+            text = f"under {under} inputs are the ranks' own samples, Shard(0) over {over}, by default: {names}"
+            lines.append(Assumption(text, AssumptionKind.PLACEMENT, self._sharded))
+        for name, why in self._whole.items():
+            text = f"`{name}` is the same on all ranks, since {why}"
+            lines.append(Assumption(text, AssumptionKind.PLACEMENT, [name]))
         return tuple(lines)
 
     def by_length(self) -> tuple[tuple[str, ...], ...]:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import (
     Export,
     boundary_blockers,
@@ -170,10 +171,11 @@ def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Glob
     entered = callee if callee is not None else _entered_module(frame, root)
     if isinstance(spec, nn.Module) and isinstance(root, nn.Module) and root is not entered:
         globalizer.replace(root, globalizer(spec))
-        globalizer.assumptions.append(
+        text = (
             f"`spec` stands for the module that `{frame.code.co_name}` calls; what else that function computes is "
             "part of the spec too"
         )
+        globalizer.assumptions.append(Assumption(text, AssumptionKind.CORRESPONDENCE))
         return copied_frame(frame, globalizer)
     args, kwargs = (
         wrapper_arguments(frame) if callee is not None else call_arguments(frame, skip=_is_first(frame, entered))

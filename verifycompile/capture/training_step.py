@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ALL_UP_TO
 from verifycompile.capture.graphs import (
     PlacedInput,
@@ -208,11 +209,19 @@ class _Layouts:
         self._own_names = {spec: own for own, spec in options.param_names.items()}
         self._replicated: Placements = (Replicate(),) * root.ndim
         notes = [
-            "every rank begins the step with its part of the same parameters, buffers, gradients and optimizer state",
-            "numbers that the step reads from Python objects (learning rates, counters) are those of this call",
+            Assumption(
+                "every rank begins the step with its part of the same parameters, buffers, gradients and optimizer "
+                "state",
+                AssumptionKind.VALUES,
+            ),
+            Assumption(
+                "numbers that the step reads from Python objects (learning rates, counters) are those of this call",
+                AssumptionKind.LATER,
+            ),
         ]
         if step.optimizers:
-            notes.append("optimizers compute with their step count as a tensor, as they do when they are compiled")
+            text = "optimizers compute with their step count as a tensor, as they do when they are compiled"
+            notes.append(Assumption(text, AssumptionKind.OPERATOR))
         known = set(arguments.tensors)
         unknown = sorted(set(options.in_placements) - known)
         if unknown:
@@ -230,9 +239,10 @@ class _Layouts:
             names = ", ".join(f"`{name}`" for name in defaults)
             over_axes = ", ".join(root.description.axes[axis].name for axis in axes)
             wrapper = "" if contract is None else contract.wrapper
-            notes.append(
+            text = (
                 f"under `{wrapper}` inputs are the ranks' own samples, Shard(0) over {over_axes}, by default: {names}"
             )
+            notes.append(Assumption(text, AssumptionKind.PLACEMENT, defaults))
         self._defaults = set(defaults)
         self.assumptions = tuple(notes)
 

@@ -36,8 +36,8 @@ class Differences:
 class Comparing:
     """Compares what the ranks hold after each phase of a run with the reference.
 
-    ``layouts``: of parameters and inputs. ``scales``: by how much gradients of activations may be multiplied, as
-    data-parallel ranks begin backward with their own mean.
+    ``layouts``: of parameters and inputs. ``proved``: of results, where a proof has told. ``scales``: by how much
+    gradients of activations may be multiplied, as data-parallel ranks begin backward with their own mean.
     """
 
     ranks: Ranks
@@ -48,6 +48,7 @@ class Comparing:
     options: Options
     found: Differences = dataclasses.field(default_factory=Differences)
     scales: tuple[float, ...] = ()
+    proved: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
     _seen: set[tuple[object, ...]] = dataclasses.field(init=False, default_factory=set[tuple[object, ...]])
 
     def outputs(self) -> list[Judged]:
@@ -129,6 +130,8 @@ class Comparing:
         plain = name.partition(".")[2] if pass_of(name) else name
         if kind is Kind.OUTPUT and plain in self.options.out_placements:
             return self.options.out_placements[plain]
+        if kind is Kind.OUTPUT and entry.layout is None and plain in self.proved:
+            return self.proved[plain]
         if kind not in (Kind.GRADIENT, Kind.PARAMETER, Kind.BUFFER, Kind.STATE, Kind.INPUT):
             return entry.layout
         if entry.layout is not None:

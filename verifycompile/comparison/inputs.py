@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.comparison.layout import Known, Placements, merge_given, part_of
 from verifycompile.comparison.programs import drawn
 from verifycompile.comparison.ranks import Ranks
@@ -51,7 +52,8 @@ def make_inputs(
         layout, by_default = _layout(entry, options, taken.get(entry.name), wrapped, mesh)
         if by_default and len(mesh.ranks) > 1:
             words = ", ".join("R" if sharded_dimension(p) is None else f"S({sharded_dimension(p)})" for p in layout)
-            assumptions.append(f"`{entry.name}` is placed ({words}) by default")
+            text = f"`{entry.name}` is placed ({words}) by default"
+            assumptions.append(Assumption(text, AssumptionKind.PLACEMENT, [entry.name]))
         layouts[entry.name] = layout
         parts: dict[int, torch.Tensor] = ranks.call("input_part", entry.name)
         if own is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.comparison.alone import off_alone
 from verifycompile.comparison.differences import FINAL, Comparing, precision_notes
 from verifycompile.comparison.early import failed, one_object, undecided, unequal_replicas
@@ -34,7 +35,7 @@ from verifycompile.comparison.programs import (
     root_of_program,
     wrapped_axes,
 )
-from verifycompile.comparison.proof import states_of
+from verifycompile.comparison.proof import Measured, layouts_of, states_of
 from verifycompile.comparison.ranks import InThisProcess, RankFailedError, Ranks
 from verifycompile.comparison.reference import Reference
 from verifycompile.comparison.report import CompareReport
@@ -178,7 +179,9 @@ class Question:
         )  # fmt: skip
         thresholds = reference.thresholds(epsilons, self.seeds)
         layouts = {**parameters.layouts, **{f"input.{name}": value for name, value in inputs.layouts.items()}}
-        comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options)
+        comparing = Comparing(
+            ranks, reference, thresholds, layouts, mesh, options, proved=layouts_of(self.proof, mesh)
+        )
         departed, drew = run(comparing, self.training, batches=len(self.args), seed=self.seed)
         calls = ranks.call("places")[first]
         inner = inner_model(model)
@@ -262,7 +265,8 @@ class Question:
     def _describe(self, parameters: Parameters, inputs: Inputs, spec: Spec, own: int | None) -> None:
         self.assumptions += [*spec.assumptions, *inputs.assumptions]
         for name in parameters.inferred:
-            self.assumptions.append(f"`{name}` is placed as its shapes alone say")
+            text = f"`{name}` is placed as its shapes alone say"
+            self.assumptions.append(Assumption(text, AssumptionKind.PLACEMENT, [name]))
         self.notes.append(f"all random streams begin with seed {self.seed}, on every rank and in the spec")
         if own is not None:
             self.notes.append("the parallel parameters are parts of the spec's values")
@@ -276,7 +280,14 @@ class Question:
         if not any(item.kind in FINAL for item in found.judged) and not refuted:
             verdict = Verdict.UNPROVED
         notes = [*self.notes, *precision_notes(found.judged)]
-        states, contradiction = states_of(self.proof, verdict)
+        measured = Measured(
+            found.judged,
+            verdict,
+            own_models=isinstance(ranks, InTheJob) or self.options.build is not None or len(ranks.ranks) == 1,
+            own_inputs=isinstance(ranks, InTheJob),
+            spec_given=self.options.spec is not None,
+        )
+        states, contradiction = states_of(self.proof, measured)
         return CompareReport(
             verdict=verdict,
             findings=tuple(findings),

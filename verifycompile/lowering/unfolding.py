@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch.utils._pytree import tree_leaves
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -51,7 +52,8 @@ class Unfolding:
     def assumptions(self, node: torch.fx.Node, decomposition: Decomposition) -> list[str]:
         """What is assumed where a call is its decomposition. Raises ``UnsupportedError`` where the two differ."""
         with _as_refusals():
-            return [] if decomposition.is_compared() else [f"operator `{node.target}` is {UNFOLDED}"]
+            text = f"operator `{node.target}` is {UNFOLDED}"
+            return [] if decomposition.is_compared() else [Assumption(text, AssumptionKind.OPERATOR)]
 
     def operands(self, node: torch.fx.Node) -> list[Any]:
         """The arguments of a call that its decomposition has placeholders for."""

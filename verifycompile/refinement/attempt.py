@@ -15,6 +15,7 @@ from fractions import Fraction
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import difference
 from verifycompile.ir.term import TermPool, View
@@ -284,10 +285,11 @@ class Attempt:
         for (value, single), number in self.pool.literals.items():
             change = difference(value, number, single)
             if change:
-                yield (
+                text = (
                     f"the constant {value!r} in {'single' if single else 'double'} precision is read as "
                     f"{float(number)!r} (relative difference {change:.1e})"
                 )
+                yield Assumption(text, AssumptionKind.PRECISION)
 
     def output_names(self) -> list[str]:
         """In the order in which outputs are related: forward ones first."""
@@ -300,21 +302,22 @@ class Attempt:
         for program_input in program.inputs:
             if program_input.assumed and program_input.role is not Role.TANGENT:
                 placements = ", ".join(str(p) for p in program_input.placements or self._replicated())
-                listed.append(f"`{program_input.name}` is placed ({placements}) by default")
+                text = f"`{program_input.name}` is placed ({placements}) by default"
+                listed.append(Assumption(text, AssumptionKind.PLACEMENT, [program_input.name]))
         for name in (name for name in self.output_names() if name in self.placements):
             placements = self.placements[name]
             assert program.mesh is not None
             axes = [a.name for a, p in zip(program.mesh.axes, placements, strict=True) if isinstance(p, Partial)]
             if axes:
-                listed.append(
-                    f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer"
-                )
+                text = f"`{name}` leaves as a partial value over {', '.join(axes)} and is reduced by its consumer"
+                listed.append(Assumption(text, AssumptionKind.CONSUMER, [name]))
         listed.extend(self.pool.assumptions)
         listed.extend(differing_precisions(self.spec.program, program))
         listed.extend(self._rounded_literals())
         casts = dict.fromkeys((*self.spec.casts, *self.implementation.casts))
-        listed.extend(f"cast treated as identity: {cast}" for cast in casts)
-        listed.extend(f"guard of symbolic sizes: {guard}" for guard in (*self.spec.program.guards, *program.guards))
+        listed.extend(Assumption(f"cast treated as identity: {cast}", AssumptionKind.PRECISION) for cast in casts)
+        guards = (*self.spec.program.guards, *program.guards)
+        listed.extend(Assumption(f"guard of symbolic sizes: {guard}", AssumptionKind.SIZES) for guard in guards)
         return listed
 
 

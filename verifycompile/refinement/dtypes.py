@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.fx
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.lowering.recorded import dtype_of
 from verifycompile.program import OutputKind, Program, Role
 from verifycompile.refinement.result import Mismatch
@@ -32,11 +33,14 @@ def differing_precisions(spec: Program, implementation: Program) -> list[str]:
     names: dict[tuple[str, str], dict[str, None]] = {}
     for name, expected, found in _differing(spec, implementation):
         names.setdefault((str(dtype_of(found)), str(dtype_of(expected))), {})[name] = None
-    return [
-        f"rounding is no difference: {', '.join(f'`{name}`' for name in found)} {'is' if len(found) == 1 else 'are'} "
-        f"of {own} in the implementation, of {whole} in the spec"
-        for (own, whole), found in names.items()
-    ]
+    listed: list[str] = []
+    for (own, whole), found in names.items():
+        text = (
+            f"rounding is no difference: {', '.join(f'`{name}`' for name in found)} "
+            f"{'is' if len(found) == 1 else 'are'} of {own} in the implementation, of {whole} in the spec"
+        )
+        listed.append(Assumption(text, AssumptionKind.PRECISION, found))
+    return listed
 
 
 def _differing(spec: Program, implementation: Program) -> Iterator[tuple[str, torch.fx.Node, torch.fx.Node]]:

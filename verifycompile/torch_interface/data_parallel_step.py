@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.fully_shard_step import (
     ShardedGroups,
     WrapperError,
@@ -72,7 +73,7 @@ def wrappers_in_step(model: nn.Module) -> Generator[Wrappers]:
             casts = "".join(f", and {cast}" for cast in contract.casts)
             name, ranks = ddp_name(wrapper), contract.ranks
             text = f"{name} takes the mean of its gradients over its {ranks} ranks after backward{casts}"
-            wrappers.assumptions[text] = None
+            wrappers.assumptions[Assumption(text, AssumptionKind.WRAPPER)] = None
         torch.autograd.backward = backward_then_reduce  # type: ignore[assignment]
         try:
             yield wrappers

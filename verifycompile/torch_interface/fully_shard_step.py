@@ -24,6 +24,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.outer import (
     OuterReduction,
     contract_of_group,
@@ -75,8 +76,9 @@ class ShardedGroups:
                 vars(record).pop("_unsharded_param", None)
 
 
-def _described(contract: OuterReduction) -> str:
-    return f"{contract.wrapper} gathers parameters and reduces gradients one by one, over its {contract.ranks} ranks"
+def _described(contract: OuterReduction) -> Assumption:
+    text = f"{contract.wrapper} gathers parameters and reduces gradients one by one, over its {contract.ranks} ranks"
+    return Assumption(text, AssumptionKind.WRAPPER)
 
 
 def _is_unreduced(record: FSDPParam) -> bool:

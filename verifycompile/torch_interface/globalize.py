@@ -18,6 +18,7 @@ from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
 from torch.distributed.device_mesh import DeviceMesh
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.parametrizations import (
     is_parametrized,
     lays_out,
@@ -172,9 +173,11 @@ class Globalizer:
 
     def _leave_out(self, what: str, function: Any, module: nn.Module) -> None:
         name = getattr(function, "__qualname__", type(function).__qualname__)
-        self.assumptions.append(
-            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; the spec is without it"
+        text = (
+            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; "
+            "the spec is without it"
         )
+        self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
 
     def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
         """The class before FSDP or a parametrization that lays parameters out replaced it by a subclass."""
@@ -196,9 +199,8 @@ class Globalizer:
                 self._assume_moved(kinds, name, kind)
 
     def _assume_moved(self, kinds: str, name: str, kind: type[nn.Module]) -> None:
-        self.assumptions.append(
-            f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
-        )
+        text = f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
+        self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
 
     def _strip_parametrizations(
         self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]

@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.data_parallel_step import without_wrappers, wrappers_in_step
 from verifycompile.torch_interface.tensors import of_acting_rank, without_pending_collective
 from verifycompile.torch_interface.unwaited import UnwaitedError, waits_required
@@ -123,8 +124,13 @@ def trace_step(
         raise StepError("its second and its third call do not call the same operators: a step must do one thing")
     _tidy(graph)
     _require_no_foreign_state(graph)
-    assumptions = [*wrappers.assumptions, *(f"what is returned is not compared: {text}" for text in others)]
+    assumptions = [*wrappers.assumptions, *map(_uncompared, others)]
     return TracedStep(graph, tuple(inputs), described, held, returned, tuple(assumptions))
+
+
+def _uncompared(text: str) -> Assumption:
+    assumption = f"what is returned is not compared: {text}"
+    return Assumption(assumption, AssumptionKind.UNCOMPARED)
 
 
 @contextlib.contextmanager
