@@ -38,8 +38,26 @@ def texts_in(node: ast.AST) -> Iterator[str]:
         yield from texts_in(child)
 
 
+def made(tree: ast.AST) -> Iterator[ast.AST]:
+    """The texts of assumptions that a module makes, also where a variable holds the text."""
+    for scope in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        for call in (n for n in ast.walk(scope) if isinstance(n, ast.Call) and ast.unparse(n.func) == "Assumption"):
+            if not isinstance(call.args[0], ast.Name):
+                yield call.args[0]
+                continue
+            named = [
+                node
+                for node in ast.walk(scope)
+                if isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]) == call.args[0].id
+                and node.lineno < call.lineno
+            ]
+            yield from (node.value for node in sorted(named, key=lambda node: node.lineno)[-1:])
+
+
 def sources(tree: ast.AST) -> Iterator[ast.AST]:
     """What becomes an assumption in a module."""
+    yield from made(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and LISTS.search(ast.unparse(node.func)):
             yield from node.args

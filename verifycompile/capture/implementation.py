@@ -322,8 +322,8 @@ def _of_one_object(ranks: int) -> tuple[str, ...]:
         return ()
     text = f"the model object is the one that rank {own_rank()} built, and stands for all {ranks} ranks"
     installed = dict.fromkeys(str(read) for read in reads(ReadKind.RANK) if read.installed and not read.traced)
-    told = f"{text}; installed packages asked for the rank: {', '.join(installed)}" if installed else text
-    return (Assumption(told, AssumptionKind.RANKS),)
+    asked = f"; installed packages asked for the rank: {', '.join(installed)}" if installed else ""
+    return (Assumption(f"{text}{asked}", AssumptionKind.RANKS),)
 
 
 def _rearranged(exported: Export) -> tuple[str, ...]:

@@ -238,10 +238,8 @@ class _Layouts:
         if defaults:
             names = ", ".join(f"`{name}`" for name in defaults)
             over_axes = ", ".join(root.description.axes[axis].name for axis in axes)
-            wrapper = "" if contract is None else contract.wrapper
-            text = (
-                f"under `{wrapper}` inputs are the ranks' own samples, Shard(0) over {over_axes}, by default: {names}"
-            )
+            wrapper = "" if contract is None else f"`{contract.wrapper}`"
+            text = f"under {wrapper} inputs are the ranks' own samples, Shard(0) over {over_axes}, by default: {names}"
             notes.append(Assumption(text, AssumptionKind.PLACEMENT, defaults))
         self._defaults = set(defaults)
         self.assumptions = tuple(notes)
