@@ -46,6 +46,7 @@ from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
+from verifycompile.torch_interface.shapes import keep_guards
 from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
     if report:
+        # Dynamo knows the guards of the frame's own trace; those of the spec's say where the spec is this program.
+        keep_guards(both.spec.guards, both.implementation.size_values)
         accept(frame_under_compilation(), chosen_backend())
     layouts = _layouts(both.implementation, both.results, report) if report else {}
     own = both.implementation.own

@@ -127,6 +127,26 @@ def forward(x):
 model = torch.compile(forward, backend="verify", options={"mesh": mesh, "in_placements": {"x": WHOLE}, "inner": "eager"})
 call(model, torch.randn(2, 3))
 """,
+    "a size by which only the spec branches": """
+def forward(x): return torch.tanh(x)
+model = compiled(forward, lambda x: torch.tanh(x) * (1 if x.shape[1] < 9 else 2))
+for columns in (3, 4, 30): call(model, torch.randn(2, columns))
+""",
+    "rows of all ranks by which only the spec branches": """
+def forward(x): return torch.tanh(x)
+model = compiled(forward, lambda x: torch.tanh(x) * (1 if x.shape[0] <= x.shape[1] else 2))
+for rows, columns in ((2, 7), (3, 8), (4, 9), (5, 9)): call(model, torch.randn(rows, columns))
+""",
+    "a real number by which only the spec branches": """
+def forward(x, scale): return torch.tanh(x) * scale
+model = compiled(forward, lambda x, scale: torch.tanh(x) * (scale if scale < 2 else 1))
+for scale in (1.0, 1.5, 3.0): call(model, torch.randn(2, 3), scale)
+""",
+    "a whole number by which only the spec branches": """
+def forward(x, scale): return torch.tanh(x) * scale
+model = compiled(forward, lambda x, scale: torch.tanh(x) * (scale if scale < 9 else 1))
+for scale in (2, 3, 30): call(model, torch.randn(2, 3), scale)
+""",
     "a graph break in the middle": """
 def forward(x):
     y = torch.tanh(x)
@@ -143,6 +163,16 @@ ALL_RUN = {
 def forward(x): return torch.tanh(x) * 2
 model = compiled(forward, lambda x: torch.tanh(x) * 2)
 for columns in (3, 4, 5): call(model, torch.randn(2, columns))
+""",
+    "whole numbers that change": """
+def forward(x, scale, columns): return torch.cat([torch.tanh(x) * scale, x.new_ones(x.shape[0], columns)], 1)
+model = compiled(forward, forward)
+for scale, columns in ((2, 4), (3, 5), (30, 6)): call(model, torch.randn(2, 3), scale, columns)
+""",
+    "real numbers that change": """
+def forward(x, scale): return torch.tanh(x) * scale
+model = compiled(forward, lambda x, scale: torch.tanh(x) * (scale if scale < 9 else 1))
+for scale in (1.0, 1.5, 3.0): call(model, torch.randn(2, 3), scale)
 """,
     "stance eager_on_recompile without a recompile": """
 def forward(x): return torch.tanh(x) * 2

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 import sympy
+import torch
 
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, substitute
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, Program, ProgramInput, Role, Size
+from verifycompile.torch_interface.shapes import symbol_of
 
 _TENSOR_ROLES = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
@@ -138,16 +140,39 @@ def unify_symbols(spec: Program, implementation: Program) -> Program:
                         f"and {expected} in the model.",
                     )
                 )
+    numbers = {item.name: symbol_of(item.node.meta.get("val")) for item in implementation.inputs}
+    for item in spec.inputs:
+        own, other = symbol_of(item.node.meta.get("val")), numbers.get(item.name)
+        if own is not None and other is not None and own not in values:
+            values[own] = implementation.size_values.get(other, other)
     divisible = solve_divisibility(spec.guards)
     for symbol, value in divisible.items():
         if symbol not in values:
             values[symbol] = value
+    guards = remaining_guards(spec.guards, values)
+    known = _symbols(implementation)
+    for guard in guards:
+        if not guard.free_symbols <= known:
+            text = f"the spec assumes {guard} of its sizes and numbers, which are not those of the model."
+            blockers.append(Blocker(None, "VC206", text))
     return dataclasses.replace(
         spec,
         size_values=values,
-        guards=remaining_guards(spec.guards, values),
+        guards=guards,
         blockers=(*spec.blockers, *blockers),
     )
+
+
+def _symbols(program: Program) -> set[sympy.Basic]:
+    """Those of the sizes and numbers that the program computes with."""
+    found: set[sympy.Basic] = set()
+    for node in program.graph.graph.nodes:
+        value = node.meta.get("val")
+        numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            if isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool):
+                found.update(sympy.sympify(substitute(number.node.expr, program.size_values)).free_symbols)
+    return found
 
 
 def _tensors(program: Program) -> dict[str, ProgramInput]:

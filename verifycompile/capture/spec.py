@@ -50,7 +50,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.ranks import has_rank_operators
-from verifycompile.torch_interface.shapes import shape_of, trace_guards
+from verifycompile.torch_interface.shapes import shape_of, symbol_of, trace_guards
 
 
 def with_unwritten(spec: Program, implementation: Program) -> Program:
@@ -113,9 +113,13 @@ def recover_spec(options: Options, implementation: Program) -> Program:
 
 
 def _numbers_read(implementation: Program) -> set[str]:
-    """What the attributes are called that hold a real number which changes between calls."""
+    """What the attributes and variables are called that hold a number which changes between calls."""
     nodes = inputs_read_as_numbers(implementation.graph)
-    return {last_name(item.name) for item in implementation.inputs if item.node in nodes}
+    return {
+        last_name(item.name)
+        for item in implementation.inputs
+        if item.node in nodes or symbol_of(item.node.meta.get("val")) is not None
+    }
 
 
 BROKEN = (

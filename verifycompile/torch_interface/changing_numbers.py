@@ -1,6 +1,6 @@
-"""Real numbers that Dynamo saw change between calls: it reads them from tensors that it passes in.
+"""Numbers that Dynamo saw change between calls: real ones it reads from tensors that it passes in.
 
-A spec is traced once, so that Dynamo sees nothing change; the same numbers must be read from tensors there too.
+A spec is traced once, so that Dynamo sees nothing change; the same numbers must be inputs there too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import torch.fx
 from torch._dynamo.pgo import auto_dynamic
 from torch._dynamo.variables import builder
+from torch.fx.experimental.symbolic_shapes import DimDynamic, SymIntSymbolicContext
 
 from verifycompile.torch_interface.prims import reads_real_number
 
@@ -25,7 +26,7 @@ def inputs_read_as_numbers(graph: torch.fx.GraphModule) -> tuple[torch.fx.Node, 
 
 @contextlib.contextmanager
 def tracing_numbers_as_inputs(attributes: Collection[str]) -> Generator[None]:
-    """While entered, Dynamo takes real numbers that attributes or variables of these names hold for inputs."""
+    """While entered, Dynamo takes numbers that attributes or variables of these names hold for inputs."""
     if not attributes:
         yield
         return
@@ -37,11 +38,22 @@ def tracing_numbers_as_inputs(attributes: Collection[str]) -> Generator[None]:
             return found
         return dataclasses.replace(found, scalar=auto_dynamic)
 
+    wrap = builder.VariableBuilder.wrap_symint
+
+    def wrap_whole(
+        self: Any, value: int, dynamism: DimDynamic | None = None, context: SymIntSymbolicContext | None = None
+    ) -> Any:
+        if dynamism is None and last_name(self.source.name) in attributes:
+            dynamism = DimDynamic.DYNAMIC
+        return wrap(self, value, dynamism, context)
+
     builder.process_automatic_dynamic = process
+    builder.VariableBuilder.wrap_symint = wrap_whole
     try:
         yield
     finally:
         builder.process_automatic_dynamic = seen
+        builder.VariableBuilder.wrap_symint = wrap
 
 
 def last_name(source: str) -> str:

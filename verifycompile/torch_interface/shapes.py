@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import sympy
 import torch
 import torch._dynamo
 from torch._guards import TracingContext
-from torch.utils._sympy.functions import Mod
+from torch.utils._sympy.functions import FloorDiv, Mod
 
 from verifycompile.program import Size
 
@@ -40,6 +41,22 @@ def trace_guards(context: TracingContext) -> tuple[sympy.Basic, ...]:
     if fake_mode is None or fake_mode.shape_env is None:
         return ()
     return tuple(guard.expr for guard in fake_mode.shape_env.guards)
+
+
+def keep_guards(guards: Iterable[sympy.Basic], sizes: Mapping[sympy.Symbol, sympy.Expr]) -> None:
+    """Guard the frame under compilation by ``guards``, which may be of another trace: what was verified rests on them.
+
+    ``sizes``: symbols of the frame as multiples of those in ``guards``.
+    """
+    fake_mode = TracingContext.get().fake_mode
+    if fake_mode is None or fake_mode.shape_env is None:
+        return
+    own: dict[sympy.Basic, Any] = {}
+    for symbol, value in sizes.items():
+        factor, multiple = value.as_coeff_Mul()
+        own[multiple] = FloorDiv(symbol, factor)
+    for guard in guards:
+        fake_mode.shape_env.evaluate_expr(guard.xreplace(own))
 
 
 def divisor_in(guard: sympy.Basic) -> tuple[sympy.Symbol, int] | None:
