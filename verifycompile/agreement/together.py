@@ -27,6 +27,7 @@ from verifycompile.question import Provenance
 from verifycompile.rank_verification import verify_captured
 from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.dynamo_backend import is_compiled_again
 from verifycompile.torch_interface.job_store import Store, job_store
 from verifycompile.torch_interface.mesh import line_through, own_rank
 
@@ -135,14 +136,23 @@ def write_captured(implementation: Program) -> tuple[Written, ...]:
     return (write(implementation),)
 
 
+CHOSEN_ALIKE = "at every call the ranks run the same one of the graphs that were compiled of this code"
+
+
 def as_compared(implementation: Program, own: OwnCapture) -> Program:
-    """The program without what a comparison of the ranks has answered."""
+    """The program without what a comparison of the ranks has answered, and with what it has not.
+
+    Which of its graphs a rank runs is decided by guards on what it alone holds, at every call.
+    """
     blockers = tuple(blocker for blocker in implementation.blockers if blocker.code not in OF_ONE_RANK)
     replaced = set(own.unless_compared)
     return dataclasses.replace(
         implementation,
         blockers=blockers,
-        assumptions=tuple(text for text in implementation.assumptions if text not in replaced),
+        assumptions=(
+            *(text for text in implementation.assumptions if text not in replaced),
+            *((CHOSEN_ALIKE,) if is_compiled_again() else ()),
+        ),
         ranks=implementation.ranks if any(blocker.code == "VC204" for blocker in blockers) else (),
         provenance=Provenance.OBSERVED,
     )

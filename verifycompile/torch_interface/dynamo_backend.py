@@ -92,6 +92,12 @@ def compile_id() -> str:
     return "" if identifier is None else str(identifier)
 
 
+def is_compiled_again() -> bool:
+    """Whether Dynamo holds another graph of the frame under compilation, among which each call chooses."""
+    identifier = CompileContext.current_compile_id()
+    return identifier is not None and bool(identifier.frame_compile_id)
+
+
 def record_artifact(name: str, json_text: Callable[[], str]) -> None:
     """Add a JSON artifact to the structured trace; ``json_text`` is called only where ``TORCH_TRACE`` is set."""
     trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": "json"}, payload_fn=json_text)
