@@ -42,18 +42,26 @@ def refusal(report: Report, together: Together, *, in_full: bool = False) -> Ref
     line = line_of(report, ranks)
     if not in_full:
         error.text = line
-    _print_as_line(weakref.ref(error), line)
+    _print_as_line(error, line)
     return error
 
 
-def _print_as_line(error: weakref.ref[RefinementError], line: str) -> None:
+_lines: weakref.WeakKeyDictionary[RefinementError, str] = weakref.WeakKeyDictionary()
+_hooks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _print_as_line(error: RefinementError, line: str) -> None:
     """From now on, where nobody catches ``error``, the process ends with ``line`` and without a traceback."""
+    _lines[error] = line
     hook = sys.excepthook
+    if hook in _hooks:
+        return  # one for all errors, unless somebody has put another in its place
 
     def print_line(kind: Any, value: BaseException, traceback: Any) -> None:
-        if value is error():
-            sys.stderr.write(f"verifycompile: {line}\n")
+        if isinstance(value, RefinementError) and value in _lines:
+            sys.stderr.write(f"verifycompile: {_lines[value]}\n")
             return
         hook(kind, value, traceback)
 
+    _hooks.add(print_line)
     sys.excepthook = print_line

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 
 import pytest
 
-from verifycompile.backends import reports
+from verifycompile.backends import refusal, reports
 from verifycompile.backends.autoload import FOLDER_VARIABLE
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
@@ -55,3 +56,29 @@ def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
     reports.keep_report(UNPROVED)
     assert list(tmp_path.iterdir()) == []
+
+
+class _Printed:
+    """The channel of a job in which another rank has printed the report."""
+
+    def wait_until_printed(self, *_: object) -> None:
+        return
+
+
+def test_all_refused_graphs_share_one_hook_for_errors_that_nobody_catches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda _kind, value, _traceback: others.append(value))
+    for module in (reports, refusal):
+        monkeypatch.setattr(module, "rank_of_job", lambda: 1)
+    together = refusal.Together((0, 1), "forward", _Printed())  # type: ignore[arg-type]
+    first = refusal.refusal(UNPROVED, together)
+    hook = sys.excepthook
+    second, plain = refusal.refusal(UNPROVED, together), ValueError("something else")
+    assert sys.excepthook is hook
+    for error in (second, plain, first):
+        hook(type(error), error, None)
+    line = "verifycompile: model.py:7:1: unproved[VC201]: no declaration (rank 1; rank 0 prints the report)\n"
+    assert capsys.readouterr().err == line * 2
+    assert others == [plain]

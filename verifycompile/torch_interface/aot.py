@@ -22,6 +22,7 @@ from verifycompile.torch_interface.mesh import real_mesh
 from verifycompile.torch_interface.placements import in_digit_order
 from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
 from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
+from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.strided import strided_shards_by_views
 
 
@@ -141,6 +142,7 @@ def _export(
         watch_rank_reads() as rank_reads,
         collectives_rearrange_by_views() as rearranged,
         strided_shards_by_views() as strided,
+        sharding_decided_once(),
         contextlib.ExitStack() as stack,
     ):
         exported = aot_export_joint_with_descriptors(stack, graph, tuple(example_inputs))

@@ -1,0 +1,96 @@
+"""Sharding decisions at capture: made once for what is alike, and anew for what is not."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
+
+from tests.support import fake_mesh_world
+from verifycompile.torch_interface import aot
+from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
+from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
+
+_NAME = "propagate_op_sharding_non_cached"
+
+
+def test_the_graph_is_the_same_and_fewer_decisions_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[OpSchema] = []
+    original = getattr(ShardingPropagator, _NAME)
+
+    def counted(self: ShardingPropagator, op_schema: OpSchema) -> OutputSharding:
+        asked.append(op_schema)
+        return original(self, op_schema)
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            x = (x @ weight).relu() @ weight.T
+        return x.redistribute(placements=[Replicate()]).to_local()  # type: ignore[attr-defined]
+
+    def traced() -> list[Any]:
+        with fake_mesh_world((2,), ("tp",)) as mesh:
+            x = distribute_tensor(torch.randn(4, 8), mesh, [Replicate()])
+            weight = distribute_tensor(torch.randn(8, 16), mesh, [Shard(1)]).requires_grad_()
+            torch._dynamo.mark_dynamic(x, 0)
+            joint = trace_frame(
+                frame_of_call(function, (x, weight), {}),
+                lambda frame: aot.export_joint(frame.graph, frame.example_inputs),
+            )
+        # Names count the sizes that were computed on the way to a decision.
+        numbers = {node: number for number, node in enumerate(joint.graph.graph.nodes)}
+        return [
+            (node.op, node.op == "call_function" and node.target, map_arg(node.args, numbers.get)) for node in numbers
+        ]
+
+    monkeypatch.setattr(ShardingPropagator, _NAME, counted)
+    remembered, decisions = traced(), len(asked)
+    monkeypatch.setattr(aot, "sharding_decided_once", contextlib.nullcontext)
+    asked.clear()
+    assert [str(node) for node in traced()] == [str(node) for node in remembered]
+    assert len(asked) > decisions
+    assert getattr(ShardingPropagator, _NAME) is counted
+
+
+def test_what_a_decision_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = ShapeEnv()
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+
+        def spec(dim: int, size: Any, dtype: torch.dtype = torch.float32) -> DTensorSpec:
+            return DTensorSpec(mesh, (Shard(dim),), TensorMeta(torch.Size((size, 4)), (4, 1), dtype))
+
+        size = shapes.create_unbacked_symint()
+        arguments: list[tuple[object, ...]] = [
+            (spec(0, 4), 1),
+            (spec(1, 4), 1),
+            (spec(0, 8), 1),
+            (spec(0, 4, torch.float64), 1),
+            (spec(0, 4), True),
+            (spec(0, 4), 1.0),
+            (spec(0, 4), [1]),
+            (spec(0, 4), (1,)),
+            (spec(0, size), 1),
+            (spec(0, shapes.create_unbacked_symint()), 1),
+        ]
+        made = {number: OutputSharding(spec(0, size)) for number in range(100)}
+        asked = iter(made)
+        monkeypatch.setattr(ShardingPropagator, _NAME, lambda *_: made[next(asked)])
+
+        def decided(*args: object) -> OutputSharding:
+            schema = OpSchema(torch.ops.aten.add.Tensor, args, {})  # type: ignore[arg-type]
+            return getattr(ShardingPropagator, _NAME)(None, schema)
+
+        with sharding_decided_once():
+            first = [decided(*args) for args in arguments]
+            assert len({id(item) for item in first}) == len(arguments)
+            # The size of the result is that of an argument here, and data's anywhere else.
+            again = [decided(*args) is found for args, found in zip(arguments, first, strict=True)]
+            assert again == [False] * 8 + [True, False]
+            assert decided(spec(0, size), object()) is not decided(spec(0, size), object())
