@@ -18,7 +18,7 @@ from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Positio
 
 
 def dispose(pool: TermPool, lemma: Lemma, given: Substitution, position: Position) -> list[View] | None:
-    """What stands at the position by the lemma: factors, summands, or one view. None where it is no instance.
+    """What stands at the position by the lemma: factors or summands. None where it is no instance.
 
     The factors of a product may be over another space than before: an index that the right side does not sum has
     size one, and one that it sums in front follows the dimensions that there were.
@@ -29,10 +29,8 @@ def dispose(pool: TermPool, lemma: Lemma, given: Substitution, position: Positio
     try:
         if isinstance(position, InProduct):
             found = _in_product(pool, lemma, given, position)
-        elif isinstance(position, InSum):
-            found = _in_sum(pool, lemma, given, position)
         else:
-            found = _whole(pool, lemma, given, position.view)
+            found = _in_sum(pool, lemma, given, position)
     except (LookupError, ValueError):
         return None  # no layout, or a proposal that lacks a variable or has several values for one
     if found is not None:
@@ -61,8 +59,7 @@ def _in_product(pool: TermPool, lemma: Lemma, given: Substitution, position: InP
         return None
     built = [*rest, *build_product(pool, right, reader.shape, given)]
     gone = (bound | inner) - summed
-    if coefficient != 1 or not built:
-        built.append(pool.constant(coefficient, outer))
+    built.append(pool.constant(coefficient, outer))
     if _use(built, gone):
         return None
     shape = tuple(1 if dim in gone else size for dim, size in enumerate(reader.shape))
@@ -90,14 +87,6 @@ def _key(view: View) -> tuple[object, ...]:
     return view.term, view.axes, view.coefficient
 
 
-def _whole(pool: TermPool, lemma: Lemma, given: Substitution, view: View) -> list[View] | None:
-    reader = Reader(view.shape)
-    coefficient = reader.product([lemma.left], [view], given)
-    if coefficient is None or not _guards_hold(pool, lemma, reader.shape, given):
-        return None
-    return _without_inner([build(pool, lemma.right, reader.shape, given).scaled(coefficient)], view.shape)
-
-
 def _guards_hold(pool: TermPool, lemma: Lemma, shape: Shape, given: Substitution) -> bool:
     return all(is_met(pool, guard, shape, given) for guard in lemma.guards)
 
@@ -106,7 +95,7 @@ def _others(views: Sequence[View], matched: Sequence[View]) -> list[View] | None
     """The views that are not matched; None where one that is matched is not there, or is taken twice."""
     wanted = {id(view) for view in matched}
     rest = [view for view in views if id(view) not in wanted]
-    return rest if len(wanted) == len(matched) and len(rest) + len(matched) == len(views) else None
+    return rest if len(rest) + len(matched) == len(views) else None
 
 
 def _use(views: Sequence[View], dims: Collection[int]) -> bool:

@@ -65,9 +65,7 @@ def _is_within_or(
     size = product(shape[dim] for dim in substitution.indices[index])
     number = substitution.numbers[exception]
     for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
-        if fact.exception is None or fact.exception != number:
-            continue
-        if fact.size <= size and not 0 <= fact.exception < size:
+        if fact.exception == number and fact.size <= size and not 0 <= number < size:  # type: ignore[operator]  # a whole number
             pool.assumptions[fact.source] = None
             return True
     return False
@@ -114,9 +112,11 @@ def _reads(
 
     (view,) = substitution.values[name]
     matrix = matrix_of(view)
-    dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)] if matrix else []
+    if matrix is None:
+        return False
+    dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)]
     numbers = [substitution.numbers[end] for end in (first, after, *ends)]
-    if matrix is None or dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):  # type: ignore[arg-type]  # no symbols
+    if dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):  # type: ignore[arg-type]  # no symbols
         return False
     start, stop, *spans = (int(number) for number in numbers)  # type: ignore[arg-type]  # no symbols
     if not 0 <= start < stop <= matrix.windows:

@@ -11,13 +11,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, Opened, open_view
-from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER, REDUCE_MAX
+from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT
 from verifycompile.ir.relabel import compose, merge_digits
 from verifycompile.ir.scalar import ONE, Scalar, add, divide, multiply
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import UNIT, Digit, Operation, View
-from verifycompile.ir.window import RANGE
 from verifycompile.rewrites.lemmas.lemma import Pattern
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
 
@@ -62,7 +61,7 @@ def number(pattern: Pattern, substitution: Substitution) -> Scalar:
 
 def flattened(pattern: Pattern) -> list[Pattern]:
     """The summands of nested additions."""
-    if isinstance(pattern, str) or pattern[0] != "add":
+    if pattern[0] != "add":
         return [pattern]
     return [part for argument in pattern[1:] for part in flattened(argument)]
 
@@ -70,7 +69,7 @@ def flattened(pattern: Pattern) -> list[Pattern]:
 def without_sums(pattern: Pattern) -> tuple[list[str], Pattern]:
     """The indices of the sums that a pattern begins with, and what is summed."""
     indices: list[str] = []
-    while not isinstance(pattern, str) and pattern[0] == "sum":
+    while pattern[0] == "sum":
         indices.append(str(pattern[1]))
         pattern = pattern[2]
     return indices, pattern
@@ -132,7 +131,7 @@ class Reader:
                 pending.extend(pattern[2:])
             elif pattern[0] == "power" and number(pattern[1], given) == 1:
                 pending.append(pattern[2])
-            elif pattern[0] != "one" and not self._is_whole_range(pattern, given):
+            elif pattern[0] != "one":
                 operations.append(pattern)
         return coefficient if _is_matching(operations, rest, lambda p, v: self._operation(p, v, given)) else None
 
@@ -143,7 +142,7 @@ class Reader:
     def sum(self, patterns: Sequence[Pattern], views: Sequence[View], given: Substitution) -> bool:
         """Whether the views are the summands that the patterns say, in any order; those of ``each`` in theirs."""
         first = patterns[0]
-        if len(patterns) == 1 and not isinstance(first, str) and first[0] == "each":
+        if len(patterns) == 1 and first[0] == "each":
             if isinstance(first[2], str):
                 return _is_sum_of([_summands(values) for values in given.each[first[2]]], views)
             if any(len(values) != len(views) for values in given.each.values()):
@@ -172,7 +171,7 @@ class Reader:
         return opened
 
     def is_sum(self, pattern: Pattern, view: View, given: Substitution) -> bool:
-        if view.term.operation is not CONTRACT or not view.term.summed:
+        if view.term.operation is not CONTRACT:
             return False
         indices, body = without_sums(pattern)
         opened = self._opened(view)
@@ -180,14 +179,6 @@ class Reader:
         if opened is None or sorted(dims) != sorted(opened.summed):
             return False
         return self.product([body], opened.operands, given) == 1
-
-    def is_maximum(self, pattern: Pattern, view: View, given: Substitution) -> bool:
-        if view.term.operation is not REDUCE_MAX:
-            return False
-        opened = self._opened(view)
-        if opened is None or sorted(given.indices[str(pattern[1])]) != sorted(opened.summed):
-            return False
-        return self.reads(pattern[2], opened.operands[0], given)
 
     def is_addition(self, pattern: Pattern, view: View, given: Substitution) -> bool:
         return view.term.operation is COMBINE and self.sum(flattened(pattern), open_view(view).operands, given)
@@ -205,18 +196,6 @@ class Reader:
         """Whether a counter's digits are those of the upper value, then those of the lower one."""
         digits = digits_of(pattern, given, self.sizes)
         return digits is not None and view.term.operation is IOTA and view.axes[0] == merge_digits(digits)
-
-    def is_range(self, pattern: Pattern, view: View, given: Substitution) -> bool:
-        (dim,) = given.indices[str(pattern[1])]
-        whole = (((dim, 1, self.sizes[dim]),),)
-        return view.term.operation is RANGE and view.term.attributes == span(pattern, given) and view.axes == whole
-
-    def _is_whole_range(self, pattern: Pattern, given: Substitution) -> bool:
-        """Whether a range has all positions, so that no factor says so."""
-        if pattern[0] != "range":
-            return False
-        (dim,) = given.indices[str(pattern[1])]
-        return span(pattern, given) == (0, self.sizes.get(dim))
 
 
 def _summands(factors: Factors) -> Sequence[View]:
@@ -252,8 +231,6 @@ def _is_matching(patterns: Sequence[Pattern], views: Sequence[View], reads: Call
     """Whether each pattern is one of the views, in some order."""
     if not patterns:
         return not views
-    if len(patterns) != len(views):
-        return False
     first, *others = patterns
     return any(
         reads(first, view) and _is_matching(others, [*views[:k], *views[k + 1 :]], reads)
@@ -263,11 +240,9 @@ def _is_matching(patterns: Sequence[Pattern], views: Sequence[View], reads: Call
 
 _READERS: dict[str, Callable[[Reader, Pattern, View, Substitution], bool]] = {
     "sum": Reader.is_sum,
-    "max": Reader.is_maximum,
     "add": Reader.is_addition,
     "each": Reader.is_addition,
     "power": Reader.is_power,
     "place": Reader.is_place,
     "spell": Reader.is_spelled,
-    "range": Reader.is_range,
 }

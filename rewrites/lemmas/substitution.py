@@ -54,11 +54,4 @@ class InSum:
     matched: Sequence[View]
 
 
-@dataclasses.dataclass(frozen=True)
-class Whole:
-    """An expression of its own."""
-
-    view: View
-
-
-Position = InProduct | InSum | Whole
+Position = InProduct | InSum

@@ -1,32 +1,53 @@
-"""``python -m tests.lemmas``: every lemma changed in one place, and by which test of the lemma that is noticed."""
+"""``python -m tests.lemmas``: every lemma changed in one place, every condition of what disposes of them, and by which
+test that is noticed.
+"""
 
 from __future__ import annotations
 
 import collections
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from tests.lemmas import test_laws, test_table
+from tests.lemmas import conditions, kernel_checks, test_laws, test_table
 from tests.lemmas.mutants import mutants_of
 from verifycompile.rewrites.lemmas.lemma import Lemma
 
 
 def main() -> int:
     """Print each mutant with what finds it, then the counts; 1 where a mutant survives."""
+    survivors = _tell("lemmas", _of_lemmas()) + _tell("conditions", _of_conditions())
+    return 1 if survivors else 0
+
+
+def _of_lemmas() -> Iterator[tuple[str, str, str]]:
+    """``(code, changed place, test that finds it)``."""
     families: Sequence[tuple[Sequence[Lemma], Callable[[Lemma, Lemma], str]]] = (
         (test_table.DISPOSED, test_table.outcome),
         (test_laws.UNPROPOSED, test_laws.outcome),
     )
-    counts: collections.Counter[str] = collections.Counter()
     for lemmas, outcome in families:
         for lemma in lemmas:
             for change, mutant in mutants_of(lemma):
-                found = outcome(lemma, mutant) or "SURVIVES"
-                counts[found] += 1
-                sys.stdout.write(f"{lemma.code:6} {found:14} {change}\n")
+                yield lemma.code, change, outcome(lemma, mutant)
+
+
+def _of_conditions() -> Iterator[tuple[str, str, str]]:
+    """``(file, changed place, family of checks that finds it)``."""
+    for module in kernel_checks.KERNEL:
+        for mutant in conditions.mutants_of(module):
+            found = conditions.found_by(mutant, kernel_checks.checks())
+            yield module.__name__.rpartition(".")[2], mutant.change, found.partition(" ")[0]
+
+
+def _tell(what: str, mutants: Iterator[tuple[str, str, str]]) -> int:
+    """Print mutants and their counts; the number of those that survive."""
+    counts: collections.Counter[str] = collections.Counter()
+    for where, change, found in mutants:
+        counts[found or "SURVIVES"] += 1
+        sys.stdout.write(f"{where:12} {found or 'SURVIVES':14} {change}\n")
     told = ", ".join(f"{count} by {found}" for found, count in counts.most_common())
-    sys.stdout.write(f"{counts.total()} mutants: {told}\n")
-    return 1 if counts["SURVIVES"] else 0
+    sys.stdout.write(f"{what}: {counts.total()} mutants: {told}\n")
+    return counts["SURVIVES"]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from verifycompile.rewrites.lemmas.dispose import dispose
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.read import flattened, without_sums
 from verifycompile.rewrites.lemmas.spelling import names
-from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Position, Substitution, Whole
+from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Position, Substitution
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 
 SIZE, FREE, SUMMANDS = 3, 3, 2
@@ -57,9 +57,7 @@ class Instance:
             inputs = tuple(labels for _ in factors)
             found = contract(self.pool, factors, inputs, labels[: self.position.free], bound)
             return evaluator.view(found)
-        if isinstance(self.position, InSum):
-            return torch.stack([evaluator.view(v) for v in views or self.position.summands]).sum(0)
-        return evaluator.view(views[0] if views else self.position.view)
+        return torch.stack([evaluator.view(v) for v in views or self.position.summands]).sum(0)
 
 
 def _numbers(kind: str, name: str, shape: Any) -> torch.Tensor:
@@ -123,9 +121,7 @@ class Maker:
             parts = [self._narrowed(build(self.pool, p, self.shape, given)) for p in flattened(self.left)]
             return Instance(self.pool, self.lemma, given, InSum(parts, self.outer, parts))
         factors = [self._narrowed(v) for v in build_product(self.pool, self.left, self.shape, given)]
-        if isinstance(self.left, str) or self.left[0] == "mul" or _is_factor(self.lemma) or self.root:
-            return Instance(self.pool, self.lemma, given, InProduct(factors, FREE, factors))
-        return Instance(self.pool, self.lemma, given, Whole(factors[0]))
+        return Instance(self.pool, self.lemma, given, InProduct(factors, FREE, factors))
 
     def _narrowed(self, view: View) -> View:
         return View(view.coefficient, view.term, self.outer, view.axes)
