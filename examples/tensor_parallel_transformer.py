@@ -155,7 +155,10 @@ def main() -> int:
     parser.add_argument("--inner", default="aot_eager", help="backend that compiles what was verified")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        workers = mp.spawn(rank_main, (f"{folder}/store", arguments), nprocs=DEGREE, join=False)
+        # These processes end without shutting their interpreter down, in which a thread of gloo that is still there can
+        # abort them (https://github.com/pytorch/pytorch/issues/190489).
+        given = (f"{folder}/store", arguments)
+        workers = mp.start_processes(rank_main, given, nprocs=DEGREE, join=False, start_method="forkserver")
         for process in workers.processes:
             process.join()
     if any(process.exitcode for process in workers.processes):

@@ -237,7 +237,8 @@ def _first(value: Any) -> Any:
 
 def main(world: str, file: str, *names: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(rank_main, (int(world), f"{folder}/store", file, names), nprocs=int(world))
+        given = (int(world), f"{folder}/store", file, names)
+        mp.start_processes(rank_main, given, nprocs=int(world), start_method="forkserver")
 
 
 if __name__ == "__main__":

@@ -140,6 +140,6 @@ def rank_main(rank: int, folder: str) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(rank_main, (folder,), nprocs=2)
+        mp.start_processes(rank_main, (folder,), nprocs=2, start_method="forkserver")
         answers = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
     json.dump({name: [found.get(name) for found in answers] for name in answers[0]}, sys.stdout)

@@ -318,4 +318,5 @@ def rank_main(rank: int, store: str, inner: str, names: tuple[str, ...]) -> None
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(rank_main, (str(pathlib.Path(folder) / "store"), sys.argv[1], tuple(sys.argv[2:])), nprocs=RANKS)
+        given = (str(pathlib.Path(folder) / "store"), sys.argv[1], tuple(sys.argv[2:]))
+        mp.start_processes(rank_main, given, nprocs=RANKS, start_method="forkserver")

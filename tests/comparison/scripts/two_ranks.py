@@ -94,6 +94,6 @@ def run(rank: int, port: int, folder: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(run, args=(int(sys.argv[1]), folder), nprocs=2)
+        mp.start_processes(run, args=(int(sys.argv[1]), folder), nprocs=2, start_method="forkserver")
         ranks = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
     print(json.dumps({name: [rank[name] for rank in ranks] for name in ranks[0]}))
