@@ -129,6 +129,7 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
         certificate=certificate_of(spec, implementation, result, assumptions) if verdict is Verdict.VERIFIED else None,
         placements=dict(result.placements),
         second_look=look,
+        programs=(spec, implementation),
     )
 
 

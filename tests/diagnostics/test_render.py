@@ -436,8 +436,8 @@ def test_html_has_the_relations_of_each_part_of_the_model(tmp_path: Path) -> Non
     page = (tmp_path / "report.html").read_text()
     parts = re.findall(r"<summary>(.*?)</summary>", page)
     assert parts == ["outputs (1)", "layers.0 (2)", "layers.1 (1)", "norm (2)"]
-    assert page.count('<tr class="relation">') == page.count("<code>x&lt;y&gt;</code>") == 6
-    assert re.findall(r"<script.*?>", page) == ["<script>"]
+    assert page.count("<code>x&lt;y&gt;</code>") == 6
+    assert "<script" not in page
 
 
 @pytest.mark.parametrize("report", [REFUTED, UNPROVED, VERIFIED], ids=lambda report: report.verdict.value)

@@ -110,6 +110,25 @@ def test_torch_asks_for_itself(mesh: DeviceMesh) -> None:
     assert reads() == ()
 
 
+class _Member:
+    """An attribute of another name, which answers with the coordinate."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+
+    place = property(lambda self: self.mesh.get_coordinate())
+
+
+def test_the_data_of_a_parameter_is_no_coordinate(mesh: DeviceMesh) -> None:
+    """Torch's dispatch of a DTensor's ``data`` has no frame of its own, and asks whether this rank is on the mesh."""
+    whole = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
+    whole.data.mul_(2)
+    whole.data = whole.data.clone()
+    assert reads() == ()
+    assert _Member(mesh).place is not None
+    assert {read.reader for read in reads()} == {"get_coordinate"}
+
+
 @pytest.mark.parametrize("by_torch", [True, False])
 def test_a_package_that_reads_all_of_the_environment_while_it_is_imported(
     by_torch: bool, mesh: DeviceMesh, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

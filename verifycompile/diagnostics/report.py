@@ -12,6 +12,7 @@ from verifycompile.bounds import Stage
 from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Counterexample, Finding
 from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.program import Program
 from verifycompile.question import Question
 from verifycompile.refinement.result import NodeCounts
 from verifycompile.refinement.stages import StageCost
@@ -69,6 +70,7 @@ class Report:
     ``question``: against which spec and for which ranks, and how they are known.
     ``differing_ranks``: in a job whose ranks captured different programs, those that captured another than most did.
     ``second_look``: of a verified program, whether it was evaluated as well.
+    ``programs``: spec and implementation, where one graph is that of all ranks; the HTML report shows them.
     ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
     Raises ``ValueError`` on construction where verdict, findings and certificate contradict each other.
     """
@@ -85,6 +87,7 @@ class Report:
     placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
         default_factory=dict[str, tuple[Placement, ...]], repr=False, compare=False
     )
+    programs: tuple[Program, Program] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.verdict is Verdict.VERIFIED and self.findings:

@@ -206,8 +206,8 @@ class Attempt:
         self.spec.lower(o.node for o in outputs)
         self.implementation.lower(implementations[o.name].node for o in outputs)
 
-    def _failure(self, failed: Sequence[tuple[ProgramOutput, ProgramOutput]]) -> Mismatch:
-        """What to say of outputs without a relation."""
+    def _failure(self, failed: Sequence[tuple[ProgramOutput, ProgramOutput]]) -> Mismatch | None:
+        """What to say of outputs without a relation; None where the attempt goes on without them."""
         raise ClaimError(f"no relation of `{failed[0][0].name}`")
 
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:

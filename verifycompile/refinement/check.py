@@ -50,6 +50,14 @@ def check_refinement(spec: Program, implementation: Program) -> RefinementResult
 
     The result's ``mismatch`` is None exactly when every spec output has a relation that meets its requirement.
     """
+    return check_with_values(spec, implementation)[0]
+
+
+def check_with_values(spec: Program, implementation: Program) -> tuple[RefinementResult, Checker]:
+    """As ``check_refinement``, with what the nodes of both programs came to.
+
+    Where the steps hold a ``Repetition``, its nodes stand for those of an earlier part, which have the values.
+    """
     with _collection_paused():
         return _check(spec, implementation)
 
@@ -66,7 +74,7 @@ def _collection_paused() -> Generator[None]:
             gc.enable()
 
 
-def _check(spec: Program, implementation: Program) -> RefinementResult:
+def _check(spec: Program, implementation: Program) -> tuple[RefinementResult, Checker]:
     started = time.perf_counter()
     ring.take_durations()
     egraph.take_durations()
@@ -92,7 +100,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         if equality is None:
             break
         proved.append(equality)
-    return RefinementResult(
+    result = RefinementResult(
         relations=checker.relations,
         placements=checker.placements,
         exhausted=_exhausted() if mismatch is not None else (),
@@ -105,6 +113,7 @@ def _check(spec: Program, implementation: Program) -> RefinementResult:
         stages=stopwatch.costs(),
         steps=(*proved, *collect_steps(checker.spec, checker.implementation)) if mismatch is None else (),
     )
+    return result, checker
 
 
 def _nodes_by_means(proved: Sequence[ProvedEquality]) -> Mapping[Means, Collection[str]]:
@@ -114,14 +123,17 @@ def _nodes_by_means(proved: Sequence[ProvedEquality]) -> Mapping[Means, Collecti
     return means
 
 
-def _check_by_parts(spec: Program, implementation: Program, started: float) -> RefinementResult | None:
+def _check_by_parts(
+    spec: Program, implementation: Program, started: float
+) -> tuple[RefinementResult, Checker] | None:
     """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
     pool = new_pool(implementation)
     while True:
         checker = Checker(spec, implementation, pool)
         try:
             if checker.run(by_parts=True) is None:
-                return _result_of_parts(checker, started)
+                result = _result_of_parts(checker, started)
+                return None if result is None else (result, checker)
         except NotRepeatedError:
             pass
         finally:
@@ -223,7 +235,7 @@ class Checker(Attempt):
             return True
         return super()._relate_output(spec, implementation)
 
-    def _failure(self, failed: Sequence[tuple[ProgramOutput, ProgramOutput]]) -> Mismatch:
+    def _failure(self, failed: Sequence[tuple[ProgramOutput, ProgramOutput]]) -> Mismatch | None:
         if self.parts is not None:
             raise NotRepeatedError
         means = frozenset(

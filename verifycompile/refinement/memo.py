@@ -114,10 +114,14 @@ class _Result:
 
 @dataclasses.dataclass(frozen=True)
 class Repetition:
-    """A part of both programs that was proved by renaming: its nodes stand for those of an earlier part, in order."""
+    """A part of both programs that was proved by renaming: its nodes stand for those of an earlier part, in order.
+
+    ``spec_nodes``: how many of the nodes, the first ones, are the spec's.
+    """
 
     nodes: tuple[str, ...]
     of: tuple[str, ...]
+    spec_nodes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -412,4 +416,4 @@ class Memo:
             self._settle(pair, placements)
         self.related += result.related
         self.unrelated += result.unrelated
-        self.repetitions.append(Repetition(self._names(part), result.names))
+        self.repetitions.append(Repetition(self._names(part), result.names, part.spec.stop - part.spec.start))

@@ -26,6 +26,7 @@ _PLUMBING = frozenset({
     "stack", "wait_tensor", "zeros", "zeros_like", "slice_scatter",
 })  # fmt: skip
 """Operators that move values and compute none."""
+_WAITS = frozenset({torch.ops._c10d_functional.wait_tensor.default})
 _SCALING = frozenset({"div", "div_", "mul", "mul_"})
 
 _MODEL_FRAME = "model_frame"
@@ -50,6 +51,14 @@ class _Content:
     def only_communicates(self) -> bool:
         """A scale beside a collective is the caller's business where there are several callers, else its own."""
         return self.collectives and not self.computes and (not self.scales or len(self.calls) > 1)
+
+
+def is_collective(node: torch.fx.Node) -> bool:
+    """Whether a node starts a communication of tensors among ranks."""
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace not in _COLLECTIVES or target in _WAITS:
+        return False
+    return any(isinstance(item, torch.fx.Node) for item in node.args)
 
 
 def model_location_of(node: torch.fx.Node) -> SourceLocation | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dis
 import enum
 import functools
 import itertools
@@ -413,9 +414,19 @@ def _wrap_coordinate() -> None:
 def _is_asked_by_dispatch(reader: types.FrameType) -> bool:
     """Whether the dispatch of a DTensor's operator, which has no frame of its own, asks whether it is on the mesh."""
     name, caller = reader.f_code.co_name, reader.f_back
-    if name != "get_coordinate" or caller is None or name in caller.f_code.co_names:
+    if name != "get_coordinate" or caller is None:
         return False
-    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerBackMode)
+    if _uses_data(caller.f_code, caller.f_lasti):
+        return True
+    is_dispatching = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.FuncTorchDynamicLayerBackMode)
+    return is_dispatching and name not in caller.f_code.co_names
+
+
+@functools.cache
+def _uses_data(code: types.CodeType, offset: int) -> bool:
+    """Whether an instruction reads or sets the attribute ``data``: of a DTensor, it is dispatched without the mark."""
+    found = (i for i in dis.get_instructions(code) if i.offset == offset)
+    return any(i.opname in ("LOAD_ATTR", "STORE_ATTR") and i.argval == "data" for i in found)
 
 
 def _wrap_existence() -> None:

@@ -78,6 +78,11 @@ def module_of(node: torch.fx.Node) -> str:
     return ".".join(part for part in path.split(".") if part and part not in _WRAPPERS)
 
 
+def is_of_backward(node: torch.fx.Node) -> bool:
+    """Whether torch recorded ``node`` as a part of the gradient of what a forward computed."""
+    return "nn_module_stack" not in node.meta and "fwd_nn_module_stack" in node.meta
+
+
 def _called(node: torch.fx.Node) -> str:
     """The name of the function, method or operator whose call the node is a part of; "" where none is recorded."""
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")

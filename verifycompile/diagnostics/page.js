@@ -1,0 +1,126 @@
+// Shows the rows of both programs: those of a module when it is opened, relations as lines while a row is chosen.
+const data = JSON.parse(document.querySelector("#programs-data").textContent);
+const list = document.querySelector("#modules");
+const field = document.querySelector("#filter");
+const onlyFailed = document.querySelector("#only-failed");
+const source = document.querySelector("#source");
+const rowsOf = new Map(); // "spec " or "implementation " and the name of a node -> its row on the page
+const moduleOf = new Map(); // the same -> the part of the page of its module
+
+const isFailed = (module) => [...module.spec, ...module.implementation].some((row) => row.failed);
+const textOf = (row) => [row.text, row.name, row.operator, row.type, ...(row.related ?? []).map((r) => r[1])].join(" ");
+
+function make(tag, text, parent, className = "") {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  element.className = className;
+  parent.append(element);
+  return element;
+}
+
+function show(row, side, column, sides) {
+  const element = make("div", "", column, "row");
+  element.classList.toggle("failed", row.failed);
+  element.classList.toggle("related", Boolean(row.related?.length));
+  make("code", row.text, element);
+  make("small", ` ${[row.operator, row.type].filter(Boolean).join(" ")}`, element);
+  for (const [, relation] of row.related ?? []) {
+    const line = make("div", "= ", element);
+    make("code", relation, line);
+  }
+  if (row.lemmas.length) {
+    const line = make("div", "by ", element);
+    for (const code of row.lemmas) make("a", `${code} `, line).href = `#${code}`;
+  }
+  element.dataset.text = textOf(row).toLowerCase();
+  element.addEventListener("click", () => choose(row, side, sides));
+  rowsOf.set(`${side} ${row.name}`, element);
+}
+
+function fill(part, module) {
+  if (part.querySelector(".sides")) return;
+  const sides = make("div", "", part, "sides");
+  for (const [side, title] of [["spec", "Spec"], ["implementation", "Each rank"]]) {
+    const column = make("div", "", sides);
+    make("h3", title, column);
+    for (const row of module[side]) show(row, side, column, sides);
+  }
+  sides.append(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
+}
+
+function choose(row, side, sides) {
+  for (const chosen of document.querySelectorAll(".row.chosen")) chosen.classList.remove("chosen");
+  for (const path of document.querySelectorAll(".sides path")) path.remove();
+  const pairs = side === "spec" ? row.related.map(([other]) => [row.name, other]) : whoHas(row.name);
+  rowsOf.get(`${side} ${row.name}`).classList.add("chosen");
+  for (const [left, right] of pairs) connect(left, right);
+  const others = pairs.map(([left, right]) => (side === "spec" ? found("implementation", right) : found("spec", left)));
+  source.replaceChildren();
+  const [spec, implementation] = side === "spec" ? [row, others[0]] : [others[0], row];
+  for (const [title, shown] of [["Spec", spec], ["Each rank", implementation]]) quote(title, shown);
+}
+
+const whoHas = (name) =>
+  data.modules.flatMap((m) => m.spec.filter((row) => row.related.some(([n]) => n === name)).map((r) => [r.name, name]));
+const found = (side, name) => data.modules.flatMap((module) => module[side]).find((row) => row.name === name);
+
+function connect(left, right) {
+  for (const key of [`spec ${left}`, `implementation ${right}`]) open(moduleOf.get(key));
+  const [from, to] = [rowsOf.get(`spec ${left}`), rowsOf.get(`implementation ${right}`)];
+  to.classList.add("chosen");
+  from.classList.add("chosen");
+  const svg = from.closest(".sides").querySelector("svg");
+  const [box, a, b] = [svg, from, to].map((element) => element.getBoundingClientRect());
+  const [x1, y1] = [a.right - box.left, a.top + a.height / 2 - box.top];
+  const [x2, y2] = [b.left - box.left, b.top + b.height / 2 - box.top];
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  path.setAttribute("d", `M ${x1} ${y1} C ${(x1 + x2) / 2} ${y1}, ${(x1 + x2) / 2} ${y2}, ${x2} ${y2}`);
+  svg.append(path);
+}
+
+function quote(title, row) {
+  const pane = make("div", "", source);
+  if (!row?.place) return;
+  const [file, line] = row.place;
+  make("strong", `${title}: ${file}:${line}`, pane);
+  const text = make("pre", "", pane);
+  const lines = data.source[file] ?? {};
+  for (let number = line - 4; number <= line + 4; number += 1) {
+    if (lines[number] === undefined) continue;
+    make(number === line ? "mark" : "span", `${String(number).padStart(5)} ${lines[number]}\n`, text);
+  }
+}
+
+function open(part) {
+  part.open = true;
+  fill(part, data.modules[part.dataset.number]);
+}
+
+function filter() {
+  const wanted = field.value.toLowerCase();
+  for (const part of list.children) {
+    const module = data.modules[part.dataset.number];
+    const rows = [...module.spec, ...module.implementation];
+    const fits = (row) => (!onlyFailed.checked || row.failed) && textOf(row).toLowerCase().includes(wanted);
+    part.hidden = !(module.name.toLowerCase().includes(wanted) && !onlyFailed.checked) && !rows.some(fits);
+    if (!part.hidden && (wanted || onlyFailed.checked) && rows.length < 500) open(part);
+    for (const element of part.querySelectorAll(".row")) {
+      element.hidden = onlyFailed.checked
+        ? !element.classList.contains("failed")
+        : !element.dataset.text.includes(wanted) && !module.name.toLowerCase().includes(wanted);
+    }
+  }
+}
+
+data.modules.forEach((module, number) => {
+  const part = make("details", "", list);
+  part.dataset.number = number;
+  const title = make("summary", module.name, part, isFailed(module) ? "refuted" : "");
+  const related = module.spec.filter((row) => row.related.length).length;
+  make("small", ` ${module.spec.length} values, ${related} related; ${module.implementation.length} on each rank`, title);
+  for (const side of ["spec", "implementation"]) for (const row of module[side]) moduleOf.set(`${side} ${row.name}`, part);
+  part.addEventListener("toggle", () => part.open && fill(part, module));
+  if (isFailed(module)) open(part);
+});
+field.addEventListener("input", filter);
+onlyFailed.addEventListener("change", filter);
