@@ -12,6 +12,7 @@ from verifycompile.rewrites.finders import (
     masks,
     one_hot,
     one_hot_gradient,
+    prefixes,
     ranges,
     shares,
 )
@@ -21,6 +22,7 @@ CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     counters.compared_digits,
     counters.look_ups_again,
     masks.equal_masks,
+    masks.decided_masks,
     exponents.equal_exponents,
     exponents.equal_bases,
     distribution.exponentials_that_meet,
@@ -46,4 +48,5 @@ COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
     ranges.neighbouring_ranges,
     padded_pieces.sum_padded,
     ranges.neighbouring_windows,
+    prefixes.prefixes,
 )

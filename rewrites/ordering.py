@@ -1,4 +1,4 @@
-"""Operators that read one dimension wholly and in order: sorting, selection of extremes, scans, flips.
+"""Operators that read one dimension wholly and in order: sorting, selection of extremes, scans, rolls.
 
 Each is taken as it is. The other dimensions are batch dimensions, which may be sharded; the one that is read may
 not, because what comes out of a part of it says nothing about the whole.
@@ -13,7 +13,7 @@ import torch
 
 from verifycompile.ir import relabel
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Operation, View
+from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import SORT, TOPK
 from verifycompile.rewrites.elementwise import cast, require_real
@@ -22,14 +22,12 @@ from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, Unsupporte
 
 aten = torch.ops.aten
 
-CUMULATIVE_SUM = Operation("cumulative_sum", linear=frozenset({0}))
 CUMULATIVE_PRODUCT = Operation("cumulative_product")
 CUMULATIVE_LOGSUMEXP = Operation("cumulative_logsumexp")
 CUMULATIVE_EXTREMES = {
     kind: (Operation(f"cumulative_{kind}"), Operation(f"cumulative_{kind}_index")) for kind in ("max", "min")
 }
 PRODUCT = Operation("product_of_all")
-FLIP = Operation("flip", linear=frozenset({0}))
 ROLL = Operation("roll", linear=frozenset({0}))
 KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
@@ -59,16 +57,10 @@ def _reduced(
     return result if keepdim else b.squeeze(result, [dim])
 
 
-def _scan(operation: Operation) -> Handler:
-    def handler(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
-        value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
-        return b.along(operation, (), value, dim) if b.rank(value) else value
-
-    return handler
-
-
-operator(aten.cumsum.default)(_scan(CUMULATIVE_SUM))
-operator(aten.cumprod.default)(_scan(CUMULATIVE_PRODUCT))
+@operator(aten.cumprod.default)
+def cumprod(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
+    value = cast(b, self, b.dtype_of("self"), b.call.dtype if dtype is None else dtype)
+    return b.along(CUMULATIVE_PRODUCT, (), value, dim) if b.rank(value) else value
 
 
 @operator(aten.logcumsumexp.default)
@@ -106,42 +98,6 @@ def prod(b: Builder, self: View, dtype: torch.dtype | None) -> View:
     with contextlib.suppress(relabel.UnalignedError):
         return reduced_over(b, value, reduce_product, None, False)
     return _reduced(b, PRODUCT, (), _flat(b, value), 0, False)
-
-
-@operator(aten.flip.default)
-def flip(b: Builder, self: View, dims: Sequence[int]) -> View:
-    result = self
-    for dim in sorted({d % b.rank(self) for d in dims}) if b.rank(self) else ():
-        result = _flipped_back(b, result, dim) or b.along(FLIP, (), result, dim)
-    return result
-
-
-def _flipped_back(b: Builder, view: View, dim: int) -> View | None:
-    """What was flipped along ``dim``, where ``view`` is that: flipped twice, a value is itself."""
-    term, position = view.term, b.dim(view, dim)
-    if term.operation is not FLIP or len(term.fresh) != 1 or [len(core) for core in term.cores] != [1]:
-        return None
-    (fresh,), ((core,),) = term.fresh, term.cores
-    own = [digit for digit in view.axes[fresh] if digit[0] != CONSTANT]
-    elsewhere = [digit for number, axis in enumerate(view.axes) if number != fresh for digit in axis]
-    if own != [(position, 1, view.shape[position])] or term.shape[fresh] != view.shape[position]:
-        return None
-    if any(digit[0] == position for digit in elsewhere):
-        return None
-    places = {**dict(enumerate(view.axes)), core: view.axes[fresh]}
-    return relabel.substitute(term.operands[0], places, view.shape).scaled(view.coefficient)
-
-
-@operator(aten.rot90.default)
-def rot90(b: Builder, self: View, k: int, dims: Sequence[int]) -> View:
-    """Quarter turns in the plane of two dimensions, from the first towards the second."""
-    first, second = dims
-    turns = k % 4
-    if turns == 2:
-        return flip(b, self, dims)
-    if turns == 0:
-        return self
-    return b.transpose(flip(b, self, [second if turns == 1 else first]), first, second)
 
 
 @operator(aten.roll.default)

@@ -21,10 +21,10 @@ from verifycompile.ir.term import UNIT, View
 from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import group_ranks
+from verifycompile.rewrites.cumulative import cumulative_sum
 from verifycompile.rewrites.elementwise import REAL_DTYPES, WHERE
 from verifycompile.rewrites.exchange import exchange
 from verifycompile.rewrites.grouped import in_bins
-from verifycompile.rewrites.ordering import CUMULATIVE_SUM
 from verifycompile.rewrites.ragged import ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.row_values import Counts, Ragged, Rows, Sorted, Sorting
@@ -187,10 +187,10 @@ def _with_rows_behind(b: Builder, counts: Counts, rows: Rows, value: View, zeros
 def _are_ends(b: Builder, counts: Counts, ends: View, rows: Rows, groups: Size, length: Size) -> bool:
     """Whether each of the numbers is that of the rows in the groups up to it."""
     sorting = counts.sortings.get(rows)
-    if groups == 1 and sorting is not None and ends == b.along(CUMULATIVE_SUM, (), b.full(sorting.length, (1,)), 0):
+    if groups == 1 and sorting is not None and ends == cumulative_sum(b, b.full(sorting.length, (1,)), 0):
         return True  # all rows of a tensor
     sizes = b.sum(b.reshape(rows.present, (groups, length)), [1])
-    return ends == b.along(CUMULATIVE_SUM, (), sizes, 0)
+    return ends == cumulative_sum(b, sizes, 0)
 
 
 # ------------------------------------------------------------------------------------------------ between ranks

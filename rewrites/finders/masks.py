@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, open_view
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, open_view
+from verifycompile.ir.inequality import AT_MOST, whole_at_most
+from verifycompile.ir.scalar import ONE
+from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, factors_without
-from verifycompile.rewrites.lemmas.indicators import MASK_OF_MASKED, MASK_ONCE
+from verifycompile.rewrites.lemmas.indicators import MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
+from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
 
 
@@ -41,5 +45,33 @@ def _masked_summands(pool: TermPool, total: View, mask: View) -> tuple[Factors, 
     return tuple(found)
 
 
+def _decided_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Inequalities that a chosen position decides, also in a sum of which an element is taken: the last running sum."""
+    for mask in factors:
+        if _holds_everywhere(pool, mask):
+            yield Proposal(SAME_TRUTH, Substitution({"m": (mask,), "n": ()}), (mask,))
+    for total in factors:
+        if total.term.operation is CONTRACT and total.term.summed and _has_fixed_digit(total):
+            opened = open_view(total)
+            if any(_holds_everywhere(pool, mask) for mask in opened.operands):
+                values = {"f": tuple(f for f in factors if f is not total), "a": opened.operands}
+                indices = {"j": tuple(range(free, factors[0].rank)), "l": opened.summed}
+                yield Proposal(OPEN_SUM, Substitution(values, indices=indices), factors)
+
+
+def _holds_everywhere(pool: TermPool, view: View) -> bool:
+    if view.term.operation is not AT_MOST or not _has_fixed_digit(view):
+        return False
+    left, right = open_view(view).operands
+    offset = pool.constant(Fraction(int(view.term.attributes[0])), view.shape)  # type: ignore[call-overload]  # a whole number
+    found = whole_at_most(pool, left, combine(pool, [right, offset]))
+    return found == pool.constant(ONE, view.shape)
+
+
+def _has_fixed_digit(view: View) -> bool:
+    return any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
+
+
 equal_masks = ProductFinder(_equal_masks)
+decided_masks = ProductFinder(_decided_masks)
 masks_of_masked = ProductFinder(_masks_of_masked)

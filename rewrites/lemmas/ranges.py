@@ -1,4 +1,4 @@
-"""Sums over ranges of positions."""
+"""Sums over ranges of positions, and under masks."""
 
 from __future__ import annotations
 
@@ -28,4 +28,24 @@ NEIGHBOURING_WINDOWS = Lemma(
     ),
 )  # fmt: skip
 
-RANGES = (NEIGHBOURING_RANGES, NEIGHBOURING_WINDOWS)
+MASKS_THAT_EXCLUDE = Lemma(
+    "VL138", "masks-that-exclude", "sums of one value under masks that exclude each other are one sum",
+    ("add", ("sum", "l", ("mul", "m", "a")), ("sum", "l", ("mul", "n", "a"))), ("sum", "l", ("mul", "c", "a")),
+    (
+        ("indicator", "m"), ("indicator", "n"), ("indicator", "c"),
+        ("equivalent", ("mul", "m", ("not", "n")), "m"),
+        ("equivalent", ("not", ("mul", ("not", "m"), ("not", "n"))), "c"),
+    ),
+)  # fmt: skip
+
+REST_OF_MASK = Lemma(
+    "VL139", "rest-of-mask", "a sum under a mask without that under a part of the mask is one under the rest",
+    ("add", ("sum", "l", ("mul", "m", "a")), ("scale", ("minus_one",), ("sum", "l", ("mul", "n", "a")))),
+    ("sum", "l", ("mul", "c", "a")),
+    (
+        ("indicator", "m"), ("indicator", "n"), ("indicator", "c"), ("implies", "n", "m"), ("finite", "a"),
+        ("equivalent", ("mul", "m", ("not", "n")), "c"),
+    ),
+)  # fmt: skip
+
+RANGES = (NEIGHBOURING_RANGES, NEIGHBOURING_WINDOWS, MASKS_THAT_EXCLUDE, REST_OF_MASK)

@@ -86,7 +86,6 @@ def _scatter_mask(cores: Any) -> Tensor:
 
 
 CORES: dict[str, Callable[[Any], Tensor]] = {
-    "cumulative_sum": _along(lambda _, x: x.cumsum(-1)),
     "cumulative_product": _along(lambda _, x: x.cumprod(-1)),
     "cumulative_logsumexp": _along(lambda _, x: x.logcumsumexp(-1)),
     "product_of_all": _along(lambda _, x: x.prod(-1, keepdim=True)),

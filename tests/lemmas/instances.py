@@ -14,7 +14,7 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.algebra import INFINITY, combine, contract, elementwise, iota, multiply_views
 from verifycompile.ir.exponential import EXPONENTIAL
-from verifycompile.ir.indicator import less
+from verifycompile.ir.indicator import less, negate
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.term import CONSTANT, IndexFact, Term, TermPool, View
@@ -234,16 +234,39 @@ class Maker:
         return (less(self.pool, index, self.pool.constant(Fraction(limit), self.shape)),)
 
     def _relate(self, values: dict[str, tuple[View, ...]]) -> None:
-        """What masks inside and outside of a sum are together is both of them."""
-        if self.lemma.code != "VL40":
+        """What masks inside and outside of a sum are together is both of them, and what masks are of each other."""
+        if self.lemma.code not in ("VL40", "VL138", "VL139"):
             return
         counter = iota(self.pool, SIZE)
         place = View(counter.coefficient, counter.term, self.shape, (((self.dims["l"][0], 1, SIZE),),))
+        if self.lemma.code != "VL40":
+            self._relate_masks(values, place)
+            return
         if self.broken != ("indicator", "n"):
             values["n"] = (less(self.pool, place, self.pool.constant(Fraction(2), self.shape)),)
         if self.broken == ("indicator", "c"):
             return
         values["c"] = values["m"] if self.broken and self.broken[0] == "equivalent" else (*values["m"], *values["n"])
+
+
+    def _relate_masks(self, values: dict[str, tuple[View, ...]], place: View) -> None:
+        """Positions before the first bound and from the second one on, or one of two bounds within the other."""
+        one, two = (self.pool.constant(Fraction(k), self.shape) for k in (1, 2))
+        before = [less(self.pool, place, bound) for bound in (one, two)]
+        unmet = () if self.broken is None else (self.broken[0], self.broken[-1])
+        apart = self.lemma.code == "VL138"
+        masks = {"m": before[0] if apart else before[1], "n": negate(self.pool, before[1]) if apart else before[0]}
+        if unmet in (("equivalent", "m"), ("implies", "m")):
+            masks["n"] = before[1] if apart else negate(self.pool, before[1])
+        for name, mask in masks.items():
+            values[name] = values[name] if unmet == ("indicator", name) else (mask,)
+        if unmet == ("indicator", "c"):
+            return
+        if unmet == ("equivalent", "c"):
+            values["c"] = (two.scaled(Fraction(1, 2)),)
+            return
+        neither = multiply_views(self.pool, *(negate(self.pool, mask) for mask in masks.values()))
+        values["c"] = (negate(self.pool, neither),) if apart else (masks["m"], negate(self.pool, masks["n"]))
 
 
 def _is_factor(lemma: Lemma) -> bool:

@@ -37,6 +37,7 @@ MADE: dict[str, Callable[..., View]] = {
     "equal": equal,
     "less": less,
     "less_equal": less_equal,
+    "at_most": lambda pool, left, right, offset: less_equal(pool, left, combine(pool, [right, offset])),
     "not": negate,
     "combine": lambda pool, *parts: combine(pool, parts),
     "contract": multiply_views,

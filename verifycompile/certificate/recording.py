@@ -11,6 +11,7 @@ from verifycompile.certificate.digests import Digests
 from verifycompile.certificate.lemma_steps import MADE, LemmaStep, LemmaSteps
 from verifycompile.certificate.storage import StorageError
 from verifycompile.ir.algebra import IOTA, open_view
+from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import UNIT, TermPool, View
@@ -117,8 +118,14 @@ class WrittenSteps(LemmaSteps):
             return [coefficient, "term", text, axes, own]
         if view.term.operation.name not in MADE or view.term.summed or view.term.cores or view.term.fresh:
             raise StorageError(f"a step with a value `{view.term}` that nothing else holds")
-        operands = [self._written(pool, operand, view.shape) for operand in open_view(view.unscaled()).operands]
+        parts = [*open_view(view.unscaled()).operands, *(pool.constant(n, view.shape) for n in _bound(view))]
+        operands = [self._written(pool, operand, view.shape) for operand in parts]
         return [coefficient, "made", [view.term.operation.name, *operands], [], own]
+
+
+def _bound(view: View) -> list[Fraction]:
+    """By how much an inequality is moved, which is no operand."""
+    return [Fraction(int(c)) for c in view.term.attributes] if view.term.operation is AT_MOST else []  # type: ignore[call-overload]  # whole numbers
 
 
 def _size(size: Size) -> Any:

@@ -174,7 +174,11 @@ class _Places:
                         continue
                     rest = [self.view(_at(f, dim, digits, inner)) for f in factors if f is not mask]
                     parts.append(self._sum([*rest, decided], inner, free))
-                return combine(self.pool, parts) if parts else self.pool.zero(shape[:free])
+                # One block after the other, as ranks add them, so that the same blocks are put together.
+                total = self.pool.zero(shape[:free])
+                for part in parts:
+                    total = combine(self.pool, [total, part])
+                return total
         labels = tuple(range(len(shape)))
         output = labels[:free]
         return contract(self.pool, factors, tuple(labels for _ in factors), output, frozenset(labels[free:]))
