@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity
+from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity, open_view
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
@@ -259,7 +259,23 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
             return choose(b, b.negate(condition), right, left)
         return b.add(b.mul(condition, b.sub(left, right)), right)
     scaled = _scaled_choice(b, condition, left, right)
-    return b.pointwise(WHERE, condition, left, right) if scaled is None else scaled
+    return _nested_choice(b, condition, left, right) if scaled is None else scaled
+
+
+def _nested_choice(b: Builder, condition: View, left: View, right: View) -> View:
+    """A choice of which one value is a choice with the other one is one choice under both masks."""
+    mask, first, second = b.aligned(condition, left, right)
+    for chosen, other, name in ((first, second, "choice-in-choice"), (second, first, "choice-else-choice")):
+        if chosen.term.operation is not WHERE or chosen.coefficient != 1:
+            continue
+        inner, then, otherwise = open_view(chosen).operands
+        same, differs = (otherwise, then) if chosen is first else (then, otherwise)
+        if (same.term, same.axes, same.coefficient) != (other.term, other.axes, other.coefficient):
+            continue
+        b.pool.lemma_trace.append((name, ""))
+        both = b.mul(mask, inner) if chosen is first else b.either(mask, inner)
+        return choose(b, both, *((differs, other) if chosen is first else (other, differs)))
+    return b.pointwise(WHERE, condition, left, right)
 
 
 def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View | None:

@@ -78,6 +78,14 @@ _MASKS = (
         "VL133", "exponential-of-infinite-mask", "exp of minus infinity under a mask is the negation of the mask",
         ("exp", ("mul", "m", _LOWEST)), ("not", "m"), (("indicator", "m"),),
     ),
+    Lemma(
+        "VL140", "choice-in-choice", "a choice of a choice with the same second value is one under both masks",
+        ("where", "m", ("where", "n", "a", "b"), "b"), ("where", ("mul", "m", "n"), "a", "b"),
+    ),
+    Lemma(
+        "VL141", "choice-else-choice", "a choice or else a choice of the same first value is one under either mask",
+        ("where", "m", "a", ("where", "n", "a", "b")), ("where", ("or", "m", "n"), "a", "b"),
+    ),
 )  # fmt: skip
 
 _COMPARISONS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -12,10 +11,12 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.algebra import INFINITY, iota
 from verifycompile.ir.exponential import WHERE
+from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, multiply
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.spelling import names
 from verifycompile.rewrites.reduction import reduce_extreme
@@ -146,7 +147,7 @@ _BUILT: dict[str, Callable[..., Any]] = {
     "abs": absolute_value,
     "not": lambda b, a: b.negate(a),
     "or": lambda b, a, c: b.either(a, c),
-    "where": functools.partial(lambda operation, b, *values: b.pointwise(operation, *values), WHERE),
+    "where": lambda b, c, *values: choose(b, c, *values) if is_indicator(c) else b.pointwise(WHERE, c, *values),
     "equal": lambda b, left, right: b.equal(left, right),
     "less": lambda b, left, right: b.less(left, right),
     "less_equal": lambda b, left, right: b.less_equal(left, right),

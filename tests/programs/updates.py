@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement
 
-from tests.soundness.plain import all_gather, reduce_scatter
+from tests.soundness.plain import all_gather, all_reduce, reduce_scatter
 
 Layout = tuple[Placement, ...]
 WHOLE, ROWS, COLUMNS, SUM, MEAN = (Replicate(),), (Shard(0),), (Shard(1),), (Partial(),), (Partial("avg"),)
@@ -129,6 +129,33 @@ def sharded_weights(mesh: DeviceMesh, mistake: str) -> Callable[..., None]:
     return step
 
 
+def whole_lamb(weight: Any, gradient: Any, mean: Any, square: Any) -> None:
+    mean.lerp_(gradient, 0.1)
+    square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+    step = mean / (square.sqrt() + 1e-3) + 0.01 * weight
+    size, change = weight.norm(), step.norm()
+    trust = torch.where(size > 0, torch.where(change > 0, size / change, 1.0), 1.0)
+    weight.sub_(0.1 * trust * step)
+
+
+def sharded_lamb(mesh: DeviceMesh, mistake: str) -> Callable[..., None]:
+    """LAMB: the trust ratio is that of the whole weight, whose squares the ranks add."""
+
+    def step(weight: Any, gradient: Any, mean: Any, square: Any) -> None:
+        own = reduce_scatter(gradient, mesh, operation="avg")
+        mean.lerp_(own, 0.1)
+        square.mul_(0.99).addcmul_(own, own, value=0.01)
+        change = mean / (square.sqrt() + 1e-3) + 0.01 * weight
+        squares = torch.stack([weight.pow(2).sum(), change.pow(2).sum()])
+        if mistake != "norms of the own rows":
+            squares = all_reduce(squares, mesh)
+        size, length = (squares if mistake == "squares" else squares.sqrt()).unbind()
+        trust = length / size if mistake == "inverse" else size / length
+        weight.sub_(0.1 * torch.where((size > 0) & (length > 0), trust, torch.ones_like(size)) * change)
+
+    return step
+
+
 UPDATES = (
     Update(
         "momentum",
@@ -165,6 +192,14 @@ UPDATES = (
         sharded_weights,
         lambda mesh: (torch.randn(4, 4), torch.randn(8, 4), torch.randn(4, 4), torch.rand(4, 4)),
         ("gradient not averaged", "gradient not reduced", "no momentum"),
+        {"weight": ROWS, "gradient": MEAN, "mean": ROWS, "square": ROWS},
+    ),
+    Update(
+        "trust ratio",
+        whole_lamb,
+        sharded_lamb,
+        lambda mesh: (torch.randn(4, 4), torch.randn(8, 4), torch.randn(4, 4), torch.rand(4, 4)),
+        ("norms of the own rows", "squares", "inverse"),
         {"weight": ROWS, "gradient": MEAN, "mean": ROWS, "square": ROWS},
     ),
 )  # fmt: skip
