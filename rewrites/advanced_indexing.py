@@ -11,6 +11,7 @@ from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES
+from verifycompile.rewrites.indexing import rows_at
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -41,6 +42,9 @@ def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tup
 def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
     """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
     indexed, rest, _, front = _index_labels(b, self, indices)
+    first = indices[0]
+    if indexed == [0] and first is not None and from_the_start(b.pool, first, b.shape(self)[0]):
+        return rows_at(b, self, first)
     lookups = [matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]

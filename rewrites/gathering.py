@@ -9,7 +9,7 @@ from verifycompile.ir import relabel
 from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.indexing import one_hot, rows_at
 from verifycompile.rewrites.registry import operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
@@ -49,7 +49,7 @@ def index_select(b: Builder, self: View, dim: int, index: View) -> View:
     size = b.shape(self)[position]
     require_within(b, index, size)
     moved = relabel.permute(self, _to_front(self, b.lead + position, b.lead))
-    rows = b.contraction("i v, v *r -> i *r", one_hot(b, index, size), moved)
+    rows = rows_at(b, moved, index)
     return relabel.permute(rows, _from_front(rows, b.lead + position, b.lead))
 
 

@@ -13,10 +13,11 @@ import torch
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import has_infinity
 from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.pieces import concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
-from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_real
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
@@ -28,14 +29,43 @@ def one_hot(b: Builder, index: View, size: Size) -> View:
     return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
 
 
+def rows_at(b: Builder, table: View, index: View) -> View:
+    """The rows of a table by number; of a table that is put together of others, each look-up is one in each of them."""
+    total: View | None = None
+    row = " ".join(f"r{dim}" for dim in range(1, b.rank(table)))
+    for first, part in _parts(b, table):
+        own = b.sub(index, first) if first else index
+        found = b.contraction(f"*i v, v {row} -> *i {row}", one_hot(b, own, b.shape(part)[0]), part)
+        total = found if total is None else b.add(total, found)
+    return b.full(0, (*b.shape(index), *b.shape(table)[1:])) if total is None else total
+
+
+def _parts(b: Builder, table: View) -> list[tuple[int, View]]:
+    """The parts of a table that are not zero, with the number of the first row of each; the table where it has none."""
+    dim = b.lead
+    if table.term.operation is PAD and whole_dim_of_fresh(table) == dim:
+        offset, step = table.term.attributes
+        return [(offset, pieces_of(table, dim)[0])] if step == 1 and isinstance(offset, int) else [(0, table)]
+    if concatenated_dim(table) != dim:
+        return [(0, table)]
+    found: list[tuple[int, View]] = []
+    first = 0
+    for piece in pieces_of(table, dim):
+        size = piece.shape[dim]
+        if not isinstance(size, int):
+            return [(0, table)]
+        found += [] if piece.is_zero else [(first, piece)]
+        first += size
+    return found
+
+
 @operator(aten.embedding.default)
 def embedding(
     b: Builder, weight: View, indices: View, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
 ) -> View:
     """Row lookup. The last three arguments change the gradient only, which is an operator of its own."""
     require_within(b, indices, b.shape(weight)[0])
-    lookup = one_hot(b, indices, b.shape(weight)[0])
-    return b.contraction("*b v, v d -> *b d", lookup, weight)
+    return rows_at(b, weight, indices)
 
 
 @operator(aten.embedding_dense_backward.default)

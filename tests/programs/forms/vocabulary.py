@@ -67,6 +67,10 @@ class Table(nn.Module):
         rows = self.weight.gather(0, local[:, None].expand(-1, WIDTH)).view(*ids.shape, WIDTH)
         return torch.mul(rows, mine.float().unsqueeze(2))
 
+    def zero_row(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        table = torch.cat([self.weight, self.weight.new_zeros(1, WIDTH)])
+        return F.embedding(torch.where(mine, ids - start, self.rows), table)
+
     def remainder(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         rows = F.embedding(torch.remainder(ids, self.rows), self.weight)
         return rows * (torch.div(ids, self.rows, rounding_mode="floor") == start // self.rows)[..., None]
@@ -375,7 +379,9 @@ COMMON = ("own maximum", "own divisor", "own target", "own columns")
 FORMS: tuple[Form, ...] = (
     *(
         embedding(style, ranks, *MASKS)
-        for style, ranks in (("masked_index", 2), ("clamped", 4), ("one_hot", 2), ("selected", 8), ("taken", 2))
+        for style, ranks in (
+            ("masked_index", 2), ("clamped", 4), ("one_hot", 2), ("selected", 8), ("taken", 2), ("zero_row", 4)
+        )
     ),
     embedding("remainder", 4, "start of the next rank", "not reduced", "reduced twice"),
     own_backward(4),
@@ -394,4 +400,4 @@ FORMS: tuple[Form, ...] = (
     ),
     distillation(2),
     head_and_loss(2, 2),
-)
+)  # fmt: skip
