@@ -34,7 +34,7 @@ from verifycompile.ir.term import CONSTANT, Digit, IndexFact, Operation, Term, T
 from verifycompile.ir.window import window_at
 from verifycompile.rewrites.operations import PAD, RESHAPE, SLICE
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UndefinedError, UnsupportedError
-from verifycompile.rewrites.slices import narrow_look_ups, narrow_operands
+from verifycompile.rewrites.slices import narrow_operands
 
 Number = int | float | bool | sympy.Expr
 
@@ -567,7 +567,9 @@ class Builder:
             if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int):
                 return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
             computed = self._narrow_operands(view, position, base, length, elementwise=False)
-            if computed is None and isinstance(base, int) and isinstance(length, int):
+            if computed is None and view.term.operation is algebra.CONTRACT and isinstance(length, int):
+                from verifycompile.rewrites.joined_tables import narrow_look_ups  # here, because few sums are sliced so
+
                 computed = narrow_look_ups(self.pool, view, position, base, length)
             return computed or self.along(SLICE, (base, 1), view, dim, length)
 

@@ -13,7 +13,7 @@ import torch
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import has_infinity
 from verifycompile.ir.indicator import is_indicator
-from verifycompile.ir.pieces import concatenated_dim, pieces_of, whole_dim_of_fresh
+from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
@@ -30,33 +30,13 @@ def one_hot(b: Builder, index: View, size: Size) -> View:
 
 
 def rows_at(b: Builder, table: View, index: View) -> View:
-    """The rows of a table by number; of a table that is put together of others, each look-up is one in each of them."""
-    total: View | None = None
+    """The rows of a table by number."""
+    if table.term.operation in (CONCATENATE, STACK, PAD):
+        from verifycompile.rewrites.joined_tables import rows_of_parts  # here, because few tables are put together
+
+        return rows_of_parts(b, table, index)
     row = " ".join(f"r{dim}" for dim in range(1, b.rank(table)))
-    for first, part in _parts(b, table):
-        own = b.sub(index, first) if first else index
-        found = b.contraction(f"*i v, v {row} -> *i {row}", one_hot(b, own, b.shape(part)[0]), part)
-        total = found if total is None else b.add(total, found)
-    return b.full(0, (*b.shape(index), *b.shape(table)[1:])) if total is None else total
-
-
-def _parts(b: Builder, table: View) -> list[tuple[int, View]]:
-    """The parts of a table that are not zero, with the number of the first row of each; the table where it has none."""
-    dim = b.lead
-    if table.term.operation is PAD and whole_dim_of_fresh(table) == dim:
-        offset, step = table.term.attributes
-        return [(offset, pieces_of(table, dim)[0])] if step == 1 and isinstance(offset, int) else [(0, table)]
-    if concatenated_dim(table) != dim:
-        return [(0, table)]
-    found: list[tuple[int, View]] = []
-    first = 0
-    for piece in pieces_of(table, dim):
-        size = piece.shape[dim]
-        if not isinstance(size, int):
-            return [(0, table)]
-        found += [] if piece.is_zero else [(first, piece)]
-        first += size
-    return found
+    return b.contraction(f"*i v, v {row} -> *i {row}", one_hot(b, index, b.shape(table)[0]), table)
 
 
 @operator(aten.embedding.default)

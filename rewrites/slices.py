@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, Opened, combine, contract, iota, open_view, reapply
-from verifycompile.ir.indicator import EQUAL, equal
+from verifycompile.ir.algebra import COMBINE, CONTRACT, Opened, combine, contract, open_view, reapply
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.window import resized
-from verifycompile.rewrites.finders.one_hot import whole_dim
 
 Narrow = Callable[[View], View]
 Part = Callable[[View], View | None]
@@ -34,28 +31,6 @@ def narrow_operands(
     also through sums of one value, as ranks add theirs. Products that are summed are whole computations: no further.
     """
     return _Descent(pool, dim, part, narrow, elementwise=elementwise).inside(view, _MAX_DEPTH)
-
-
-def narrow_look_ups(pool: TermPool, view: View, dim: int, start: int, length: int) -> View | None:
-    """Some rows of what is added up by row number: what has one of their numbers. None for any other sum."""
-    if view.term.operation is not CONTRACT:
-        return None
-    opened = open_view(view)
-    numbered = [operand for operand in opened.operands if operand.uses(dim)]
-    if len(numbered) != 1 or numbered[0].term.operation is not EQUAL:
-        return None
-    compared = open_view(numbered[0]).operands
-    index = next((x for x, own in (compared, compared[::-1]) if whole_dim(own, opened.shape) == dim), None)
-    if index is None or index.uses(dim):
-        return None
-    shape = (*opened.shape[:dim], length, *opened.shape[dim + 1 :])
-    counter = iota(pool, length)
-    own = View(counter.coefficient, counter.term, shape, tuple(((dim, 1, length),) for _ in counter.axes if length > 1))
-    moved = combine(pool, [dataclasses.replace(index, shape=shape), pool.constant(Fraction(-start), shape)])
-    rest = [dataclasses.replace(operand, shape=shape) for operand in opened.operands if operand is not numbered[0]]
-    operands = [equal(pool, moved, own), *rest]
-    pool.lemma_trace.append(("slice-of-operands", repr(view.term)))
-    return _applied(pool, view, opened, operands, (*view.shape[:dim], length, *view.shape[dim + 1 :]))
 
 
 class _Descent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view, whole_dim
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, equal
 from verifycompile.ir.inequality import AT_MOST
@@ -106,14 +106,6 @@ def _candidates(value: View, indicators: Sequence[View]) -> Iterator[View]:
     for mask in indicators:
         if mask.term.operation in (LESS, LESS_EQUAL, AT_MOST):
             yield from (v for v in open_view(mask).operands if v.coefficient == 1 and v not in leaves)
-
-
-def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
-    """The dimension that an ``iota`` view counts from first to last, else None."""
-    if view.term.operation is not IOTA or view.coefficient != 1 or len(view.axes[0]) != 1:
-        return None
-    dim, divisor, size = view.axes[0][0]
-    return dim if divisor == 1 and dim >= 0 and shape[dim] == size else None
 
 
 def _implied_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:

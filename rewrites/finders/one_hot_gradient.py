@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, open_view
+from verifycompile.ir.algebra import CONTRACT, open_view, whole_dim
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
-from verifycompile.rewrites.finders.one_hot import whole_dim
 from verifycompile.rewrites.lemmas.indicators import COUNT_OR, LOOK_UP
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
