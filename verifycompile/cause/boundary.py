@@ -44,7 +44,9 @@ def _layouts(item: ProgramInput, whole: tuple[object, ...], scene: Scene) -> Ite
     choices: list[list[Placement]] = []
     for axis in scene.mesh.axes:
         kinds: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(local.dim()))]
-        kinds += [Partial("sum"), Partial("avg")] if local.is_floating_point() else []
+        # Nobody has a parameter of which each rank holds a summand.
+        summands = local.is_floating_point() and item.role is Role.INPUT
+        kinds += [Partial("sum"), Partial("avg")] if summands else []
         choices.append(kinds if axis.size > 1 else [Replicate()])
     for layout in itertools.product(*choices):
         if layout == item.placements:

@@ -18,6 +18,8 @@ CHECKED_TOGETHER = "(checked, together with the help of the other findings)"
 
 _SHOWN = 3
 """So many outputs that still differ are named."""
+_TELLING = frozenset({"VC105"})
+"""Codes of causes that say more than any mismatch can: the relations alone do not tell a wrong group."""
 _VAGUE = frozenset({"VC107", "VC108"})
 """Codes of mismatches that name no cause."""
 
@@ -63,10 +65,13 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Fi
     message, hint = cause.texts
     place = place_of(cause.node)
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
-    told = finding.code in OWN_PART_CODES or finding.code == cause.move.code == "VC101"
+    places = (finding.impl_location, *(label.location for label in finding.labels))
+    is_shown = any(_same_line(place, other) for other in places)
+    told = finding.code in OWN_PART_CODES or (finding.code == cause.move.code == "VC101" and is_shown)
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
     told = told or (cause.move.code == "VC103" and is_backward(cause.node))
     named = (alone and told) or cause.move.is_late or _same_line(place, finding.impl_location)
+    named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
     if finding.code not in _VAGUE and named:
         return hinted
     return dataclasses.replace(

@@ -81,6 +81,10 @@ class _Places:
             self._places[node] = line, counts[line]
             counts[line] += 1
 
+    def turn(self, node: torch.fx.Node) -> int:
+        """How many calls of the same line there were before."""
+        return self._places[node][1]
+
     def relative(self, node: torch.fx.Node, other: torch.fx.Node) -> tuple[object, int]:
         """The line of ``other``, and how many turns it is away from that of ``node``."""
         line, turn = self._places[other]
@@ -152,7 +156,11 @@ def _exchanged_parts(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
 
 
 def other_pieces(scene: Scene) -> Iterator[Move]:
-    """Each operand of a call that is one piece of a tensor, exchanged for another one: that of another micro-batch."""
+    """Each operand of a call that is one piece of a tensor, exchanged for another one: that of another micro-batch.
+
+    What takes the same piece in all turns of a loop is given that of its turn in all of them.
+    """
+    places = _Places(scene.draft.program.graph.graph.nodes)
     for node in scene.calls:
         if is_view(node.target):
             continue
@@ -161,7 +169,7 @@ def other_pieces(scene: Scene) -> Iterator[Move]:
             count, number = _pieces(piece)
             for other in range(count):
                 if other != number:
-                    yield _of_another_piece(scene, node, operand, piece, other)
+                    yield _of_another_piece(scene, node, operand, piece, other, turn=places.turn(node))
 
 
 def _pieces(node: torch.fx.Node) -> tuple[int, int]:
@@ -176,7 +184,7 @@ def _pieces(node: torch.fx.Node) -> tuple[int, int]:
 
 
 def _of_another_piece(
-    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, piece: torch.fx.Node, other: int
+    scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, piece: torch.fx.Node, other: int, *, turn: int
 ) -> Move:
     def apply(draft: Draft) -> None:
         own, taken, held = (draft.node(item.name) for item in (node, operand, piece))
@@ -191,7 +199,7 @@ def _of_another_piece(
         message = f"{value} takes piece {number} of {whole}, where piece {other} is expected"
         return message, f"use piece {other} of {whole} in the place of piece {number} at {scene.line(node)}"
 
-    return Move(("piece", other), node.name, "VC108", texts, apply)
+    return Move(("piece", other - turn), node.name, "VC108", texts, apply)
 
 
 def _views(node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -21,6 +21,7 @@ from verifycompile.witness.layout import assemble
 aten = torch.ops.aten
 
 _TIMES = (aten.mul.Tensor, aten.mul.Scalar)
+_SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _OVER = (aten.div.Tensor, aten.div.Scalar)
 _LARGEST_DENOMINATOR = 256
 _FRACTION_TOLERANCE = 1e-8
@@ -190,12 +191,14 @@ def _added_texts(scene: Scene, operand: torch.fx.Node, axes: tuple[int, ...], _:
 
 
 def _adds(node: torch.fx.Node) -> bool:
-    return node.target in (aten.add.Tensor, aten.sub.Tensor, aten.addmm.default, aten.baddbmm.default)
+    return node.target in (*_SUMS, aten.addmm.default, aten.baddbmm.default, aten.convolution.default)
 
 
 def _addends(node: torch.fx.Node) -> list[torch.fx.Node]:
-    count = 2 if node.target in (aten.add.Tensor, aten.sub.Tensor) else 1
-    return [item for item in node.args[:count] if isinstance(item, torch.fx.Node) and is_floating(item)]
+    operands = node.args[:2] if node.target in _SUMS else node.args[:1]
+    if node.target is aten.convolution.default:
+        operands = node.args[2:3]
+    return [item for item in operands if isinstance(item, torch.fx.Node) and is_floating(item)]
 
 
 def _usual(scene: Scene) -> list[Fraction]:
