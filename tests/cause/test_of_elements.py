@@ -249,6 +249,41 @@ def stale_residual(_: DeviceMesh) -> Program:
     return program
 
 
+def first_targets_only(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total, targets = 0, y.chunk(3)
+        for part, _target in zip(x.chunk(3), targets, strict=True):
+            total = total + (part @ w - targets[0]).square().sum()
+        return funcol.all_reduce(total, "sum", mesh)
+
+    return program
+
+
+def attended(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    later = torch.arange(k.shape[0])[None] > torch.arange(q.shape[0])[:, None]
+    return (q @ k.t()).masked_fill(later, -torch.inf).softmax(-1)
+
+
+def attended_from_another_row(mesh: DeviceMesh) -> Program:
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        first = mesh.get_local_rank() * (q.shape[0] - 1)
+        later = torch.arange(k.shape[0])[None] > torch.arange(q.shape[0])[:, None] + first
+        return (q @ k.t()).masked_fill(later, -torch.inf).softmax(-1)
+
+    return program
+
+
+def convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.conv1d(x, w, b)
+
+
+def convolved_with_the_bias_of_all(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(F.conv1d(x, w, b), "sum", mesh)
+
+    return program
+
+
 def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -316,6 +351,21 @@ MISTAKES = {
     "gate for up": Mistake(
         gated, gate_for_up, numbers([3, 4], [4, 6]), "VC108", "up, gate = (x @ w).chunk(2, 1)",
         "exchange `up` and `gate` where they are used", {"x": ROWS}, ROWS,
+    ),
+    "first targets only": Mistake(
+        squares, first_targets_only, numbers([3, 4], [3, 3], [4, 3]), "VC119",
+        "total = total + (part @ w - targets[0]).square().sum()", "use piece 2 of `y` in the place of piece 0", BATCH,
+    ),
+    "attended from another row": Mistake(
+        attended, attended_from_another_row, numbers([4, 5], [8, 5]), "VC117",
+        "later = torch.arange(k.shape[0])[None] > torch.arange(q.shape[0])[:, None] + first",
+        "begin at the rank's coordinate on `x` times 4, not times 3",
+        {"q": ROWS}, ROWS,
+    ),
+    "bias of a convolution": Mistake(
+        convolved, convolved_with_the_bias_of_all, numbers([2, 3, 5], [4, 3, 2], [4]), "VC116",
+        'return funcol.all_reduce(F.conv1d(x, w, b), "sum", mesh)', "add `b` after the sum over `x`",
+        {"x": (Shard(1),), "w": (Shard(1),)},
     ),
     "stale residual in each layer": Mistake(
         residual, stale_residual, numbers([3, 4], [4, 4]), "VC108", "normal = F.layer_norm(x, (4,))",

@@ -175,7 +175,7 @@ class Draft:
         """This rank's coordinate on a mesh axis: a number, or a node that reads it."""
         if self.rank is not None:
             return self.rank[axis]
-        found = {symbol: node for node in self.nodes.values() if (symbol := _symbol(node)) is not None}
+        found = {symbol: node for node in self.nodes.values() if (symbol := symbol_of(node)) is not None}
         for symbol, spanned in self.program.coordinates.items():
             if spanned == axis and symbol in found and found[symbol].op == "call_function":
                 return found[symbol]
@@ -185,7 +185,7 @@ class Draft:
         node = new_coordinate(self.program.graph, mesh, axis)
         for added in (*node.all_input_nodes, node):
             self._added(added)
-        symbol = _symbol(node)
+        symbol = symbol_of(node)
         if symbol is None:
             raise DraftError("a coordinate without a symbol")
         self._set_program(coordinates={**self.program.coordinates, symbol: axis})
@@ -248,6 +248,7 @@ def _replaced(user: torch.fx.Node, node: torch.fx.Node, new: torch.fx.Node) -> t
     return torch.fx.map_arg(user.args, changed), torch.fx.map_arg(user.kwargs, changed)
 
 
-def _symbol(node: torch.fx.Node) -> sympy.Symbol | None:
+def symbol_of(node: torch.fx.Node) -> sympy.Symbol | None:
+    """The symbol that the number of a node is, as that of a coordinate; None where it is none."""
     expression = symbolic_expression(node.meta.get("val"))
     return expression if isinstance(expression, sympy.Symbol) else None

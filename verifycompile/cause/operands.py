@@ -199,7 +199,8 @@ def _of_another_piece(
         message = f"{value} takes piece {number} of {whole}, where piece {other} is expected"
         return message, f"use piece {other} of {whole} in the place of piece {number} at {scene.line(node)}"
 
-    return Move(("piece", other - turn), node.name, "VC108", texts, apply)
+    code = "VC119" if other == turn > 0 else "VC108"
+    return Move(("piece", other - turn), node.name, code, texts, apply)
 
 
 def _views(node: torch.fx.Node) -> list[torch.fx.Node]:

@@ -42,6 +42,7 @@ from verifycompile.cause.operands import (
 )
 from verifycompile.cause.orders import other_orders
 from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
+from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.cause.whole_dimensions import gathered_operands, needless_gathers
@@ -533,6 +534,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         indices_of_part(scene),
         other_bounds(scene),
         foreign_rows(scene),
+        other_steps(scene),
     )
 
 
