@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.cause import Cause, OneGraph
+from verifycompile.cause import Cause, Subject
 from verifycompile.cause.draft import DraftError
 from verifycompile.diagnostics.describe import MAX_INLINE_ELEMENTS
 from verifycompile.diagnostics.finding import Counterexample, Sparse
@@ -49,15 +49,14 @@ def _shapes(program: Program) -> dict[str, tuple[int, ...]]:
 
 
 def with_script(
-    found: Counterexample, witness: Witness, spec: Program, implementation: Program, causes: Sequence[Cause] = ()
+    found: Counterexample, witness: Witness, spec: Program, implementation: Program, mended: Program | None = None
 ) -> Counterexample:
-    """``found`` with the script that replays it, which has the mended program as well where the causes are known.
+    """``found`` with the script that replays it, which has the mended program as well where that is known.
 
     ``spec``, ``implementation``: the programs that the witness is of.
     """
     if witness.shown is None:
         return found
-    mended = _mended(spec, implementation, causes) if causes else None
     try:
         with real_tensors():
             script = reproduction_script(spec, implementation, witness.shown, mended)
@@ -66,16 +65,16 @@ def with_script(
     return dataclasses.replace(found, script=script)
 
 
-def _mended(spec: Program, implementation: Program, causes: Sequence[Cause]) -> Program | None:
-    """The implementation with the changes of all causes, as far as they are changes of this graph."""
+def mended_program(subject: Subject, causes: Sequence[Cause]) -> Program | None:
+    """The implementation with the changes of all causes; None where they are no changes of these graphs."""
     try:
-        subject = OneGraph(spec, implementation)
-        (draft,) = subject.drafts()
-        if not all(subject.apply(draft, cause.moves) for cause in causes):
+        drafts = subject.drafts()
+        if not all(subject.apply(drafts[cause.draft], cause.moves) for cause in causes):
             return None
+        programs = subject.programs()
     except DraftError:
         return None
-    return draft.program
+    return None if programs is None else programs[1]
 
 
 def _shown(value: torch.Tensor) -> object:

@@ -14,7 +14,7 @@ from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import joins_and_cuts
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate.making import certificate_of
-from verifycompile.counterexamples import counterexample_of, with_script
+from verifycompile.counterexamples import counterexample_of, mended_program, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding, Label
 from verifycompile.diagnostics.locate import helper_labels, place_of
@@ -100,7 +100,8 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
         causes = _causes(changeable, repairs.proves, proof_seconds, findings[0])
         findings[:1] = with_causes(findings[0], causes)
     if search is not None:
-        findings[0] = _with_script(findings[0], search, () if any(cause.proved for cause in causes) else causes)
+        mended = functools.partial(_mended, search, implementation, repairs, causes)
+        findings[0] = _with_script(findings[0], search, mended)
     look: SecondLook | None = None
     if verdict is Verdict.VERIFIED:
         look, contradiction = _second_look(spec, implementation)
@@ -227,14 +228,24 @@ def _with_witness(
     return _certain(refuted) if finding.code in UNPROVED_CODES else refuted, search
 
 
-def _with_script(finding: Finding, search: Search, causes: Sequence[Cause]) -> Finding:
+def _mended(search: Search, implementation: Program, repairs: Repairs, causes: Sequence[Cause]) -> Program | None:
+    """The program of the counterexample with the changes that are known to mend all of it."""
+    if not causes or any(cause.proved for cause in causes):
+        return None
+    is_reduced = search.implementation is not implementation
+    changeable = None if is_reduced else repairs.changeable
+    subject = OneGraph(search.spec, search.implementation) if changeable is None else changeable()
+    return mended_program(subject, causes)
+
+
+def _with_script(finding: Finding, search: Search, mended: Callable[[], Program | None]) -> Finding:
     """The finding with the script that replays its counterexample."""
     assert finding.counterexample is not None
     assert search.witness is not None
     known, witness = finding.counterexample, search.witness
     try:
         found = bounds.attempt(
-            "the script", lambda: with_script(known, witness, search.spec, search.implementation, causes)
+            "the script", lambda: with_script(known, witness, search.spec, search.implementation, mended())
         )
     except Exception as error:  # noqa: BLE001 - the finding stands without a script
         found = dataclasses.replace(known, no_script=f"{type(error).__name__}: {error}")

@@ -65,6 +65,20 @@ def test_the_rank_that_holds_the_element(holder: int, tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
 
 
+def test_the_script_has_the_mended_graphs_of_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = reported([first, lambda x: second(x) * 2], Shard(0))
+    (finding,) = report.findings
+    assert finding.hint is not None
+    assert finding.hint.endswith("(checked)")
+    assert report.counterexample is not None
+    report.counterexample.save(tmp_path / "repro.py")
+    with pytest.raises(AssertionError, match=r"output.0 at \[\d, \d\] is "):
+        runpy.run_path(str(tmp_path / "repro.py"), run_name="__main__")
+    monkeypatch.setattr("sys.argv", ["repro.py", "mended"])
+    runpy.run_path(str(tmp_path / "repro.py"), run_name="__main__")
+    torch.set_default_dtype(torch.float32)
+
+
 def test_what_every_rank_holds_is_compared_for_each() -> None:
     assert (
         reported([lambda x: gathered(first(x)), lambda x: gathered(second(x))], Replicate()).verdict is Verdict.VERIFIED

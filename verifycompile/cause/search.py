@@ -84,7 +84,7 @@ class Cause:
 
     ``node``: where to point; ``moves``: one, or the same change at each node that one source line made. ``texts``: what
     is wrong, and what to do. ``proved``: the outputs that are proved with all changes where that is not all of them.
-    ``unmended``: those that differ then.
+    ``unmended``: those that differ then. ``draft``: which of the subject's drafts is changed.
     """
 
     node: torch.fx.Node
@@ -93,6 +93,7 @@ class Cause:
     texts: tuple[str, str]
     proved: tuple[str, ...] = ()
     unmended: tuple[str, ...] = ()
+    draft: int = 0
 
     @property
     def move(self) -> Move:
@@ -416,8 +417,9 @@ class _Search:
     def _cause(self, step: _Step) -> Cause:
         """The nodes and texts of a cause are those of the program at its own sizes."""
         first = step.moves[0]
-        draft = self.proved.drafts()[self.subject.drafts().index(step.draft)]
-        return Cause(draft.node(first.node), step.moves, tuple(sorted(step.mended)), _texts(step.moves, draft))
+        index = self.subject.drafts().index(step.draft)
+        draft, mended = self.proved.drafts()[index], tuple(sorted(step.mended))
+        return Cause(draft.node(first.node), step.moves, mended, _texts(step.moves, draft), draft=index)
 
     def _steps(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], changes: Iterable[Change]
