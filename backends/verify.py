@@ -40,6 +40,7 @@ from verifycompile.torch_interface.dynamo_backend import (
 )
 from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import as_compile_error
+from verifycompile.torch_interface.hook_guards import backward_hooks_around, verify_again_where_hooks_change
 from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
 from verifycompile.torch_interface.messages import send_copies
@@ -110,6 +111,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     """What is found out about a Dynamo graph. Call it inside a backend."""
     refuse_numbers_of_partial_sums(frame_under_compilation(), only_warns=options.on_unproved == "warn")
     verify_again_where_wrappers_change(gm, example_inputs)
+    verify_again_where_hooks_change(gm, example_inputs, frame_under_compilation())
     is_wrapped = outer_of(example_inputs).is_parallel
     verify_again_where_layouts_change(gm, example_inputs, whole_by_default=not is_wrapped)
     parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
@@ -117,6 +119,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         if runs_in_first_fsdp():
             raise UsageError("VC310", FIRST_FSDP)
         return _unasked(_NOTHING_PARALLEL)
+    if hooks := backward_hooks_around(frame_under_compilation()):
+        raise UsageError("VC305", _BACKWARD_HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
     if frame_under_compilation().is_whole_backward:
         raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
@@ -147,6 +151,10 @@ _WHOLE_BACKWARD = (
     "compiled autograd makes one graph of a whole backward, of all graphs and of what runs between them, which has no "
     "counterpart in the spec's Python code. Switch it off (`torch._dynamo.config.compiled_autograd`), or let it "
     "compile with another backend: the backward of each compiled graph is verified with the graph."
+)
+_BACKWARD_HOOKS = (
+    "the module that is compiled has the hooks {} for its backward, which torch calls outside of what it compiles: "
+    "what they make of the gradients is in no graph. Take them away, or register hooks on parameters (`register_hook`)."
 )
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
 

@@ -30,6 +30,21 @@ def call(model, *args, **kwargs):
         print("raised", type(error).__name__)
         return
     print("ran")
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+    def forward(self, x): return x * self.weight
+
+def steps(change):
+    module = Scale()
+    model = compiled(module, Scale(), grad_placements={"weight": (Partial(),)})
+    for k in range(2):
+        call(lambda: model(torch.ones(2, 3)).sum().backward())
+        change(module) if k == 0 else None
+
+def twice(factor): return lambda gradient: gradient * factor
 """
 
 # What each program does first is right; what comes last is wrong, and must raise rather than run.
@@ -127,6 +142,28 @@ def forward(x):
 model = torch.compile(forward, backend="verify", options={"mesh": mesh, "in_placements": {"x": WHOLE}, "inner": "eager"})
 call(model, torch.randn(2, 3))
 """,
+    "a hook on a gradient after the first call": """
+steps(lambda module: module.weight.register_hook(twice(2)))
+""",
+    "a hook on a gradient that is another one": """
+def change(module):
+    for handle in handles: handle.remove()
+    module.weight.register_hook(twice(2.0))
+handles = []
+module = Scale()
+handles.append(module.weight.register_hook(twice(1.0)))
+model = compiled(module, Scale(), grad_placements={"weight": (Partial(),)})
+call(lambda: model(torch.ones(2, 3)).sum().backward())
+change(module)
+call(lambda: model(torch.ones(2, 3)).sum().backward())
+""",
+    "a hook after accumulation after the first call": """
+def double(parameter): parameter.grad.mul_(2)
+steps(lambda module: module.weight.register_post_accumulate_grad_hook(double))
+""",
+    "a module's hook for backward after the first call": """
+steps(lambda module: module.register_full_backward_pre_hook(lambda module, gradients: (gradients[0] * 2,)))
+""",
     "a size by which only the spec branches": """
 def forward(x): return torch.tanh(x)
 model = compiled(forward, lambda x: torch.tanh(x) * (1 if x.shape[1] < 9 else 2))
@@ -163,6 +200,9 @@ ALL_RUN = {
 def forward(x): return torch.tanh(x) * 2
 model = compiled(forward, lambda x: torch.tanh(x) * 2)
 for columns in (3, 4, 5): call(model, torch.randn(2, columns))
+""",
+    "a hook on a gradient that changes nothing": """
+steps(lambda module: module.weight.register_hook(twice(1)))
 """,
     "whole numbers that change": """
 def forward(x, scale, columns): return torch.cat([torch.tanh(x) * scale, x.new_ones(x.shape[0], columns)], 1)

@@ -1,0 +1,89 @@
+"""A frame is compiled, and so verified, again once the hooks that backward calls on its inputs are others.
+
+Autograd calls them behind the compiled backward, and Dynamo guards on none: without this, a hook that is registered
+after the first call would change gradients that were verified.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch import nn
+
+from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.frame_guards import verify_again_unless
+from verifycompile.torch_interface.gradient_hooks import registered_hooks
+from verifycompile.torch_interface.sources import source_name
+
+Hooks = tuple[object, ...]
+
+
+def verify_again_where_hooks_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], frame: Frame) -> None:
+    """Adds a guard to ``frame``, which is under compilation. Call it inside a Dynamo backend."""
+    named: dict[str, torch.Tensor | nn.Module] = {
+        source_name(node): value
+        for node, value in zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False)
+        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    }
+    named.pop("", None)
+    if not named:
+        return
+    variable, first = _first_argument(frame)
+    if isinstance(first, nn.Module):
+        named[f"L[{variable!r}]"] = first
+    code = compile(f"({', '.join(named)},)", "<inputs>", "eval")
+    known = tuple(map(_hooks_of, named.values()))
+
+    def check(local_values: dict[str, Any]) -> bool:
+        try:
+            values = eval(code, {"L": local_values, "G": frame.globals})  # noqa: S307 - Dynamo's own expressions
+        except (LookupError, AttributeError, NameError):
+            return False
+        return all(map(_are_the_same, map(_hooks_of, values), known))
+
+    verify_again_unless([check], "the hooks on gradients are those with which the frame was verified")
+
+
+def backward_hooks_around(frame: Frame) -> tuple[str, ...]:
+    """The hooks that backward calls on the module whose ``forward`` the frame is: no graph of the frame holds them."""
+    _, module = _first_argument(frame)
+    if not isinstance(module, nn.Module) or frame.code is not getattr(type(module).forward, "__code__", None):
+        return ()
+    hooks = (*module._backward_pre_hooks.values(), *module._backward_hooks.values())
+    return tuple(getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks)
+
+
+def _first_argument(frame: Frame) -> tuple[str, object]:
+    variable = frame.code.co_varnames[0] if frame.code.co_argcount else ""
+    return variable, frame.locals.get(variable)
+
+
+def _hooks_of(value: torch.Tensor | nn.Module) -> Hooks:
+    """What its hooks are made of: blocks that share a graph have a closure each, of the same code and values."""
+    if isinstance(value, nn.Module):
+        return (*value._backward_pre_hooks.values(), *value._backward_hooks.values())
+    if not value._backward_hooks and not value._post_accumulate_grad_hooks:
+        return ()
+    return tuple(part for hook in registered_hooks(value) for part in (hook.after, *_parts(hook.function)))
+
+
+def _parts(function: object) -> Hooks:
+    if not isinstance(function, types.FunctionType):
+        return (function,)
+    cells = function.__closure__ or ()
+    return function.__code__, *(cell.cell_contents for cell in cells), *(function.__defaults__ or ())
+
+
+def _are_the_same(now: Hooks, before: Hooks) -> bool:
+    return len(now) == len(before) and all(map(_is_the_same, now, before))
+
+
+def _is_the_same(now: object, before: object) -> bool:
+    return now is before or (type(now) is type(before) and isinstance(now, _BY_VALUE) and now == before)
+
+
+_BY_VALUE = (int, float, str, types.CodeType)
