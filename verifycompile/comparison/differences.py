@@ -108,7 +108,8 @@ class Comparing:
         is_scaled = kind is Kind.ACTIVATION_GRADIENT or name.startswith("grad.input.")
         value = self.reference.values[target]
         module = first.module if kind in FINAL else module_of(name)
-        subject = Subject(name, kind, module, value, self.thresholds.get(target, 0.0))
+        norm = self.reference.norm(target, value)
+        subject = Subject(name, kind, module, value, norm, self.thresholds.get(target, 0.0))
         sums = kind in _SUMS and not self._is_declared(name)
         judged = judge(subject, parts, known, self.mesh, sums=sums)
         # What is the same on every rank, as the loss itself, is not multiplied.

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.comparison.layout import Known, MergeError, Placements, candidates, merge, part_of, text
-from verifycompile.comparison.threshold import distance, norm_of, ratio_to
+from verifycompile.comparison.threshold import distance, ratio_to
 from verifycompile.comparison.trace import Kind
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import coordinate_of
@@ -55,12 +55,13 @@ class Judged:
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A tensor of the spec that is asked about: what it is, its value, and how far off rounding may be."""
+    """A tensor of the spec that is asked about: what it is, its value and norm, and how far off rounding may be."""
 
     name: str
     kind: Kind
     module: str
     value: torch.Tensor
+    norm: float
     threshold: float
 
 
@@ -97,7 +98,7 @@ def judge(
     if best is None:
         detail = f"{reason}: {list(next(iter(parts.values())).shape)} on a rank, {list(spec.shape)} in the spec"
         return Judged(
-            subject.name, subject.kind, subject.module, None, dtypes=dtypes, norm=norm_of(spec), detail=detail
+            subject.name, subject.kind, subject.module, None, dtypes=dtypes, norm=subject.norm, detail=detail
         )
     best = dataclasses.replace(best, dtypes=dtypes, possible=tuple(possible))
     if not best.exceeds or best.layout is None:
@@ -133,7 +134,7 @@ def _measured(
         text(layout, mesh),
         errors[worst],
         threshold,
-        norm_of(spec),
+        subject.norm,
         dissent=dissent,
         scale=factor,
     )

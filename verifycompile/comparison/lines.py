@@ -213,8 +213,9 @@ class Lines:
         if first is None or spec not in self._reference.values or any(own not in held for held in self._held):
             return None
         parts = {rank: part for rank, part in self._ranks.call("value", own).items() if part is not None}
-        threshold = self._thresholds.get(spec, 0.0)
-        subject = Subject(spec, first.kind, first.module, self._reference.values[spec], threshold)
+        value = self._reference.values[spec]
+        norm, threshold = self._reference.norm(spec, value), self._thresholds.get(spec, 0.0)
+        subject = Subject(spec, first.kind, first.module, value, norm, threshold)
         known = first.layout if known is None else known
         found = judge(subject, parts, known, self._mesh, sums=True)
         for scale in self._scales if first.kind is Kind.ACTIVATION_GRADIENT else ():

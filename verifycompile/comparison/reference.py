@@ -18,7 +18,7 @@ from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
 from verifycompile.torch_interface.mesh import has_world
-from verifycompile.torch_interface.perturbation import perturbed, unperturbed
+from verifycompile.torch_interface.perturbation import Errors, perturbed, unperturbed
 
 Cotangents = dict[int, torch.Tensor]
 
@@ -59,6 +59,7 @@ class Reference:
         self.drew = False
         self.operations: tuple[Operation, ...] = ()
         self.cotangents: list[Cotangents] = list(cotangents)
+        self._norms: dict[str, float] = {}
         self._seed = seed
         self._training = training
         self._step = 0
@@ -82,9 +83,9 @@ class Reference:
 
     def responses(self, epsilon: float, seeds: int) -> Mapping[str, float]:
         """How far each tensor moved at most in runs whose operators err by ``epsilon``."""
-        found = Responses(self.values)
+        found, errors = Responses(self.values), Errors(epsilon, self._seed)
         for number in range(seeds):
-            with self._alone(), perturbed(epsilon, 1000 * self._seed + number) as mode:
+            with self._alone(), perturbed(errors, 1000 * self._seed + number) as mode:
 
                 def measure(name: str, entry: Entry, part: torch.Tensor, mode: Any = mode) -> None:
                     if entry.kind is not Kind.INPUT or entry.dtype.is_floating_point:
@@ -109,8 +110,14 @@ class Reference:
         for name, value in self.values.items():
             if value.is_floating_point():
                 # The response to an error of the tensor itself, which the few numbers drawn for a scalar may miss.
-                total[name] = max(total.get(name, 0.0), sum(epsilons) * norm_of(value))
+                total[name] = max(total.get(name, 0.0), sum(epsilons) * self.norm(name, value))
         return total
+
+    def norm(self, name: str, value: torch.Tensor) -> float:
+        """Of the tensor of that name, which is ``value``."""
+        if name not in self._norms:
+            self._norms[name] = norm_of(value)
+        return self._norms[name]
 
     def within(self, path: str) -> Reference:
         """That of the operations in one module, which has run."""

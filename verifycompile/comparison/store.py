@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import mmap
 import os
 import tempfile
 import weakref
@@ -42,7 +44,7 @@ class Store(Mapping[str, torch.Tensor]):
         content = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         self._write(_bytes_of(content))
         self._held[name] = _Place(self._end, tensor.dtype, tuple(tensor.shape), tensor.device)
-        self._end += size
+        self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
     def _write(self, content: memoryview) -> None:
         written = 0
@@ -59,15 +61,14 @@ class Store(Mapping[str, torch.Tensor]):
         held = self._held[name]
         if isinstance(held, torch.Tensor):
             return held.clone()
-        value = torch.empty(held.shape, dtype=held.dtype)
-        content = _bytes_of(value)
-        read = 0
-        while read < len(content):
-            count = os.preadv(self._file.fileno(), [content[read:]], held.offset + read)
-            if not count:
-                raise OSError("the file with the tensors of a comparison was cut short")
-            read += count
-        return value.to(held.device)
+        count = math.prod(held.shape)
+        size = count * held.dtype.itemsize
+        try:
+            # Pages of the file, which are copied where they are written to.
+            content = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_COPY, offset=held.offset)
+        except ValueError as error:
+            raise OSError("the file with the tensors of a comparison was cut short") from error
+        return torch.frombuffer(content, dtype=held.dtype, count=count).view(held.shape).to(held.device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._held)

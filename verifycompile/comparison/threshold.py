@@ -33,12 +33,12 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     if first.dtype is not second.dtype or first.dtype.itemsize < 4:
         wide = torch.float64 if torch.float64 in (first.dtype, second.dtype) else torch.float32
         first, second = first.to(wide), second.to(wide)
-    if torch.equal(first, second):
-        return 0.0
     # The difference of close numbers is exact; its squares may be too small or too large for its own dtype.
     near = float(torch.linalg.vector_norm(first - second))
     if _SMALL < near < 1 / _SMALL:
         return near
+    if torch.equal(first, second):
+        return 0.0
     first, second = first.double(), second.double()
     difference = first - second
     # The same infinities and the same NaN are no difference.
