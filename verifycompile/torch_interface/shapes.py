@@ -36,11 +36,12 @@ def symbol_of(value: Any) -> sympy.Symbol | None:
 
 
 def trace_guards(context: TracingContext) -> tuple[sympy.Basic, ...]:
-    """What the trace assumed about its size symbols: guards, and their lower bounds."""
+    """What the trace assumed about its size symbols, in those that it kept: equal sizes have one symbol."""
     fake_mode = context.fake_mode
     if fake_mode is None or fake_mode.shape_env is None:
         return ()
-    return tuple(guard.expr for guard in fake_mode.shape_env.guards)
+    environment = fake_mode.shape_env
+    return tuple(environment.replace(guard.expr) for guard in environment.guards)
 
 
 def keep_guards(guards: Iterable[sympy.Basic], sizes: Mapping[sympy.Symbol, sympy.Expr]) -> None:
