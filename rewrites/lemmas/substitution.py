@@ -28,8 +28,10 @@ class Substitution:
 
     @property
     def count(self) -> int:
-        """The number of summands of ``each``."""
-        return len(next(iter(self.each.values())))
+        """The number of summands of ``each``. Raises LookupError where no value differs from summand to summand."""
+        for summands in self.each.values():
+            return len(summands)
+        raise LookupError("no value differs from summand to summand")
 
     def at(self, summand: int) -> Substitution:
         """The substitution in one of the summands of ``each``."""

@@ -128,7 +128,7 @@ class NodeRelations:
                 continue
             try:
                 yield algebra.sum_over(self.pool, view, axes).term
-            except ValueError:
+            except (ValueError, RecursionError):  # finders whose steps undo each other never end
                 continue
 
     # -- the way from a failed output to its cause
