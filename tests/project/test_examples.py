@@ -15,7 +15,7 @@ from tests.project.documents import agrees, all_commands, shown_of
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 IN_ONE_PROCESS = {
-    "megatron_layers": ("VC101", "return x + self.feed_forward(self.norm(x))", "is returned as a partial sum over tp"),
+    "megatron_layers": ("VC101", "hidden = F.gelu(self.up(self.copy.apply(x)))", "its sum over all ranks is needed"),
     "pipeline_stages": ("VC103", "torch.autograd.grad(scaled, (weight, activation))", "makes the value 2 times too large"),
     "experts": ("VC104", "torch.bmm(F.gelu(torch.bmm(rows, self.up))", "sharded in ways that do not fit together"),
     "released_bug": ("VC114", "return mask.cumsum(-1) - 1", "each rank has the result of its own part"),
