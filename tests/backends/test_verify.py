@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Placement
 
@@ -105,6 +105,30 @@ def test_refuted_program_raises_unwrapped_and_does_not_run(mesh: DeviceMesh, sup
     assert raised.value.report.verdict is verifycompile.Verdict.REFUTED
     assert [finding.code for finding in raised.value.report.findings] == ["VC101"]
     assert calls == []
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_block_compiled_by_itself_takes_no_gradient_from_a_collective_under_way(mesh: DeviceMesh) -> None:
+    """See docs/found.md: torch waits for such an input outside of autograd, and a copy of it within."""
+
+    def pending() -> torch.Tensor:
+        shard = DTensor.from_local(torch.ones(1, 8, requires_grad=True), mesh, [Shard(0)])
+        return shard.redistribute(placements=[Replicate()], async_op=True).to_local()
+
+    block = compiled(parallel(mesh))
+    with pytest.raises(verifycompile.RefinementError) as raised:
+        block(pending())
+    (finding,) = raised.value.report.findings
+    assert (finding.code, finding.verdict) == ("VC111", verifycompile.Verdict.REFUTED)
+    assert (finding.message, *finding.notes[:2]) == (
+        "the implementation has no gradient `grad.x`",
+        (
+            "`x` is an AsyncCollectiveTensor, the result of a collective that is still under way: torch.compile waits "
+            "for it outside of autograd, so that no gradient flows back into it"
+        ),
+        "give the compiled code a copy, `x.clone()`, which waits for the collective within autograd",
+    )
+    block(pending().clone()).sum().backward()
 
 
 def test_on_unproved_warn_does_not_let_a_refuted_program_pass(mesh: DeviceMesh) -> None:

@@ -24,6 +24,7 @@ from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_read
 from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.strided import strided_shards_by_views
+from verifycompile.torch_interface.tensors import mark_pending
 
 
 class Origin(enum.Enum):
@@ -170,6 +171,10 @@ def _export(
         for position, info in enumerate(metadata.output_info)
         if info.output_type not in _OWN_TENSORS and (requires_grad[position] or (Origin.RESULT, position) not in held)
     )
+    for node in placeholders:
+        described = _input(node, node.meta["desc"], None)
+        if described.origin is Origin.ARGUMENT:
+            mark_pending(node, example_inputs[described.index])
     exported_graph = JointGraph(
         graph=joint,
         inputs=tuple(
