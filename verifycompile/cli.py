@@ -139,12 +139,12 @@ def _compare(question: str, ranks: int, form: str) -> int:
     from verifycompile.errors import UsageError
 
     try:
-        report, tells = compare_question(question, ranks)
+        report = compare_question(
+            question, ranks, lambda report: print(report.to_json() if form == "json" else report, flush=True)
+        )
     except UsageError as error:
         _misuse("compare", str(error))
         return 2
-    if tells:
-        print(report.to_json() if form == "json" else report)
     return 0 if report else 1
 
 

@@ -36,6 +36,15 @@ def question(bug=False):
 def wrong():
     return question(bug=True)
 
+def stop():
+    if dist.get_rank() == 1:
+        raise ValueError("no such expert")
+
+def raises():
+    asked = question()
+    asked["model"].down.register_forward_pre_hook(lambda *_: stop())
+    return asked
+
 def nothing():
     return None
 """
@@ -70,16 +79,23 @@ def test_misuse(file: str, target: str, sentence: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.rstrip().endswith(sentence.format(file=file))
 
 
-def test_under_a_launcher_the_processes_are_the_ranks(file: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "status", "told"),
+    [
+        ("question", 0, "on the ranks of the running job"),
+        ("raises", 1, "the parallel program does not end on rank 1: ValueError: no such expert"),
+    ],
+)
+def test_under_a_launcher_the_processes_are_the_ranks(file: str, function: str, status: int, told: str) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "verifycompile"]
     done = subprocess.run(
-        [sys.executable, *command, "compare", f"{file}:question"],
+        [sys.executable, *command, "compare", f"{file}:{function}"],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("compare: no difference beyond rounding") == 1
-    assert "on the ranks of the running job" in done.stdout
+    assert done.returncode == status, done.stderr
+    assert done.stdout.count("compare: ") == 1
+    assert told in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import importlib.util
 import os
 import pathlib
@@ -16,10 +17,15 @@ from verifycompile.comparison import compare
 from verifycompile.comparison.report import CompareReport
 from verifycompile.errors import UsageError
 from verifycompile.torch_interface.fake_groups import fake_process_group
+from verifycompile.torch_interface.job_store import job_store
+
+_TOLD = "verifycompile/compare/told"
+_SECONDS = 60.0
+"""That a process waits for the one that tells: a launcher ends all processes once one has ended with a finding."""
 
 
-def compare_question(target: str, ranks: int) -> tuple[CompareReport, bool]:
-    """The report on ``FILE.py:FUNCTION``, and whether this process is the one that tells it.
+def compare_question(target: str, ranks: int, tell: Callable[[CompareReport], None]) -> CompareReport:
+    """The report on ``FILE.py:FUNCTION``, which one process ``tell``s before any of them returns.
 
     The function returns the arguments of ``verifycompile.compare`` as a dictionary. Under a launcher that sets the
     environment variable ``WORLD_SIZE`` the processes are the ranks; else this process stands for ``ranks`` ranks.
@@ -33,7 +39,16 @@ def compare_question(target: str, ranks: int) -> tuple[CompareReport, bool]:
         arguments = _function_of(pathlib.Path(file), name)()
         if not isinstance(arguments, Mapping):
             raise UsageError("VC306", f"`{name}` must return the arguments of `verifycompile.compare` as a dictionary.")
-        return compare(**arguments), not launched or dist.get_rank() == 0
+        report = compare(**arguments)
+        store = job_store()
+        if store is None or dist.get_rank() == 0:
+            tell(report)
+        if store is not None and dist.get_rank() == 0:
+            store.set(_TOLD, "")
+        elif store is not None:
+            with contextlib.suppress(dist.DistError):
+                store.wait([_TOLD], dt.timedelta(seconds=_SECONDS))
+        return report
 
 
 @contextlib.contextmanager
