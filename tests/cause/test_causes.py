@@ -117,3 +117,40 @@ def test_what_no_change_explains_has_no_hint():
     assert (finding.code, report.verdict) == ("VC107", verifycompile.Verdict.REFUTED)
     assert finding.hint is None
     assert line_of(report).startswith("return")
+
+
+def doubled(x, a, b):
+    return x + 2 * torch.relu(x @ a) @ b
+
+
+def plain(x, a, b):
+    return x + torch.relu(x @ a) @ b
+
+
+@pytest.mark.parametrize(
+    ("spec", "reductions", "code", "hint"),
+    [
+        (plain, 1, "VC103", "leave out the multiplication by 2 at line {line} (checked)"),
+        (doubled, 2, "VC102", "remove the all-reduce over `tp` at line {line} (checked)"),
+    ],
+    ids=["a factor that the spec has not", "a factor that the spec has as well"],
+)
+def test_a_factor_of_two_on_two_ranks_is_no_reduction_too_many(spec, reductions, code, hint):
+    """Both make a value twice too large."""
+    with fake_mesh_world((2,), ("tp",)) as grid:
+
+        def parallel(x, a, b):
+            y = torch.relu(x @ a) @ b
+            for _ in range(reductions):
+                y = collectives.all_reduce(y, "sum", grid["tp"])
+            return x + 2 * y
+
+        tensors = [torch.randn(4, 4) for _ in range(3)]
+        placements = {"x": (R,), "a": (Shard(1),), "b": (S0,)}
+        report = verifycompile.verify(parallel, tensors, {}, spec=spec, mesh=grid, in_placements=placements)
+    lines, start = inspect.getsourcelines(test_a_factor_of_two_on_two_ranks_is_no_reduction_too_many)
+    wrong = "return x + 2 * y" if code == "VC103" else 'y = collectives.all_reduce(y, "sum", grid["tp"])'
+    number = start + next(place for place, line in enumerate(lines) if line.strip() == wrong)
+    finding = report.findings[0]
+    assert (finding.code, report.verdict) == (code, verifycompile.Verdict.REFUTED)
+    assert finding.hint == hint.format(line=number)

@@ -62,6 +62,11 @@ def page_of(report: Report, folder: pathlib.Path) -> tuple[str, dict[str, Any]]:
     return page, json.loads(data[1])
 
 
+def wrong_line() -> int:
+    lines = pathlib.Path(__file__).read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.strip() == DOUBLED)
+
+
 @pytest.fixture(scope="module")
 def verified() -> Report:
     return report_on(*[Block] * 6)
@@ -95,9 +100,9 @@ def test_every_value_of_a_proved_program_is_related(verified: Report, tmp_path: 
 def test_a_refusal_marks_the_line_and_shows_the_numbers(refuted: Report, tmp_path: pathlib.Path) -> None:
     assert refuted.verdict is Verdict.REFUTED
     page, data = page_of(refuted, tmp_path)
-    line = next(
-        n for n, text in enumerate(pathlib.Path(__file__).read_text().splitlines(), 1) if text.strip() == DOUBLED
-    )
+    line = wrong_line()
+    # The factor goes with its derivative, so that it is one change.
+    assert refuted.findings[0].hint == f"leave out the multiplication by 2 at line {line} (checked)"
     failed = [row for module in data["modules"] for row in module["implementation"] if row["failed"]]
     assert failed
     assert all(row["place"] == [__file__, line] for row in failed)

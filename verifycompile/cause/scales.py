@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ import torch.fx
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
 from verifycompile.program import OutputKind
+from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import functional_collectives
+from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.comparison import clean_placements
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import assemble
@@ -102,8 +105,23 @@ def changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
         for ratio in found or _usual(scene):
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
-            change = _without(node.name) if needless else _with_factor(node.name, ratio)
+            change = _without(node.name, *_derived(scene, node)) if needless else _with_factor(node.name, ratio)
             yield Move(("no factor",) if needless else ("factor", ratio), node.name, "VC103", texts, change)
+
+
+def factors_of_their_own(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
+    """Each factor that is undone by a ratio and stands oftener in the program than in the spec, left out."""
+    spec = collections.Counter(_factor(node) for node in scene.spec.graph.graph.nodes)
+    own = collections.Counter(_factor(node) for node in scene.draft.program.graph.graph.nodes)
+    for move in changed_factors(scene, found):
+        factor = _factor(scene.draft.node(move.node))
+        if move.kind == ("no factor",) and own[factor] > spec[factor]:
+            yield move
+
+
+def _factor(node: torch.fx.Node) -> tuple[object, object] | None:
+    is_factor = node.target in (*_TIMES, *_OVER) and _is_number(node.args[1])
+    return (node.target, node.args[1]) if is_factor else None
 
 
 def _is_needless(constant: float, ratio: Fraction, *, times: bool) -> bool:
@@ -234,12 +252,20 @@ def _whole(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
-def _without(name: str) -> Callable[[Draft], None]:
+def _derived(scene: Scene, node: torch.fx.Node) -> list[str]:
+    """The same factors in the backward pass of the line of a factor: they go with it."""
+    line = model_location_of(node)
+    nodes = scene.draft.program.graph.graph.nodes
+    same = (other for other in nodes if is_backward(other) and _factor(other) == _factor(node))
+    return [other.name for other in same if other is not node and line is not None and model_location_of(other) == line]
+
+
+def _without(*names: str) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
-        own = draft.node(name)
-        source = own.args[0]
-        if isinstance(source, torch.fx.Node):
-            draft.redirect(own, source)
+        for own in map(draft.node, names):
+            source = own.args[0]
+            if isinstance(source, torch.fx.Node):
+                draft.redirect(own, source)
 
     return apply
 

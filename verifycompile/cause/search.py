@@ -41,7 +41,14 @@ from verifycompile.cause.operands import (
     other_pieces,
 )
 from verifycompile.cause.orders import other_orders
-from verifycompile.cause.scales import added_on_every_rank, changed_factors, ratios, scaled_means, scaled_values
+from verifycompile.cause.scales import (
+    added_on_every_rank,
+    changed_factors,
+    factors_of_their_own,
+    ratios,
+    scaled_means,
+    scaled_values,
+)
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
@@ -522,6 +529,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
     found = ratios(scene)
     return (
         means_of_all(scene),
+        factors_of_their_own(scene, found),
         needless_collectives(scene),
         changed_factors(scene, found),
         other_groups(scene),
