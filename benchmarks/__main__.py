@@ -1,7 +1,7 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage``, ``operators``, ``agreement``, ``refusals``, ``comparison``, ``attacks`` and ``trusted`` are commands of
-their own, see the modules of these names.
+``coverage``, ``operators``, ``agreement``, ``refusals``, ``comparison``, ``attacks``, ``trusted`` and ``egraph`` are
+commands of their own, see the modules of these names.
 """
 
 from __future__ import annotations
@@ -153,6 +153,10 @@ def main() -> int:
         from benchmarks import comparison  # of the tests' programs
 
         return comparison.main(sys.argv[2:])
+    if sys.argv[1:2] == ["egraph"]:
+        from benchmarks import egraph  # of the tests' programs
+
+        return egraph.main(sys.argv[2:])
     if sys.argv[1:2] == ["trusted"]:
         return trusted.main(sys.argv[2:])
     if sys.argv[1:2] == ["attacks"]:
