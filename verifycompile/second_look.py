@@ -60,15 +60,16 @@ def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Find
     how = _How(kinds, most)
     if elements(spec) + elements(implementation, distinct) <= most:
         return _compared(spec, implementation, how)
-    reduced = evaluable(spec, implementation, most, apart=False, kinds=distinct)
-    if reduced is None:
-        return _not_done("the programs are large, and no smaller sizes were found"), None
-    how = dataclasses.replace(how, at_sizes=f" at reduced sizes ({described_sizes(reduced)})")
-    look, finding = _compared(reduced.spec, reduced.implementation, how)
-    if finding is not None and check_refinement(reduced.spec, reduced.implementation).mismatch is not None:
-        # Their sizes make other programs of them, of which nothing was proved.
-        return _not_done("what was proved does not hold at reduced sizes"), None
-    return look, finding
+    for apart in (False, True):
+        reduced = evaluable(spec, implementation, most, apart=apart, kinds=distinct)
+        if reduced is None:
+            return _not_done("the programs are large, and no smaller sizes were found"), None
+        how = dataclasses.replace(how, at_sizes=f" at reduced sizes ({described_sizes(reduced)})")
+        look, finding = _compared(reduced.spec, reduced.implementation, how)
+        if finding is None or check_refinement(reduced.spec, reduced.implementation).mismatch is None:
+            return look, finding
+    # Their sizes make other programs of them, of which nothing was proved.
+    return _not_done("what was proved does not hold at reduced sizes"), None
 
 
 def _not_done(reason: str) -> SecondLook:
