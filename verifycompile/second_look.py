@@ -30,6 +30,8 @@ Counted and not timed, so that the same is done on every machine.
 
 _CALLS_AT_WILL = 4_000
 """With more calls, ranks share evaluations even where that is not needed."""
+_ELEMENTS_AT_WILL = 200_000
+"""Elements that take no time to speak of beside any capture."""
 _TOO_LONG = "an evaluation on all ranks would take more than 5 % of the time of capture"
 
 
@@ -56,7 +58,7 @@ def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Find
     if chosen is None:
         return _not_done(_TOO_LONG), None
     kinds, distinct = chosen
-    most = min(most_elements(), affordable * ELEMENTS_OF_A_CALL)
+    most = min(most_elements(), max(affordable * ELEMENTS_OF_A_CALL, _ELEMENTS_AT_WILL))
     how = _How(kinds, most)
     if elements(spec) + elements(implementation, distinct) <= most:
         return _compared(spec, implementation, how)
