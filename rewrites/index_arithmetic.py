@@ -11,7 +11,7 @@ from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import UNIT, Axis, IndexFact, Term, View
+from verifycompile.ir.term import UNIT, IndexFact, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.formula import Formula
@@ -19,12 +19,6 @@ from verifycompile.rewrites.operations import FLOOR, MINIMUM, PAD, RESHAPE, SLIC
 from verifycompile.rewrites.solver import holds
 
 _COPIES = (CONCATENATE, PAD, RESHAPE, SLICE)
-_ARITHMETIC = (COMBINE, EQUAL, LESS, LESS_EQUAL, AT_MOST, NOT, MAXIMUM, MINIMUM, WHERE, FLOOR, TRUNCATED)
-
-
-def is_arithmetic(view: View) -> bool:
-    """Whether a view is integer arithmetic on its operands."""
-    return view.term.operation in _ARITHMETIC or _is_product(view)
 
 
 def implied(given: Sequence[View], wanted: Sequence[View], shape: tuple[Size, ...]) -> bool:
@@ -49,23 +43,6 @@ def _holds(
     except UntranslatableError:
         return False
     return holds(relation(left, right), translator.indices, shape)
-
-
-def integer_leaves(view: View) -> list[View]:
-    """Operands reached through integer arithmetic that are no arithmetic themselves, as views over the same space."""
-    leaves: list[View] = []
-    pending = [view]
-    seen: set[tuple[Term, tuple[Axis, ...]]] = set()
-    while pending:
-        current = pending.pop()
-        if (current.term, current.axes) in seen:
-            continue
-        seen.add((current.term, current.axes))
-        if is_arithmetic(current):
-            pending.extend(open_view(current).operands)
-        elif current.term.index_sizes:
-            leaves.append(current.unscaled())
-    return leaves
 
 
 def is_whole(term: Term) -> bool:

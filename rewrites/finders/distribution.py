@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, has_infinity, open_view
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
 from verifycompile.ir.term import UNIT, TermPool, View
+from verifycompile.rewrites.finders.arithmetic import integer_leaves, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
-from verifycompile.rewrites.index_arithmetic import implied, integer_leaves, is_arithmetic
+from verifycompile.rewrites.index_arithmetic import implied
 from verifycompile.rewrites.lemmas.products import DISTRIBUTE
 from verifycompile.rewrites.lemmas.substitution import Substitution
 

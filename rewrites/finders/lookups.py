@@ -12,10 +12,10 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view, whole_d
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
+from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
 from verifycompile.rewrites.finders.one_hot import merged_indicators
-from verifycompile.rewrites.index_arithmetic import integer_leaves
 from verifycompile.rewrites.lemmas.indicators import LOOK_UP_INSIDE, MASKS_JOIN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
 

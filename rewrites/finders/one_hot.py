@@ -11,8 +11,8 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, TermPool, View
+from verifycompile.rewrites.finders.arithmetic import integer_leaves, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
-from verifycompile.rewrites.index_arithmetic import integer_leaves, is_arithmetic
 from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Substitution
