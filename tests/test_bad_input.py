@@ -126,6 +126,10 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "an unknown inner backend": (lambda m: compiled(m, inner="nope"), "error[VC306]: option `inner` names no backend of torch.compile: `nope`."),
     "a number as inner backend": (lambda m: compiled(m, inner=3), "error[VC306]: option `inner` must be the name of a backend of torch.compile, or a callable."),
     "itself as inner backend": (lambda m: compiled(m, inner="verify"), "error[VC306]: option `inner` must be another backend than `verify`."),
+    "options without names": (
+        lambda m: torch.compile(parallel(m), backend="verify", options=["spec"])(X),  # type: ignore[arg-type]
+        "error[VC306]: `options` must map names of options to values: `options={...}`.",
+    ),
     "an unknown option of the backend": (lambda m: compiled(m, z=3), f"error[VC306]: unknown option `z`; {OPTIONS}"),
     "text as graphs": (lambda _: verify_graphs("a", "b"), RANK_GRAPHS),
     "a module as graphs": (lambda _: verify_graphs(doubled(), Perceptron()), RANK_GRAPHS),

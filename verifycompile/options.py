@@ -56,7 +56,7 @@ class Options:
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any] | None) -> Options:
         """Options from ``torch.compile(options={...})``. Raises ``UsageError`` VC306 for what is not an option."""
-        values = dict(mapping or {})
+        values = _by_name(mapping)
         for name in _MAPPINGS:
             if values.get(name, ...) is None:
                 del values[name]
@@ -86,6 +86,12 @@ class Options:
         values["waivers"] = waivers_of(values.get("waivers"))
         _check_limits(values.get("time_limit"), values.get("memory_limit"))
         return Options(**values)
+
+
+def _by_name(options: object) -> dict[str, Any]:
+    if not isinstance(options or {}, Mapping):
+        raise UsageError("VC306", "`options` must map names of options to values: `options={...}`.")
+    return dict(options or {})  # type: ignore[call-overload]
 
 
 def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
