@@ -18,7 +18,7 @@ from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
 from verifycompile.torch_interface.mesh import has_world
-from verifycompile.torch_interface.perturbation import Errors, perturbed, unperturbed
+from verifycompile.torch_interface.perturbation import perturbed, unperturbed
 
 Cotangents = dict[int, torch.Tensor]
 
@@ -83,9 +83,9 @@ class Reference:
 
     def responses(self, epsilon: float, seeds: int) -> Mapping[str, float]:
         """How far each tensor moved at most in runs whose operators err by ``epsilon``."""
-        found, errors = Responses(self.values), Errors(epsilon, self._seed)
+        found = Responses(self.values)
         for number in range(seeds):
-            with self._alone(), perturbed(errors, 1000 * self._seed + number) as mode:
+            with self._alone(), perturbed(epsilon, 1000 * self._seed + number) as mode:
 
                 def measure(name: str, entry: Entry, part: torch.Tensor, mode: Any = mode) -> None:
                     if entry.kind is not Kind.INPUT or entry.dtype.is_floating_point:

@@ -30,31 +30,12 @@ _EXACT = frozenset(
 """Operators that choose, move or make values: their results are not rounded."""
 
 
-class Errors:
-    """Factors of 1, or one ``epsilon`` more or less, drawn once for each dtype and device."""
-
+class _Perturbed(TorchDispatchMode):
     def __init__(self, epsilon: float, seed: int) -> None:
+        super().__init__()
         self._epsilon = epsilon
         self._generator = torch.Generator().manual_seed(seed)
-        self._drawn: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
-
-    def at_least(self, count: int, value: torch.Tensor) -> torch.Tensor:
-        """So many factors or more for a tensor like ``value``."""
-        key = (value.dtype, value.device)
-        held = self._drawn.get(key)
-        if held is None or held.numel() < count:
-            # Twice half an epsilon: a result rounded up or down at random, against the one that was rounded.
-            halves = torch.randint(0, 2, (2, max(count, 4096)), generator=self._generator, dtype=torch.int8)
-            held = (1 + (halves.sum(0) - 1).to(value.dtype) * self._epsilon).to(value.device)
-            self._drawn[key] = held
-        return held
-
-
-class _Perturbed(TorchDispatchMode):
-    def __init__(self, errors: Errors, seed: int) -> None:
-        super().__init__()
-        self._errors = errors
-        self._generator = torch.Generator().manual_seed(seed)
+        self._signs: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
         self.paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -77,18 +58,24 @@ class _Perturbed(TorchDispatchMode):
     def factors(self, value: torch.Tensor) -> torch.Tensor:
         """1, or one epsilon more or less, for each element."""
         count = value.numel()
-        held = self._errors.at_least(2 * count, value)
+        key = (value.dtype, value.device)
+        held = self._signs.get(key)
+        if held is None or held.numel() < 2 * count:
+            # Twice half an epsilon: a result rounded up or down at random, against the one that was rounded.
+            halves = torch.randint(0, 2, (2, max(2 * count, 4096)), generator=self._generator, dtype=torch.int8)
+            held = (1 + (halves.sum(0) - 1).to(value.dtype) * self._epsilon).to(value.device)
+            self._signs[key] = held
         first = int(torch.randint(0, held.numel() - count + 1, (), generator=self._generator))
         return held[first : first + count].view(value.shape)
 
 
 @contextlib.contextmanager
-def perturbed(errors: Errors, seed: int) -> Generator[_Perturbed]:
-    """While entered, results of operators in this thread, of forward and backward, carry ``errors``.
+def perturbed(epsilon: float, seed: int) -> Generator[_Perturbed]:
+    """While entered, results of operators in this thread, of forward and backward, carry an error of ``epsilon``.
 
     An error is at most the epsilon of the result's own dtype too: one below it would be lost.
     """
-    with _Perturbed(errors, seed) as mode:
+    with _Perturbed(epsilon, seed) as mode:
         yield mode
 
 
