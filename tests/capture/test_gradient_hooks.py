@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Replicate
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
@@ -158,6 +159,42 @@ def test_what_comes_before_the_reduction_of_a_partial_gradient_is_part_of_the_pr
     assert report.verdict is Verdict.VERIFIED, str(report)
     assert any("which is declared partial" in text for text in report.assumptions)
     assert check(change, spec=Heads(), **options).verdict is Verdict.REFUTED
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
+
+
+@pytest.mark.parametrize(
+    ("axes", "verdict"),
+    [(["tp"], Verdict.VERIFIED), (["tp", "dp"], Verdict.VERIFIED), (["dp"], Verdict.REFUTED)],
+    ids=["tp", "tp and dp", "dp"],
+)
+def test_a_hook_over_an_axis_that_is_not_declared_partial_is_part_of_the_program(
+    axes: list[str], verdict: Verdict
+) -> None:
+    """Over ``dp`` the gradient leaves as a partial sum, so a sum over ``tp`` is the program's own."""
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        model = Norm()
+        for axis in axes:
+            group = mesh.get_group(axis)
+            model.weight.register_hook(lambda gradient, group=group: functional.all_reduce(gradient, "sum", group))
+        placements = (Shard(0), Shard(1))
+        report = verifycompile.verify(
+            model,
+            (torch.randn(2, 4, 4),),
+            spec=Norm(),
+            mesh=mesh,
+            in_placements={"x": placements},
+            out_placements={"output.0": placements},
+            grad_placements={"weight": (Partial(), Replicate())},
+        )
+    assert report.verdict is verdict, str(report)
 
 
 def test_hooks_that_do_not_trace() -> None:

@@ -20,6 +20,7 @@ from verifycompile.program import Blocker
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
+from verifycompile.torch_interface.graph_modules import groups_in
 from verifycompile.torch_interface.mesh import real_object
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of
@@ -56,11 +57,17 @@ class Hooked:
     assumptions: tuple[str, ...]
 
 
-def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: frozenset[str] = frozenset()) -> Hooked:
+Outside = Mapping[str, frozenset[frozenset[int]] | None]
+"""Name of an input whose gradient leaves the program before its reduction -> the groups of ranks, with this one, over
+which that reduction may be; None where any hook that communicates may be it.
+"""
+
+
+def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: Outside | None = None) -> Hooked:
     """Put hooks behind the gradients that leave the graph.
 
-    ``reduced_outside``: names of inputs whose gradients leave the program before their reduction. The first hook that
-    communicates is this reduction.
+    ``reduced_outside``: of gradients that leave before their reduction, the first hook that communicates over such a
+    group is this reduction.
 
     A hook that cannot be traced is a blocker where it may communicate, else an assumption: then what it does begins
     where the proof ends, as an optimizer does.
@@ -74,8 +81,9 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: frozenset[str] 
         if flat.node is None or not hooks.get(name) or flat.part not in (Part.WHOLE, Part.LOCAL):
             continue
         own = hooks[name]
-        if name in reduced_outside:
-            own = tuple(itertools.takewhile(lambda hook, flat=flat: _is_local(hook, flat), own))
+        if reduced_outside is not None and name in reduced_outside:
+            groups = reduced_outside[name]
+            own = tuple(itertools.takewhile(lambda hook, f=flat, g=groups: not _may_reduce(hook, f, g), own))
             if outside := hooks[name][len(own) :]:
                 listed = ", ".join(f"`{hook.name}`" for hook in outside)
                 text = f"the hooks {listed} reduce the gradient of `{name}`, which is declared partial"
@@ -98,10 +106,15 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: frozenset[str] 
     return Hooked(changed, tuple(blockers), tuple(assumptions))
 
 
-def _is_local(hook: GradientHook, flat: Flat) -> bool:
-    """Whether a hook is known not to communicate."""
+def _may_reduce(hook: GradientHook, flat: Flat, groups: frozenset[frozenset[int]] | None) -> bool:
+    """Whether a hook communicates over one of ``groups``, as far as is known."""
     graph = _graph_of((hook,), flat)
-    return graph is not None and not has_rank_operators(graph.graph)
+    if graph is None:
+        return True
+    if not has_rank_operators(graph.graph):
+        return False
+    used = {frozenset(members) for members in groups_in(graph.graph)}
+    return groups is None or not used or not used.isdisjoint(groups)
 
 
 def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:

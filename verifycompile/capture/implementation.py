@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_mo
 from verifycompile.capture.asynchronous import resolve_marks
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
-from verifycompile.capture.gradient_hooks import Hooked, apply_hooks, hooks_of
+from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, hooks_of
 from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
@@ -34,7 +35,14 @@ from verifycompile.program import Blocker, Mesh, OutputKind, OwnCapture, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
-from verifycompile.torch_interface.mesh import is_process_group, own_rank, real_object
+from verifycompile.torch_interface.mesh import (
+    describe_mesh,
+    is_process_group,
+    line_through,
+    own_rank,
+    real_object,
+    root_of,
+)
 from verifycompile.torch_interface.observation import (
     Read,
     ReadKind,
@@ -305,16 +313,22 @@ def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True
     return dataclasses.replace(hooked, blockers=(*hooked.blockers, *resolve_marks(graph)))
 
 
-def _reduced_outside(names: Iterable[str], options: Options) -> frozenset[str]:
-    """Where ``grad_placements`` says that a gradient leaves the program before its reduction."""
+def _reduced_outside(names: Iterable[str], options: Options) -> Outside:
+    """Where ``grad_placements`` says that a gradient leaves the program before its reduction, and over which ranks."""
     own_names = {spec_name: name for name, spec_name in options.param_names.items()}
-    return frozenset(
-        name
-        for name in names
-        if any(
-            isinstance(item, Partial) for item in by_pattern(options.grad_placements, own_names.get(name, name)) or ()
-        )
-    )
+    found: dict[str, frozenset[frozenset[int]] | None] = {}
+    for name in names:
+        placements = by_pattern(options.grad_placements, own_names.get(name, name)) or ()
+        axes = [axis for axis, item in enumerate(placements) if isinstance(item, Partial)]
+        if axes:
+            found[name] = None if options.mesh is None else _groups_over(axes, describe_mesh(root_of(options.mesh)))
+    return found
+
+
+def _groups_over(axes: Sequence[int], mesh: Mesh) -> frozenset[frozenset[int]]:
+    """The ranks along every combination of some mesh axes, with this one."""
+    some = (chosen for count in range(1, len(axes) + 1) for chosen in itertools.combinations(axes, count))
+    return frozenset(frozenset(line_through(own_rank(), chosen, mesh)) for chosen in some)
 
 
 def _of_one_object(ranks: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -71,6 +71,17 @@ def members_by_name(name: str) -> tuple[int, ...] | None:
         if known == name:
             return _members(group)
     return None
+
+
+def groups_in(graph: torch.fx.GraphModule) -> Iterator[tuple[int, ...]]:
+    """Global ranks of the process groups, known in this process, that calls of a graph name or hold."""
+    for node in graph.graph.nodes:
+        held = [getattr(graph, str(node.target), None)] if node.op == "get_attr" else node.args
+        for value in held:
+            found = group_object(value)
+            members = members_by_name(value) if isinstance(value, str) else found and found.ranks
+            if members is not None:
+                yield members
 
 
 def reduction_of(value: object) -> str | None:
