@@ -458,3 +458,12 @@ def test_what_is_no_json_is_rejected() -> None:
 def test_another_format_is_rejected() -> None:
     with pytest.raises(ValueError, match="certificate format 7 is not the supported format 6"):
         Certificate.from_json(json.dumps({**content("perceptron"), "version": 7}))
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [(None, "this is of type NoneType"), (7, "this is of type int"), ("proof.json", "this text is no JSON")],
+)
+def test_what_is_no_certificate(given: Any, what: str) -> None:
+    text = f"a certificate is `report.certificate` of a verified program, or the text that its `to_json()` returns, and {what}"
+    assert check_certificate(given).reason == text

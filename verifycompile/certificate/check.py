@@ -9,6 +9,7 @@ e-graph, and what the certificate says of any value. The solver's facts are list
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,17 +65,24 @@ class CertificateCheck(Statement):
         return "\n".join(("the certificate holds", *lines))
 
 
+_WHAT = "a certificate is `report.certificate` of a verified program, or the text that its `to_json()` returns"
+
+
 class _RejectedError(Exception):
     pass
 
 
 def check_certificate(certificate: Certificate | str, *, solver: bool = False) -> CertificateCheck:
     """Check a certificate, or its JSON text. ``solver``: ask z3 again for every fact that the certificate lists."""
+    if not isinstance(certificate, (Certificate, str)):  # pyright: ignore[reportUnnecessaryIsInstance] - not everyone checks types
+        return CertificateCheck(reason=f"{_WHAT}, and this is of type {type(certificate).__name__}")
     try:
         data = (Certificate.from_json(certificate) if isinstance(certificate, str) else certificate).data
         return _check(data, solver)
     except (_RejectedError, ClaimError, StorageError) as error:
         return CertificateCheck(reason=str(error))
+    except json.JSONDecodeError:
+        return CertificateCheck(reason=f"{_WHAT}, and this text is no JSON")
     except Exception as error:  # noqa: BLE001 - data that nothing was written for; whatever fails here is rejected
         return CertificateCheck(reason=f"no certificate: {type(error).__name__}: {error}")
 
