@@ -32,7 +32,7 @@ def one_hot(b: Builder, index: View, size: Size) -> View:
 def rows_at(b: Builder, table: View, index: View) -> View:
     """The rows of a table by number."""
     if table.term.operation in (CONCATENATE, STACK, PAD):
-        from verifycompile.rewrites.joined_tables import rows_of_parts  # here, because few tables are put together
+        from verifycompile.rewrites.joined_tables import rows_of_parts  # here, because few tables are joined
 
         return rows_of_parts(b, table, index)
     row = " ".join(f"r{dim}" for dim in range(1, b.rank(table)))

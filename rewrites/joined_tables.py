@@ -1,4 +1,4 @@
-"""Tables that are put together of others: look-ups in them, and the part of a gradient that belongs to one of them."""
+"""Tables that are concatenations of others: look-ups in them, and the part of a gradient that one of them has."""
 
 from __future__ import annotations
 

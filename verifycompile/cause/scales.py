@@ -91,7 +91,20 @@ def _fraction(value: float) -> Fraction | None:
     return exact if math.isclose(float(exact), value, rel_tol=_FRACTION_TOLERANCE) else None
 
 
-def changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
+def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], list[Move]]:
+    """``_changed_factors``: needless factors that stand oftener in the program than in the spec; and all others."""
+    spec = collections.Counter(_factor(node) for node in scene.spec.graph.graph.nodes)
+    own = collections.Counter(_factor(node) for node in scene.draft.program.graph.graph.nodes)
+    of_their_own: list[Move] = []
+    others: list[Move] = []
+    for move in _changed_factors(scene, found):
+        factor = _factor(scene.draft.node(move.node))
+        is_own = move.kind == ("no factor",) and own[factor] > spec[factor]
+        (of_their_own if is_own else others).append(move)
+    return of_their_own, others
+
+
+def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
     """Each multiplication with, or division by, a constant: left out, or with a constant changed by a ratio."""
     for node in reversed(scene.calls):
         if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
@@ -107,16 +120,6 @@ def changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
             texts = functools.partial(_factor_texts, scene, node, ratio)
             change = _without(node.name, *_derived(scene, node)) if needless else _with_factor(node.name, ratio)
             yield Move(("no factor",) if needless else ("factor", ratio), node.name, "VC103", texts, change)
-
-
-def factors_of_their_own(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
-    """Each factor that is undone by a ratio and stands oftener in the program than in the spec, left out."""
-    spec = collections.Counter(_factor(node) for node in scene.spec.graph.graph.nodes)
-    own = collections.Counter(_factor(node) for node in scene.draft.program.graph.graph.nodes)
-    for move in changed_factors(scene, found):
-        factor = _factor(scene.draft.node(move.node))
-        if move.kind == ("no factor",) and own[factor] > spec[factor]:
-            yield move
 
 
 def _factor(node: torch.fx.Node) -> tuple[object, object] | None:

@@ -41,14 +41,7 @@ from verifycompile.cause.operands import (
     other_pieces,
 )
 from verifycompile.cause.orders import other_orders
-from verifycompile.cause.scales import (
-    added_on_every_rank,
-    changed_factors,
-    factors_of_their_own,
-    ratios,
-    scaled_means,
-    scaled_values,
-)
+from verifycompile.cause.scales import added_on_every_rank, factor_changes, ratios, scaled_means, scaled_values
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
@@ -527,11 +520,12 @@ def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
 def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What is wrong in most parallel programs, by kind: few and telling moves before others."""
     found = ratios(scene)
+    factors_of_their_own, other_factors = factor_changes(scene, found)
     return (
         means_of_all(scene),
-        factors_of_their_own(scene, found),
+        iter(factors_of_their_own),
         needless_collectives(scene),
-        changed_factors(scene, found),
+        iter(other_factors),
         other_groups(scene),
         other_reductions(scene),
         added_on_every_rank(scene),

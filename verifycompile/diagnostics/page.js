@@ -6,6 +6,8 @@ const onlyFailed = document.querySelector("#only-failed");
 const source = document.querySelector("#source");
 const rowsOf = new Map(); // "spec " or "implementation " and the name of a node -> its row on the page
 const moduleOf = new Map(); // the same -> the part of the page of its module
+const known = new Map(); // the same -> what is known of the node
+const holders = new Map(); // name of a node of a rank -> the names of the spec's nodes that it is related to
 
 const isFailed = (module) => [...module.spec, ...module.implementation].some((row) => row.failed);
 const textOf = (row) => [row.text, row.name, row.operator, row.type, ...(row.related ?? []).map((r) => r[1])].join(" ");
@@ -18,7 +20,7 @@ function make(tag, text, parent, className = "") {
   return element;
 }
 
-function show(row, side, column, sides) {
+function show(row, side, column) {
   const element = make("div", "", column, "row");
   element.classList.toggle("failed", row.failed);
   element.classList.toggle("related", Boolean(row.related?.length));
@@ -33,7 +35,7 @@ function show(row, side, column, sides) {
     for (const code of row.lemmas) make("a", `${code} `, line).href = `#${code}`;
   }
   element.dataset.text = textOf(row).toLowerCase();
-  element.addEventListener("click", () => choose(row, side, sides));
+  element.addEventListener("click", () => choose(row, side));
   rowsOf.set(`${side} ${row.name}`, element);
 }
 
@@ -43,26 +45,25 @@ function fill(part, module) {
   for (const [side, title] of [["spec", "Spec"], ["implementation", "Each rank"]]) {
     const column = make("div", "", sides);
     make("h3", title, column);
-    for (const row of module[side]) show(row, side, column, sides);
+    for (const row of module[side]) show(row, side, column);
   }
   sides.append(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
 }
 
-function choose(row, side, sides) {
+function choose(row, side) {
   for (const chosen of document.querySelectorAll(".row.chosen")) chosen.classList.remove("chosen");
   for (const path of document.querySelectorAll(".sides path")) path.remove();
-  const pairs = side === "spec" ? row.related.map(([other]) => [row.name, other]) : whoHas(row.name);
+  const [to, names] =
+    side === "spec"
+      ? ["implementation", row.related.map(([name]) => name)]
+      : ["spec", holders.get(row.name) ?? []];
   rowsOf.get(`${side} ${row.name}`).classList.add("chosen");
-  for (const [left, right] of pairs) connect(left, right);
-  const others = pairs.map(([left, right]) => (side === "spec" ? found("implementation", right) : found("spec", left)));
+  for (const name of names) connect(...(side === "spec" ? [row.name, name] : [name, row.name]));
+  const other = known.get(`${to} ${names[0]}`);
   source.replaceChildren();
-  const [spec, implementation] = side === "spec" ? [row, others[0]] : [others[0], row];
+  const [spec, implementation] = side === "spec" ? [row, other] : [other, row];
   for (const [title, shown] of [["Spec", spec], ["Each rank", implementation]]) quote(title, shown);
 }
-
-const whoHas = (name) =>
-  data.modules.flatMap((m) => m.spec.filter((row) => row.related.some(([n]) => n === name)).map((r) => [r.name, name]));
-const found = (side, name) => data.modules.flatMap((module) => module[side]).find((row) => row.name === name);
 
 function connect(left, right) {
   for (const key of [`spec ${left}`, `implementation ${right}`]) open(moduleOf.get(key));
@@ -118,7 +119,13 @@ data.modules.forEach((module, number) => {
   const title = make("summary", module.name, part, isFailed(module) ? "refuted" : "");
   const related = module.spec.filter((row) => row.related.length).length;
   make("small", ` ${module.spec.length} values, ${related} related; ${module.implementation.length} on each rank`, title);
-  for (const side of ["spec", "implementation"]) for (const row of module[side]) moduleOf.set(`${side} ${row.name}`, part);
+  for (const side of ["spec", "implementation"]) {
+    for (const row of module[side]) {
+      moduleOf.set(`${side} ${row.name}`, part);
+      known.set(`${side} ${row.name}`, row);
+      for (const [name] of row.related ?? []) holders.set(name, [...(holders.get(name) ?? []), row.name]);
+    }
+  }
   part.addEventListener("toggle", () => part.open && fill(part, module));
   if (isFailed(module)) open(part);
 });

@@ -46,14 +46,16 @@ class Relations:
     """
 
     of: dict[str, list[tuple[str, str]]] = dataclasses.field(default_factory=dict[str, list[tuple[str, str]]])
-    lemmas: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] = ({}, {})
+    lemmas: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] = dataclasses.field(
+        default_factory=lambda: ({}, {})
+    )
     ended: str = ""
 
 
 class _Unjudged(Checker):
     """Goes on where an output has no relation, and looks for no cause of it."""
 
-    def _failure(self, failed: Sequence[tuple[ProgramOutput, ProgramOutput]]) -> None:  # noqa: ARG002
+    def _failure(self, failed: Sequence[tuple[ProgramOutput, ProgramOutput]]) -> None:  # noqa: ARG002 - an attempt is told
         return
 
 
@@ -177,7 +179,7 @@ def _type(value: object) -> str:
 def _bytes(value: object) -> int:
     """Of what a collective returns; of a symbolic size the value it was traced with."""
     if isinstance(value, (tuple, list)):
-        return sum(map(_bytes, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return sum(map(_bytes, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any content
     if not isinstance(value, torch.Tensor):
         return 0
     return math.prod(int(size) for size in value.shape) * value.itemsize

@@ -1,4 +1,4 @@
-"""What a pool asks of the form of values that are put together of parts; ``rewrites/piecewise.py`` has it."""
+"""What a pool asks of the form of values that are concatenations of parts; ``rewrites/piecewise.py`` has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verifycompile.ir.term import Operation, TermPool, View
 
 
 class Piecewise(Protocol):
-    """How values that are put together of parts are brought into one form.
+    """How values that are concatenations of parts are brought into one form.
 
     Each method returns None where there are no parts.
     """

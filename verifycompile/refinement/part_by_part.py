@@ -174,7 +174,7 @@ class _Places:
                         continue
                     rest = [self.view(_at(f, dim, digits, inner)) for f in factors if f is not mask]
                     parts.append(self._sum([*rest, decided], inner, free))
-                # One block after the other, as ranks add them, so that the same blocks are put together.
+                # One block after the other, as ranks add them, so that the same blocks are summed.
                 total = self.pool.zero(shape[:free])
                 for part in parts:
                     total = combine(self.pool, [total, part])

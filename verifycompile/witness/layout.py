@@ -61,7 +61,7 @@ def shared(values: Sequence[Value]) -> list[Value]:
 
 
 def _content(value: object) -> object:
-    if not isinstance(value, torch.Tensor) or value.dtype not in _COMPARED or type(value) is not torch.Tensor:
+    if type(value) is not torch.Tensor or value.dtype not in _COMPARED:
         return id(value)  # a tensor of another kind, such as one of symbols, has no bytes
     return value.dtype, tuple(value.shape), value.stride(), value.resolve_neg().numpy().tobytes()
 
