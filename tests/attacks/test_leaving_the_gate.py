@@ -12,6 +12,7 @@ import warnings, logging
 warnings.filterwarnings("ignore"); logging.disable(logging.WARNING)
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 import verifycompile
@@ -37,11 +38,19 @@ class Scale(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.ones(3))
     def forward(self, x): return x * self.weight
 
-def steps(change):
+def steps(change, before=lambda module: None):
     module = Scale()
+    before(module)
     model = compiled(module, Scale(), grad_placements={"weight": (Partial(),)})
     for k in range(2):
         call(lambda: model(torch.ones(2, 3)).sum().backward())
+        change(module) if k == 0 else None
+
+def sharded_steps(change):
+    module = fully_shard(Scale(), mesh=mesh)
+    model = torch.compile(module, backend="verify", options={"spec": Scale(), "inner": "eager"})
+    for k in range(2):
+        call(lambda: model(torch.ones(2, 3)).mean().backward())
         change(module) if k == 0 else None
 
 def twice(factor): return lambda gradient: gradient * factor
@@ -161,6 +170,25 @@ call(lambda: model(torch.ones(2, 3)).sum().backward())
 def double(parameter): parameter.grad.mul_(2)
 steps(lambda module: module.weight.register_post_accumulate_grad_hook(double))
 """,
+    "a global that a hook on a gradient reads": """
+FACTOR = 1
+def hook(gradient): return gradient * FACTOR
+def change(module): globals()["FACTOR"] = 2
+steps(change, lambda module: module.weight.register_hook(hook))
+""",
+    "an attribute that a hook on a gradient reads by a method": """
+class Scaling:
+    settings = {"factors": [1]}
+    def factor(self): return self.settings["factors"][0]
+    def __call__(self, gradient): return gradient * self.factor()
+def change(module): Scaling.settings["factors"][0] = 2
+steps(change, lambda module: module.weight.register_hook(Scaling()))
+""",
+    "a hook that communicates on a shard after the first call": """
+group = mesh.get_group()
+sharded_steps(lambda module, group=group: module.weight.register_post_accumulate_grad_hook(
+    lambda parameter: dist.all_reduce(parameter.grad, group=group)))
+""",
     "a module's hook for backward after the first call": """
 steps(lambda module: module.register_full_backward_pre_hook(lambda module, gradients: (gradients[0] * 2,)))
 """,
@@ -203,6 +231,24 @@ for columns in (3, 4, 5): call(model, torch.randn(2, columns))
 """,
     "a hook on a gradient that changes nothing": """
 steps(lambda module: module.weight.register_hook(twice(1)))
+""",
+    "a hook on a gradient with a variable that is not assigned": """
+def hook_of(factor):
+    def hook(gradient): return gradient * (factor if factor else unassigned)
+    return hook
+    unassigned = 2
+steps(lambda module: None, lambda module: module.weight.register_hook(hook_of(1)))
+""",
+    "a hook on a shard after the first call": """
+sharded_steps(lambda module: module.weight.register_post_accumulate_grad_hook(lambda parameter: None))
+""",
+    "a variable that is not assigned": """
+def make():
+    def forward(x): return torch.tanh(x) if x.shape[1] < 9 else unassigned
+    return forward
+    unassigned = 2
+model = compiled(make(), torch.tanh)
+call(model, torch.randn(2, 3))
 """,
     "whole numbers that change": """
 def forward(x, scale, columns): return torch.cat([torch.tanh(x) * scale, x.new_ones(x.shape[0], columns)], 1)

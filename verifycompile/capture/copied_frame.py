@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.dynamo import Frame
 
 
@@ -13,14 +14,12 @@ def copied_frame(frame: Frame, globalizer: Callable[[Any], Any]) -> Frame:
     """The frame with what ``globalizer`` makes of its locals, of its closure and of the globals that its code names."""
     used = set(frame.code.co_names)
     changed = {name: new for name, old in frame.globals.items() if name in used and (new := globalizer(old)) is not old}
-    closure = frame.closure
-    if closure:
-        contents = [globalizer(cell.cell_contents) for cell in closure]
-        closure = tuple(types.CellType(content) for content in contents)
+    contents = {name: globalizer(value) for name, value in closed_over(frame.code, frame.closure)}
+    cells = zip(frame.code.co_freevars, frame.closure, strict=True)
     return Frame(
         code=frame.code,
         globals={**frame.globals, **changed} if changed else frame.globals,
         locals={name: globalizer(value) for name, value in frame.locals.items()},
-        closure=closure,
+        closure=tuple(types.CellType(contents[name]) if name in contents else cell for name, cell in cells),
         contexts=frame.contexts,
     )

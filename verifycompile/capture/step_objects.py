@@ -12,7 +12,7 @@ from torch import nn
 
 from verifycompile.capture.as_ranks import uncompiled
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.closures import values_closed_over
+from verifycompile.torch_interface.closures import globals_named, taken_along
 
 _DEPTH = 4
 
@@ -69,15 +69,11 @@ def _collect(value: Any, found: list[Any], seen: set[int], depth: int) -> None:
 
 def _parts(value: Any) -> Iterator[Any]:
     """What a function closes over, is bound to or names, what a container holds, and the attributes of an object."""
-    if isinstance(value, functools.partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, types.MethodType):
-        yield from (value.__func__, value.__self__)
+    if isinstance(value, functools.partial | types.MethodType):
+        yield from taken_along(value)
     elif isinstance(value, types.FunctionType):
-        yield from values_closed_over(value.__code__, value.__closure__)
-        yield from value.__defaults__ or ()
-        yield from (value.__kwdefaults__ or {}).values()
-        yield from (value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__)
+        yield from taken_along(value)
+        yield from globals_named(value)
         yield getattr(value, "__wrapped__", None)
     elif isinstance(value, Mapping):
         yield from cast("Mapping[object, object]", value).values()
@@ -85,11 +81,3 @@ def _parts(value: Any) -> Iterator[Any]:
         yield from cast("list[object]", value)
     elif not isinstance(value, type | types.ModuleType | torch.Tensor):
         yield from getattr(value, "__dict__", {}).values()
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Global names that a function and the functions inside of it use."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)

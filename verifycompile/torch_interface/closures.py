@@ -1,7 +1,8 @@
-"""What a function closes over."""
+"""What a function takes along."""
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,3 +20,29 @@ def closed_over(code: types.CodeType, cells: Iterable[types.CellType] | None) ->
 def values_closed_over(code: types.CodeType, cells: Iterable[types.CellType] | None) -> Iterator[Any]:
     """The values alone."""
     yield from (value for _, value in closed_over(code, cells))
+
+
+def taken_along(function: Any) -> Iterator[Any]:
+    """What a function closes over and has as defaults, or what a method or partial application is bound to."""
+    if isinstance(function, functools.partial):
+        yield from (function.func, *function.args, *function.keywords.values())
+    elif isinstance(function, types.MethodType):
+        yield from (function.__func__, function.__self__)
+    elif isinstance(function, types.FunctionType):
+        yield from function.__defaults__ or ()
+        yield from (function.__kwdefaults__ or {}).values()
+        yield from values_closed_over(function.__code__, function.__closure__)
+
+
+def globals_named(function: types.FunctionType) -> Iterator[Any]:
+    """The values of the globals whose names a function and the functions inside of it use."""
+    names = dict.fromkeys(names_in(function.__code__))
+    yield from (function.__globals__[name] for name in names if name in function.__globals__)
+
+
+def names_in(code: types.CodeType) -> Iterator[str]:
+    """The names of globals and attributes that a function and the functions inside of it use."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from names_in(constant)

@@ -35,6 +35,7 @@ from torch._guards import CompileContext, CompileId, TracingContext, compile_con
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from verifycompile.torch_interface.attributes import lift_attributes, with_results
+from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.collective_tracing import trace_collectives
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
@@ -189,7 +190,7 @@ def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: M
     bound.apply_defaults()
     closure = code_owner.__closure__ or ()
     local_values = dict(bound.arguments)
-    local_values.update(zip(code_owner.__code__.co_freevars, (cell.cell_contents for cell in closure), strict=True))
+    local_values.update(closed_over(code_owner.__code__, closure))
     return Frame(
         code=code_owner.__code__,
         globals=code_owner.__globals__,
@@ -213,7 +214,7 @@ def with_callable(frame: Frame, function: Callable[..., Any]) -> Frame | None:
             return None
         local_values[name] = self_object
     closure = code_owner.__closure__ or ()
-    local_values.update(zip(frame.code.co_freevars, (cell.cell_contents for cell in closure), strict=True))
+    local_values.update(closed_over(frame.code, closure))
     return Frame(frame.code, code_owner.__globals__, local_values, closure, contexts)
 
 

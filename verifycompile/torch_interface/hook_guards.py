@@ -6,7 +6,6 @@ after the first call would change gradients that were verified.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,9 @@ from torch import nn
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.frame_guards import verify_again_unless
+from verifycompile.torch_interface.function_state import State, is_same_state, state_of
 from verifycompile.torch_interface.gradient_hooks import registered_hooks
 from verifycompile.torch_interface.sources import source_name
-
-Hooks = tuple[object, ...]
 
 
 def verify_again_where_hooks_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], frame: Frame) -> None:
@@ -43,7 +41,7 @@ def verify_again_where_hooks_change(graph: torch.fx.GraphModule, example_inputs:
             values = eval(code, {"L": local_values, "G": frame.globals})  # noqa: S307 - Dynamo's own expressions
         except (LookupError, AttributeError, NameError):
             return False
-        return all(map(_are_the_same, map(_hooks_of, values), known))
+        return all(map(is_same_state, map(_hooks_of, values), known))
 
     verify_again_unless([check], "the hooks on gradients are those with which the frame was verified")
 
@@ -62,28 +60,14 @@ def _first_argument(frame: Frame) -> tuple[str, object]:
     return variable, frame.locals.get(variable)
 
 
-def _hooks_of(value: torch.Tensor | nn.Module) -> Hooks:
-    """What its hooks are made of: blocks that share a graph have a closure each, of the same code and values."""
+def _hooks_of(value: torch.Tensor | nn.Module) -> State:
     if isinstance(value, nn.Module):
         return (*value._backward_pre_hooks.values(), *value._backward_hooks.values())
-    if not value._backward_hooks and not value._post_accumulate_grad_hooks:
+    return hooks_as_they_are(value)
+
+
+def hooks_as_they_are(tensor: torch.Tensor) -> State:
+    """What the hooks of ``tensor`` are made of: blocks that share a graph have a closure each, with the same values."""
+    if not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks:
         return ()
-    return tuple(part for hook in registered_hooks(value) for part in (hook.after, *_parts(hook.function)))
-
-
-def _parts(function: object) -> Hooks:
-    if not isinstance(function, types.FunctionType):
-        return (function,)
-    cells = function.__closure__ or ()
-    return function.__code__, *(cell.cell_contents for cell in cells), *(function.__defaults__ or ())
-
-
-def _are_the_same(now: Hooks, before: Hooks) -> bool:
-    return len(now) == len(before) and all(map(_is_the_same, now, before))
-
-
-def _is_the_same(now: object, before: object) -> bool:
-    return now is before or (type(now) is type(before) and isinstance(now, _BY_VALUE) and now == before)
-
-
-_BY_VALUE = (int, float, str, types.CodeType)
+    return tuple(part for hook in registered_hooks(tensor) for part in (hook.after, *state_of(hook.function)))

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.torch_interface.closures import values_closed_over
+from verifycompile.torch_interface.closures import globals_named, taken_along
 
 _CALLS = frozenset(
     {"DTensor", "redistribute", "to_local", "from_local", "full_tensor", "distribute_tensor", "local_map"}
@@ -44,13 +44,9 @@ def _parts(value: object) -> Iterator[object]:
     """What ``value`` holds or may call."""
     if isinstance(value, list | tuple):
         yield from cast("list[object]", value)
-    elif isinstance(value, functools.partial):
-        yield from (cast("Any", value).func, cast("Any", value).args, tuple(cast("Any", value).keywords.values()))
-    elif isinstance(value, types.MethodType):
-        yield from (value.__func__, value.__self__)
-    elif isinstance(value, types.FunctionType):
-        yield from values_closed_over(value.__code__, value.__closure__)
-        yield from (value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__)
+    elif isinstance(value, functools.partial | types.MethodType | types.FunctionType):
+        yield from taken_along(value)
+        yield from globals_named(value) if isinstance(value, types.FunctionType) else ()
     elif isinstance(value, nn.Module):
         yield from (held for name, held in vars(value).items() if not name.startswith("_") or name == "_modules")
         yield type(value)

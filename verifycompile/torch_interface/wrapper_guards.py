@@ -19,8 +19,13 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.torch_interface.frame_guards import Check, verify_again_unless
+from verifycompile.torch_interface.function_state import State, is_same_state
+from verifycompile.torch_interface.hook_guards import hooks_as_they_are
 from verifycompile.torch_interface.outer import active_ddp, fully_shard_states, states_in_forward
 from verifycompile.torch_interface.sources import source_name
+
+Manager = tuple[Any, FSDPParamGroup]
+"""FSDP's record of a parameter, and the group with which it is communicated."""
 
 
 def verify_again_where_wrappers_change(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -50,25 +55,34 @@ def _of_managed(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> I
     """
     placeholders = dict(zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=False))
     values = {source_name(node): value for node, value in placeholders.items() if isinstance(value, nn.Parameter)}
-    groups = {name: _group_of(value) for name, value in values.items() if name}
-    if any(group is not None for group in groups.values()):
-        for name, group in groups.items():
-            yield _of_parameter(name, None if group is None else _group_settings(group))
+    managers = {name: _manager_of(value) for name, value in values.items() if name}
+    if any(manager is not None for manager in managers.values()):
+        for name, manager in managers.items():
+            yield _of_parameter(name, manager)
 
 
-def _of_parameter(name: str, settings: tuple[Any, ...] | None) -> Check:
-    """``settings``: those of the group that manages it; None where none does."""
+def _of_parameter(name: str, known: Manager | None) -> Check:
+    """``known``: what manages it; None where nothing does."""
     code: types.CodeType = compile(name, "<parameter>", "eval")
+    settings, hooks = _settings(known)
 
     def check(local_values: dict[str, Any]) -> bool:
         try:
             value = eval(code, {"L": local_values})  # noqa: S307 - Dynamo's own expression for the parameter
         except (LookupError, AttributeError, NameError):
             return False
-        group = _group_of(value)
-        return (None if group is None else _group_settings(group)) == settings
+        now, hooks_now = _settings(_manager_of(value))
+        return now == settings and is_same_state(hooks_now, hooks)
 
     return check
+
+
+def _settings(manager: Manager | None) -> tuple[tuple[Any, ...], State]:
+    """How gradients are reduced, and the hooks that are called on the shard once that is done."""
+    if manager is None:
+        return (), ()
+    record, group = manager
+    return _group_settings(group), hooks_as_they_are(record.sharded_param)
 
 
 _owners: dict[int, tuple[weakref.ref[Any], weakref.ref[FSDPParamGroup]]] = {}
@@ -79,9 +93,9 @@ _scanned: list[int] = [-1]
 """How many modules had a state when the parameters were looked through."""
 
 
-def _group_of(value: Any) -> FSDPParamGroup | None:
-    """The group of ``fully_shard`` that manages a parameter, gathered or in shards, now."""
-    found = _known_group(value)
+def _manager_of(value: Any) -> Manager | None:
+    """What of ``fully_shard`` manages a parameter, gathered or in shards, now."""
+    found = _known_manager(value)
     modules = len(_composable_state._module_state_mapping)
     if found is not None or (_scanned[0] == modules and _others.get(id(value), _nothing)() is value):
         return found
@@ -93,15 +107,17 @@ def _group_of(value: Any) -> FSDPParamGroup | None:
             for record in group.fsdp_params:
                 owner = weakref.ref(record), weakref.ref(group)
                 _owners.update({id(held): owner for held in _held_by(record)})
-    found = _known_group(value)
+    found = _known_manager(value)
     if found is None:
         _others[id(value)] = weakref.ref(value)
     return found
 
 
-def _known_group(value: Any) -> FSDPParamGroup | None:
+def _known_manager(value: Any) -> Manager | None:
     record, group = (known() for known in _owners.get(id(value), (_nothing, _nothing)))
-    return group if record is not None and any(value is held for held in _held_by(record)) else None
+    if record is None or group is None or all(value is not held for held in _held_by(record)):
+        return None
+    return record, group
 
 
 def _nothing() -> None:

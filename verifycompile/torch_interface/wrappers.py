@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from verifycompile.torch_interface.closures import values_closed_over
+from verifycompile.torch_interface.closures import taken_along, values_closed_over
 
 _DEPTH = 4
 _MOVES = frozenset({"from_local", "to_local", "redistribute", "full_tensor"})
@@ -39,25 +39,13 @@ def _holds_mesh(value: object, depth: int) -> bool:
     if depth == 0 or isinstance(value, nn.Module | type | types.ModuleType):
         return False
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-        return any(_holds_mesh(part, depth - 1) for part in _parts(value))
+        return any(_holds_mesh(part, depth - 1) for part in taken_along(value))
     if isinstance(value, tuple | list):
         return any(isinstance(item, DeviceMesh | dist.ProcessGroup) for item in value)
     attributes = getattr(value, "__dict__", None)
     return isinstance(attributes, dict) and any(
         isinstance(item, DeviceMesh | dist.ProcessGroup) for item in attributes.values()
     )
-
-
-def _parts(function: Any) -> Iterator[Any]:
-    """What a function takes along: its cells and defaults, what it is bound to."""
-    if isinstance(function, functools.partial):
-        yield from (function.func, *function.args, *function.keywords.values())
-    elif isinstance(function, types.MethodType):
-        yield from (function.__self__, function.__func__)
-    else:
-        yield from function.__defaults__ or ()
-        yield from (function.__kwdefaults__ or {}).values()
-        yield from values_closed_over(function.__code__, function.__closure__)
 
 
 def wrapped_forward(module: nn.Module, wrapper: object) -> Any:
@@ -67,7 +55,7 @@ def wrapped_forward(module: nn.Module, wrapper: object) -> Any:
     """
     function: Any = wrapper
     while isinstance(function, types.FunctionType | functools.partial) and holds_mesh(function):
-        inner = [part for part in _parts(function) if _leads_to(part, module, _DEPTH)]
+        inner = [part for part in taken_along(function) if _leads_to(part, module, _DEPTH)]
         if len(inner) != 1:
             return None
         function = inner[0]
@@ -95,7 +83,7 @@ def _modules_in(values: Iterable[object], depth: int) -> Iterator[nn.Module]:
         if isinstance(value, nn.Module):
             yield value
         elif depth and isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-            yield from _modules_in(_parts(value), depth - 1)
+            yield from _modules_in(taken_along(value), depth - 1)
 
 
 def _leads_to(function: object, module: nn.Module, depth: int) -> bool:
@@ -104,4 +92,4 @@ def _leads_to(function: object, module: nn.Module, depth: int) -> bool:
         return function.__self__ is module and function.__name__ == "forward"
     if depth == 0 or not isinstance(function, types.FunctionType | functools.partial):
         return False
-    return any(_leads_to(part, module, depth - 1) for part in _parts(function))
+    return any(_leads_to(part, module, depth - 1) for part in taken_along(function))
