@@ -11,7 +11,7 @@ from verifycompile.comparison.phases import Ended, Phases
 from verifycompile.comparison.ranks import READS, Failure, RankFailedError
 from verifycompile.comparison.worker import Worker
 
-_OWN = frozenset({*READS, "save", "restore", "begin", "parameters", "inputs", "take_inputs", "assign"})
+_OWN = frozenset({*READS, "save", "restore", "begin", "parameters", "inputs", "take_inputs"})
 """Methods that call nothing of the program."""
 
 

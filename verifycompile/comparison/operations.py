@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from verifycompile.comparison.names import flattened, mapped
-from verifycompile.comparison.trace import OWN, Keep, Kind, Layout, calling_place, entry_of, local_part
+from verifycompile.comparison.trace import OWN, Keep, Kind, Layout, calling_place, traced
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.autograd_nodes import (
     custom_functions_around,
@@ -196,7 +196,7 @@ class Operations:
         self.called.append(operation)
         self._own(value, name)
         with self._unseen():
-            self._keep(entry_of(name, Kind.ACTIVATION, value, self._layout, module=self._path), local_part(value))
+            self._keep(*traced(name, Kind.ACTIVATION, value, self._layout, module=self._path))
             if value.requires_grad and torch.is_grad_enabled():
                 value.register_hook(functools.partial(self._gradient, f"grad.{name}"))
 
@@ -231,8 +231,8 @@ class Operations:
 
     def _gradient(self, name: str, gradient: torch.Tensor) -> None:
         self._order += 1
-        entry = entry_of(name, Kind.ACTIVATION_GRADIENT, gradient, self._layout, module=self._path, order=self._order)
-        self._keep(entry, local_part(gradient))
+        where: Any = {"module": self._path, "order": self._order}
+        self._keep(*traced(name, Kind.ACTIVATION_GRADIENT, gradient, self._layout, **where))
 
 
 class _Functions(TorchFunctionMode):

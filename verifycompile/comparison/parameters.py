@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Mapping
 
 import torch
@@ -137,8 +138,11 @@ def spread(
             shape = held.whole or _whole_shape(held.shape, layout, mesh)
             value = part if tuple(part.shape) == tuple(shape) else drawn(name, part, tuple(shape), seed)
         whole.keep(name, value)
-        parts = {rank: part_of(whole[name], layout, rank, mesh) for rank in entries[name]}
-        ranks.call("assign", each={rank: ({name: parts[rank]} if rank in parts else {},) for rank in ranks.ranks})
+
+    def held_by(rank: int, name: str) -> torch.Tensor | None:
+        return part_of(whole[name], layouts[name], rank, mesh) if name in layouts else None
+
+    ranks.call("assign", each={rank: (functools.partial(held_by, rank),) for rank in ranks.ranks})
     return Parameters(layouts, whole, {}, own, inferred)
 
 

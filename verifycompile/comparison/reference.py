@@ -60,6 +60,7 @@ class Reference:
         self.operations: tuple[Operation, ...] = ()
         self.cotangents: list[Cotangents] = list(cotangents)
         self._norms: dict[str, float] = {}
+        self._is_saved = False
         self._seed = seed
         self._training = training
         self._step = 0
@@ -188,7 +189,9 @@ class Reference:
     def _alone(self) -> Generator[None]:
         """As the only process, from the same random numbers, with the state put back at the end."""
         python = random.getstate()
-        self.worker.save()
+        if not self._is_saved:
+            self.worker.save()
+            self._is_saved = True
         try:
             with torch.random.fork_rng(devices=()), acting_alone() if has_world() else contextlib.nullcontext():
                 torch.manual_seed(self._seed)

@@ -65,19 +65,19 @@ Keep = Callable[[Entry, torch.Tensor], None]
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that this rank holds, without its history."""
     with torch.no_grad():
-        part = arrived(tensor).detach()
-        if isinstance(part, DTensor):
-            part = part.to_local()
-        return arrived(part).detach()
+        part = arrived(tensor)
+        return arrived(part.to_local() if isinstance(part, DTensor) else part).detach()
 
 
-def entry_of(name: str, kind: Kind, tensor: torch.Tensor, layout: Layout | None, **more: Any) -> Entry:
-    """The entry of ``tensor`` as it is now."""
+def traced(
+    name: str, kind: Kind, tensor: torch.Tensor, layout: Layout | None, **more: Any
+) -> tuple[Entry, torch.Tensor]:
+    """The entry of ``tensor`` as it is now, and this rank's part of it."""
     part = local_part(tensor)
     known, whole = None, None
     if isinstance(tensor, DTensor) and layout is not None:
         known, whole = layout(tensor), tuple(tensor.shape)
-    return Entry(name, kind, tuple(part.shape), part.dtype, known, whole, **more)
+    return Entry(name, kind, tuple(part.shape), part.dtype, known, whole, **more), part
 
 
 class Recorder:
@@ -165,7 +165,7 @@ class Recorder:
             if not tensor.requires_grad or not tensor.is_floating_point() or id(tensor) not in names:
                 return tensor
             alias = torch.ops.aten.alias.default(tensor)
-            of = entry_of(names[id(tensor)], Kind.ACTIVATION, tensor, None, module=path, is_input=True, place=place)
+            of = Entry(names[id(tensor)], Kind.ACTIVATION, (), tensor.dtype, module=path, is_input=True, place=place)
             alias.register_hook(functools.partial(self._gradient, of))
             return alias
 
@@ -199,10 +199,10 @@ class Recorder:
             return
         self._seen.setdefault(key, (tensor, name))
         self._order += 1
-        entry = entry_of(
+        entry, part = traced(
             name, kind, tensor, self._layout, module=module, is_input=is_input, order=self._order, place=place
         )
-        self._keep(entry, local_part(tensor))
+        self._keep(entry, part)
         self._rewrite(name, tensor)
         if not tensor.requires_grad or not tensor.is_floating_point() or kind in (Kind.RECOMPUTED, Kind.OUTPUT):
             return
@@ -222,12 +222,12 @@ class Recorder:
     def _gradient(self, of: Entry, gradient: torch.Tensor) -> torch.Tensor | None:
         self._order += 1
         kind = Kind.GRADIENT if of.kind is Kind.INPUT else Kind.ACTIVATION_GRADIENT
-        entry = entry_of(f"grad.{of.name}", kind, gradient, self._layout)
-        entry = dataclasses.replace(entry, module=of.module, is_input=of.is_input, order=self._order, place=of.place)
+        where: Any = {"module": of.module, "is_input": of.is_input, "order": self._order, "place": of.place}
+        entry, held = traced(f"grad.{of.name}", kind, gradient, self._layout, **where)
         self.names.append(entry.name)
-        self._keep(entry, local_part(gradient))
+        self._keep(entry, held)
         part = self._rewritten.get(entry.name)
-        if part is None or part.shape != local_part(gradient).shape:
+        if part is None or part.shape != held.shape:
             return None
         part = part.to(gradient.dtype)
         return like_dtensor(gradient, part) if isinstance(gradient, DTensor) else part

@@ -15,7 +15,7 @@ from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import Call, flattened, inner_model, named_modules, named_tensors
 from verifycompile.comparison.operations import Operation, Operations
 from verifycompile.comparison.store import Store
-from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, entry_of, local_part
+from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, local_part, traced
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -114,21 +114,28 @@ class Worker:
 
     def parameters(self) -> tuple[Entry, ...]:
         """The parameters and buffers as they are."""
-        return tuple(self._state_entry(name, tensor) for name, tensor in self.tensors.items())
+        return tuple(
+            self._traced(name, Kind.PARAMETER if isinstance(tensor, nn.Parameter) else Kind.BUFFER, tensor, name)[0]
+            for name, tensor in self.tensors.items()
+        )
 
-    def _state_entry(self, name: str, tensor: torch.Tensor) -> Entry:
-        kind = Kind.PARAMETER if isinstance(tensor, nn.Parameter) else Kind.BUFFER
-        return entry_of(name, kind, tensor, self._layout, module=name.rpartition(".")[0])
+    def _traced(
+        self, name: str, kind: Kind, tensor: torch.Tensor, owner: str, **more: Any
+    ) -> tuple[Entry, torch.Tensor]:
+        """What belongs to the parameter or buffer called ``owner``."""
+        return traced(name, kind, tensor, self._layout, module=owner.rpartition(".")[0], **more)
 
     def parameter(self, name: str) -> torch.Tensor | None:
         """This rank's part of a parameter or buffer."""
         return local_part(self.tensors[name]) if name in self.tensors else None
 
-    def assign(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Let parameters and buffers, which are of a copy, hold these parts."""
+    def assign(self, part: Callable[[str], torch.Tensor | None]) -> None:
+        """Let parameters and buffers, which are of a copy, hold the ``part`` of their name, where there is one."""
         with torch.no_grad():
-            for name, value in values.items():
-                local_part(self.tensors[name]).copy_(value)
+            for name, tensor in self.tensors.items():
+                value = part(name)
+                if value is not None:
+                    local_part(tensor).copy_(value)
 
     def save(self) -> None:
         """Remember the program's state, which ``restore`` puts back."""
@@ -168,7 +175,7 @@ class Worker:
 
     def inputs(self) -> tuple[Entry, ...]:
         """The tensors among the arguments of this rank's call."""
-        return tuple(entry_of(name, Kind.INPUT, tensor, self._layout) for name, tensor in self._call.names.items())
+        return tuple(traced(name, Kind.INPUT, tensor, self._layout)[0] for name, tensor in self._call.names.items())
 
     def input_part(self, name: str) -> torch.Tensor:
         """This rank's part of an argument."""
@@ -254,16 +261,13 @@ class Worker:
             self._run_backward(cotangents)
         drew = not torch.equal(before, torch.get_rng_state())
         for name, tensor in self.tensors.items():
-            for attribute, prefix in (("grad", "grad"), ("main_grad", "main_grad")):
-                gradient = getattr(tensor, attribute, None)
+            for prefix in ("grad", "main_grad"):
+                gradient = getattr(tensor, prefix, None)
                 if isinstance(gradient, torch.Tensor):
-                    entry = entry_of(f"{prefix}.{name}", Kind.GRADIENT, gradient, self._layout)
-                    entry = dataclasses.replace(entry, module=name.rpartition(".")[0], order=10**9)
-                    self._take(entry, local_part(gradient))
+                    self._take(*self._traced(f"{prefix}.{name}", Kind.GRADIENT, gradient, name, order=10**9))
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, nn.Parameter):
-                entry = self._state_entry(name, tensor)
-                self._take(dataclasses.replace(entry, name=f"mutation.{name}"), local_part(tensor))
+                self._take(*self._traced(f"mutation.{name}", Kind.BUFFER, tensor, name))
         return Ran(tuple(self._entries[first:]), dict(recorder.aliases), tuple(recorder.names), drew)
 
     def step(self) -> Ran:
@@ -281,14 +285,11 @@ class Worker:
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 continue
-            module = name.rpartition(".")[0]
-            entry = entry_of(f"parameter.{name}", Kind.PARAMETER, tensor, self._layout, module=module)
-            self._take(entry, local_part(tensor))
+            self._take(*self._traced(f"parameter.{name}", Kind.PARAMETER, tensor, name))
             held = state.get(tensor, {}) if isinstance(state, dict) or hasattr(state, "get") else {}
             for key, value in held.items():
                 if isinstance(value, torch.Tensor):
-                    entry = entry_of(f"state.{name}.{key}", Kind.STATE, value, self._layout, module=module)
-                    self._take(entry, local_part(value))
+                    self._take(*self._traced(f"state.{name}.{key}", Kind.STATE, value, name))
         self.clear_gradients()
         return Ran(tuple(self._entries[first:]), {})
 

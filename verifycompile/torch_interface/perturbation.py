@@ -61,9 +61,12 @@ class _Perturbed(TorchDispatchMode):
         key = (value.dtype, value.device)
         held = self._signs.get(key)
         if held is None or held.numel() < 2 * count:
-            # Twice half an epsilon: a result rounded up or down at random, against the one that was rounded.
-            halves = torch.randint(0, 2, (2, max(2 * count, 4096)), generator=self._generator, dtype=torch.int8)
-            held = (1 + (halves.sum(0) - 1).to(value.dtype) * self._epsilon).to(value.device)
+            # Twice half an epsilon: a result rounded up or down at random, against the one that was rounded. Two bits
+            # of every random byte say which.
+            words = torch.empty(max(-(-count // 4), 512), dtype=torch.int64).random_(generator=self._generator)
+            drawn = words.view(torch.uint8)
+            halves = ((drawn & 1) + ((drawn >> 1) & 1)).to(value.dtype)
+            held = halves.sub_(1).mul_(self._epsilon).add_(1).to(value.device)
             self._signs[key] = held
         first = int(torch.randint(0, held.numel() - count + 1, (), generator=self._generator))
         return held[first : first + count].view(value.shape)
