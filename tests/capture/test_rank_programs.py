@@ -23,6 +23,13 @@ def tensor(*shape: int) -> torch.Tensor:
     return torch.randn(*shape)
 
 
+def judged(report: verifycompile.Report, verdict: verifycompile.Verdict) -> None:
+    """A program that is verified has a certificate that holds."""
+    assert report.verdict is verdict, str(report)
+    if report.certificate is not None:
+        assert str(verifycompile.check_certificate(report.certificate)).startswith("the certificate holds")
+
+
 # ------------------------------------------------------------------------------------------------ pipeline, backward
 
 
@@ -91,8 +98,7 @@ def check_pipeline(program: Callable[..., Any], weights: tuple[str, str] = ("fir
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_pipeline_with_gradients(micro_batches: int) -> None:
-    report = check_pipeline(pipeline_step(micro_batches, 1 / micro_batches))
-    assert report.verdict is VERIFIED, str(report)
+    judged(check_pipeline(pipeline_step(micro_batches, 1 / micro_batches)), VERIFIED)
 
 
 def test_pipeline_loss_not_divided_by_the_micro_batches() -> None:
@@ -151,7 +157,7 @@ def test_stages_of_tensor_parallel_pairs(weights: str, verdict: verifycompile.Ve
         mesh={"pp": 2, "tp": 2},
         groups={"1": (0, 1), "2": (2, 3)},
     )
-    assert report.verdict is verdict, str(report)
+    judged(report, verdict)
 
 
 # ------------------------------------------------------------------------------------------------ uneven shards
@@ -190,8 +196,7 @@ def check_rows(program: Callable[..., Any], total: int, ranks: int) -> verifycom
 
 @pytest.mark.parametrize(("total", "ranks"), [(5, 2), (3, 2), (7, 3)])
 def test_rows_divided_unevenly(total: int, ranks: int) -> None:
-    report = check_rows(layer_on_rows((2, 3)), total, ranks)
-    assert report.verdict is VERIFIED, str(report)
+    judged(check_rows(layer_on_rows((2, 3)), total, ranks), VERIFIED)
 
 
 def test_rows_divided_unevenly_mutants() -> None:
@@ -215,7 +220,7 @@ def test_contracted_dimension_divided_unevenly(scale: float, verdict: verifycomp
     spec = trace(lambda x, up, down: torch.relu(x @ up) @ down, arguments(5))
     graphs = trace_ranks(hidden_divided(scale), 2, lambda rank: arguments(3 - rank))
     report = verifycompile.verify_graphs(spec, graphs, {"up": COLUMNS, "down": ROWS})
-    assert report.verdict is verdict, str(report)
+    judged(report, verdict)
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(20, VERIFIED), (12, REFUTED)])
@@ -227,7 +232,7 @@ def test_mean_over_uneven_rows(count: int, verdict: verifycompile.Verdict) -> No
 
     spec = trace(lambda x: (x * x).mean(), {"x": tensor(5, 4)})
     graphs = trace_ranks(mean, 2, lambda rank: {"x": tensor(3 - rank, 4)})
-    assert verifycompile.verify_graphs(spec, graphs, {"x": ROWS}).verdict is verdict
+    judged(verifycompile.verify_graphs(spec, graphs, {"x": ROWS}), verdict)
 
 
 def test_mean_of_the_means_of_uneven_rows() -> None:
@@ -251,7 +256,7 @@ def test_gather_of_padded_rows(kept: slice, verdict: verifycompile.Verdict) -> N
 
     spec = trace(lambda x: torch.relu(x * 2), {"x": tensor(5, 4)})
     graphs = trace_ranks(gather, 2, lambda rank: {"x": tensor(3 - rank, 4)})
-    assert verifycompile.verify_graphs(spec, graphs, {"x": ROWS}, {"output.0": WHOLE}).verdict is verdict
+    judged(verifycompile.verify_graphs(spec, graphs, {"x": ROWS}, {"output.0": WHOLE}), verdict)
 
 
 # ------------------------------------------------------------------------------------------------ messages
@@ -276,7 +281,47 @@ def rotation(step: int) -> Callable[..., torch.Tensor]:
 def test_rotation(step: int, verdict: verifycompile.Verdict) -> None:
     spec = trace(lambda x: torch.cat([torch.relu(x.chunk(3)[i]) * 2 for i in (2, 0, 1)]), {"x": tensor(6, 4)})
     graphs = trace_ranks(rotation(step), 3, lambda _: {"x": tensor(2, 4)})
-    assert verifycompile.verify_graphs(spec, graphs, {"x": ROWS}, {"output.0": ROWS}).verdict is verdict
+    judged(verifycompile.verify_graphs(spec, graphs, {"x": ROWS}, {"output.0": ROWS}), verdict)
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+def received(x: torch.Tensor) -> torch.Tensor:
+    """What the other one of two ranks has."""
+    value, other = torch.empty_like(x), 1 - dist.get_rank()
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, value, other), dist.P2POp(dist.isend, x, other)]):
+        work.wait()
+    return value
+
+
+@pytest.mark.parametrize(
+    ("read", "starts"),
+    [
+        (lambda x: torch.as_strided(x, (2,), (1,), 4), (4, 12)),
+        (lambda x: torch.as_strided(x[2:6].clone(), (2,), (1,), 2), (4, 12)),
+        (lambda x: torch.as_strided(x[2:6], (2,), (1,), 3), (3, 11)),
+        (lambda x: torch.as_strided(x[2:6], (2,), (1,)), (2, 10)),
+        (lambda x: torch.as_strided(received(x[2:6]), (2,), (1,), 2), (12, 4)),
+        (lambda x: torch.as_strided(x.view(2, 4).t(), (2,), (1,), 1), (1, 9)),
+    ],
+)
+@pytest.mark.parametrize(("moved", "verdict"), [(0, VERIFIED), (1, REFUTED)])
+def test_values_that_are_read_through_memory(
+    read: Callable[..., Any], starts: tuple[int, int], moved: int, verdict: verifycompile.Verdict
+) -> None:
+    """A rank's value lies in memory of its own, not where it lies in the whole, at its sender or before a copy."""
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        first, second = (x[start - moved : start - moved + 2] for start in starts)
+        return torch.cat([first.sin(), second.cos()])
+
+    def on_rank(x: torch.Tensor) -> torch.Tensor:
+        return read(x).sin() if dist.get_rank() == 0 else read(x).cos()
+
+    graphs = trace_ranks(on_rank, 2, lambda _: {"x": tensor(8)})
+    report = verifycompile.verify_graphs(trace(whole, {"x": tensor(16)}), graphs, {"x": ROWS}, {"output.0": ROWS})
+    judged(report, verdict)
 
 
 def test_mutated_buffer_must_be_the_specs() -> None:
@@ -297,7 +342,7 @@ def test_mutated_buffer_must_be_the_specs() -> None:
     spec = trace(whole, {"x": tensor(4, 3), "total": tensor(3)})
     part = {"x": tensor(2, 3), "total": tensor(3)}
     right = verifycompile.verify_graphs(spec, trace_ranks(on_ranks(True), 2, lambda _: part), {"x": ROWS})
-    assert right.verdict is VERIFIED, str(right)
+    judged(right, VERIFIED)
     assert right.relations["mutation.total"] == "mutation.total"
     wrong = verifycompile.verify_graphs(spec, trace_ranks(on_ranks(False), 2, lambda _: part), {"x": ROWS})
     assert wrong.verdict is REFUTED

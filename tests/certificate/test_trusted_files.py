@@ -11,7 +11,7 @@ SEARCHES_AND_SHOWS = (
     "verifycompile/capture/", "verifycompile/cause/", "verifycompile/comparison/", "verifycompile/diagnostics/",
     "verifycompile/reduction/", "verifycompile/reproduction/", "verifycompile/symbolic/", "verifycompile/witness/",
     "verifycompile/agreement/", "verifycompile/command/", "backends/", "rewrites/finders/", "rewrites/catalogue.py",
-    "verifycompile/certificate/making.py", "verifycompile/certificate/recording.py",
+    "verifycompile/certificate/making.py", "verifycompile/certificate/memory.py", "verifycompile/certificate/recording.py",
     "verifycompile/refinement/candidates.py", "verifycompile/refinement/unknowns.py",
     "verifycompile/refinement/check.py", "verifycompile/refinement/classify.py", "verifycompile/refinement/diagnose.py",
     "verifycompile/refinement/egraph.py", "verifycompile/refinement/layers.py", "verifycompile/refinement/lemma_stage.py",

@@ -42,6 +42,10 @@ class MergedNodes:
         self.uneven: set[int] = set()
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A new node, with the place in the user's source of ``origin``, or a simpler one that has its value."""
+        return self.simplify(self.made(target, *args, **kwargs))
+
+    def made(self, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
         """A new node, with the place in the user's source of ``origin``."""
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = target(*_example(args), **kwargs, **({"device": "meta"} if target in _CREATED else {}))
@@ -50,7 +54,7 @@ class MergedNodes:
             node.meta[MADE_BY] = self.origin.target
         if self.rank is not None:
             node.meta[RANK] = self.rank
-        return self.simplify(node)
+        return node
 
     def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:
         """The values one behind the other."""

@@ -28,7 +28,9 @@ from verifycompile.capture.merged_collectives import (
     span_of,
     write_uneven_slices,
 )
+from verifycompile.capture.merged_memory import laid_out, read_from_its_first_element
 from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankNode, schedule
+from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.value_names import value_name
@@ -358,9 +360,13 @@ class _Merger:
             return
         if node.op != "call_function":
             raise UnmergeableError(f"a graph node of kind `{node.op}`", node)
-        copied = self.graph.node_copy(node, lambda operand: self._value(position, operand))
-        copied.meta[RANK] = self.mesh.ranks[position]
         self.nodes.origin, self.nodes.rank = node, self.mesh.ranks[position]
+        read = node.all_input_nodes[0] if reads_memory(node) else None
+        laid = None if read is None else laid_out(self.nodes, self._value(position, read), read)
+        copied = self.graph.node_copy(node, lambda operand: laid if operand is read else self._value(position, operand))
+        copied.meta[RANK] = self.mesh.ranks[position]
+        if read is not None:
+            read_from_its_first_element(copied, read)
         if node.target is not aten.slice.Tensor or not self._is_in_spec(node, copied):
             copied = self.nodes.simplify(copied)
         self.values[position][node] = copied

@@ -32,14 +32,14 @@ class AnnotationError(StorageError):
 
 def check_annotations(program: Program) -> None:
     """Raises AnnotationError where a recorded dtype, shape or number is another than torch's meta kernels give."""
-    for sizes in _choices(program):
-        _Replayed(program, sizes).run()
+    for sizes in choices_of(program):
+        Derived(program, sizes).run()
 
 
 # ------------------------------------------------------------------------------------------------ sizes
 
 
-def _choices(program: Program) -> Iterator[Sizes]:
+def choices_of(program: Program) -> Iterator[Sizes]:
     """Sizes for all symbols, such that all guards hold; once where there are none."""
     symbols = sorted({s for expression in _expressions(program) for s in expression.free_symbols}, key=str)
     if not symbols:
@@ -108,7 +108,7 @@ def _flat(value: Any) -> Iterator[Any]:
 # ------------------------------------------------------------------------------------------------ one run
 
 
-class _Replayed:
+class Derived:
     """All calls of a program, at one choice of sizes, each on what torch gave for its operands.
 
     Calls that are like one another, of operands of one description, are made and compared once.
@@ -117,7 +117,7 @@ class _Replayed:
     def __init__(self, program: Program, sizes: Sizes) -> None:
         self._program, self._sizes = program, dict(sizes)
         self._derivation = Derivation()
-        self._values: dict[torch.fx.Node, Any] = {}
+        self.values: dict[torch.fx.Node, Any] = {}
         self._known_calls: dict[Hashable, Any] = {}
         self._described: dict[Hashable, Any] = {}
         self._recorded: dict[int, Any] = {}
@@ -128,12 +128,12 @@ class _Replayed:
             if node.op == "output" or node.name in self._program.groups:
                 continue
             if node.op == "call_function":
-                self._values[node] = self._value_of_call(node)
+                self.values[node] = self._value_of_call(node)
                 continue
             recorded = self._of_record(node)
             if node.op == "get_attr":
                 self._compare(node, recorded, getattr(self._program.graph, str(node.target)))
-            self._values[node] = recorded
+            self.values[node] = recorded
 
     def _of_record(self, node: torch.fx.Node) -> Any:
         """What is recorded of a node, where the sizes are numbers; of one record one value."""
@@ -143,7 +143,7 @@ class _Replayed:
         return self._recorded[id(record)]
 
     def _value_of_call(self, node: torch.fx.Node) -> Any:
-        operands = (self._values.get(operand) for operand in node.all_input_nodes)
+        operands = (self.values.get(operand) for operand in node.all_input_nodes)
         key = None if reads_memory(node) else (self._patterns.get(node, node), *map(id, operands))
         if key is not None and key in self._known_calls:
             return self._known_calls[key]
@@ -187,7 +187,7 @@ class _Replayed:
 
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
-            return self._values.get(argument, "") if argument.name not in self._program.groups else ""
+            return self.values.get(argument, "") if argument.name not in self._program.groups else ""
         if isinstance(argument, (list, tuple)):
             return type(argument)(self._operand(item) for item in argument)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         if isinstance(argument, slice):
@@ -227,8 +227,22 @@ class _Replayed:
             raise AnnotationError(
                 f"`{node.name}` is recorded as {_described(recorded)} where torch gives {_described(derived)}"
             )
-        elif not _lies_alike(node, recorded, derived, same_place=not self._program.coordinates):
+        elif not self.lies_alike(node, recorded, derived):
             raise AnnotationError(f"`{node.name}` lies otherwise in memory than recorded")
+
+    def lies_alike(self, node: torch.fx.Node, recorded: Any, derived: Any) -> bool:
+        """Whether strides, where dimensions have several elements, and the place of the first one are those recorded.
+
+        A slice that starts where its rank says lies elsewhere on each rank, and the place of one is recorded. What
+        reads memory is compared with what is derived at every call.
+        """
+        if not isinstance(recorded, torch.Tensor) or not isinstance(derived, torch.Tensor) or node.op == "get_attr":
+            return True
+        if any(is_derived_number(n) for n in (*derived.shape, *_memory(derived))) or not derived.numel():
+            return True
+        sides = zip(recorded.stride(), derived.stride(), derived.shape, strict=True)
+        placed = bool(self._program.coordinates) or recorded.storage_offset() == derived.storage_offset()
+        return placed and all(a == b or n == 1 for a, b, n in sides)
 
 
 def _is_unknown(value: Any) -> bool:
@@ -242,21 +256,6 @@ def _described(value: Any) -> str:
         shape = ["?" if is_derived_number(size) else size for size in value.shape]
         return f"{value.dtype}{shape}".replace("torch.", "")
     return "nothing" if value is None else f"{type(value).__name__} {value}"
-
-
-def _lies_alike(node: torch.fx.Node, recorded: Any, derived: Any, *, same_place: bool) -> bool:
-    """Whether strides, where dimensions have several elements, and the place of the first one are those recorded.
-
-    A slice that starts where its rank says lies elsewhere on each rank, and the place of one is recorded. What reads
-    memory is compared with what is derived at every call.
-    """
-    if not isinstance(recorded, torch.Tensor) or not isinstance(derived, torch.Tensor) or node.op == "get_attr":
-        return True
-    if any(is_derived_number(n) for n in (*derived.shape, *_memory(derived))) or not derived.numel():
-        return True
-    sides = zip(recorded.stride(), derived.stride(), derived.shape, strict=True)
-    placed = not same_place or recorded.storage_offset() == derived.storage_offset()
-    return placed and all(a == b or n == 1 for a, b, n in sides)
 
 
 def _may_be(recorded: Any, derived: Any) -> bool:

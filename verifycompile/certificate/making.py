@@ -11,6 +11,7 @@ from typing import Any
 
 from verifycompile.certificate.certificate import FORMAT_VERSION, Certificate, seal_of
 from verifycompile.certificate.equalities import Equality
+from verifycompile.certificate.memory import with_derived_memory
 from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts
 from verifycompile.certificate.recording import Recording, WrittenSteps
 from verifycompile.certificate.replay import Claims, Replay, replay
@@ -52,7 +53,7 @@ def _content(
     ]
     parts = result.parts
     orders = (parts.spec, parts.implementation) if parts is not None else ((), ())
-    written = [program_to_data(*pair) for pair in zip((spec, implementation), orders, strict=True)]
+    written = [with_derived_memory(program_to_data(*p)) for p in zip((spec, implementation), orders, strict=True)]
     cuts = NO_CUTS if parts is None else _cuts(spec, implementation, parts)
     proof = _Proof(written, result.placements, equalities)
     try:

@@ -97,9 +97,7 @@ def judge(
             break
     if best is None:
         detail = f"{reason}: {list(next(iter(parts.values())).shape)} on a rank, {list(spec.shape)} in the spec"
-        return Judged(
-            subject.name, subject.kind, subject.module, None, dtypes=dtypes, norm=subject.norm, detail=detail
-        )
+        return Judged(subject.name, subject.kind, subject.module, None, dtypes=dtypes, norm=subject.norm, detail=detail)
     best = dataclasses.replace(best, dtypes=dtypes, possible=tuple(possible))
     if not best.exceeds or best.layout is None:
         return dataclasses.replace(best, by_rank=dict.fromkeys(parts, best.ratio))

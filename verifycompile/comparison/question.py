@@ -180,9 +180,7 @@ class Question:
         )  # fmt: skip
         thresholds = reference.thresholds(epsilons, self.seeds)
         layouts = {**parameters.layouts, **{f"input.{name}": value for name, value in inputs.layouts.items()}}
-        comparing = Comparing(
-            ranks, reference, thresholds, layouts, mesh, options, proved=layouts_of(self.proof, mesh)
-        )
+        comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options, proved=layouts_of(self.proof, mesh))
         departed, drew = run(comparing, self.training, batches=len(self.args), seed=self.seed)
         calls = ranks.call("places")[first]
         inner = inner_model(model)

@@ -123,9 +123,7 @@ def _nodes_by_means(proved: Sequence[ProvedEquality]) -> Mapping[Means, Collecti
     return means
 
 
-def _check_by_parts(
-    spec: Program, implementation: Program, started: float
-) -> tuple[RefinementResult, Checker] | None:
+def _check_by_parts(spec: Program, implementation: Program, started: float) -> tuple[RefinementResult, Checker] | None:
     """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
     pool = new_pool(implementation)
     while True:

@@ -174,8 +174,7 @@ class Globalizer:
     def _leave_out(self, what: str, function: Any, module: nn.Module) -> None:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         text = (
-            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; "
-            "the spec is without it"
+            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; the spec is without it"
         )
         self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
 
