@@ -36,9 +36,12 @@ _SHARE_OF_PROOF = 0.6
 
 _SECONDS_FOR_CAUSES = 6.0
 _PROOFS_FOR_CAUSES = 6
-"""The search for causes may work for so many seconds, or for as long as so many proofs of the program."""
-_WAITED = 3
-"""It is cut short after so many times as long on the clock."""
+"""The search for causes may work for so many seconds of its thread, or for as long as so many proofs of the program.
+
+On the clock only ``time_limit`` ends it: what else a machine does changes no report.
+"""
+_SHARE_OF_CAUSES = 0.8
+"""Of the time that is left; the rest is for the script that replays the difference."""
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
@@ -98,7 +101,7 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
         causes = _causes(changeable, repairs.proves, proof_seconds, findings[0])
-        findings[:1] = with_causes(findings[0], causes)
+        findings[:1] = with_causes(findings[0], causes, result.mismatch.output)
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
         findings[0] = _with_script(findings[0], search, mended)
@@ -269,12 +272,10 @@ def _causes(
 ) -> tuple[Cause, ...]:
     """The changes after which the program is proved; nothing where none are found, or the search fails."""
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
-    limits = bounds.current()
-    share = 1.0 if limits is None else min(1.0, _WAITED * seconds / max(limits.seconds_left, _WAITED * seconds))
     try:
         places = [item.location for item in found.labels] if found.code == "VC101" else []
         search = functools.partial(find_causes, changeable(), proves, seconds=seconds, suspected=places)
-        causes = bounds.attempt("the search for the cause", search, share)
+        causes = bounds.attempt("the search for the cause", search, _SHARE_OF_CAUSES)
     except Exception:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
         return ()
     return () if isinstance(causes, RanOut) else causes

@@ -61,6 +61,8 @@ def test_example_with_its_bug_is_refused_at_the_norm_that_has_no_style() -> None
     )
     assert f"tensor_parallel_transformer.py:{line}:" in done.stderr
     assert "`grad.layers.0.ffn_norm.weight`" in done.stderr
+    assert "counterexample (tp=2): `grad.layers.1.ffn_norm.weight` at" in done.stderr
+    assert "cotangent of output.0 = -1\n           everything else is 0\n" in done.stderr
 
 
 def test_under_the_flag_one_wrong_rank_stops_all_with_its_report() -> None:

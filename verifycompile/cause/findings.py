@@ -24,8 +24,11 @@ _VAGUE = frozenset({"VC107", "VC108"})
 """Codes of mismatches that name no cause."""
 
 
-def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
-    """``finding``, of the first output that could not be related, as one finding for each cause."""
+def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") -> list[Finding]:
+    """``finding``, of the first output that could not be related, as one finding for each cause.
+
+    ``told_of``: the output that its message is about, where another one is shown to differ.
+    """
     merged = _merged(causes)
     if not merged:
         return [finding]
@@ -38,10 +41,12 @@ def with_causes(finding: Finding, causes: Sequence[Cause]) -> list[Finding]:
         return [finding, *(_of_other(finding, cause, suffix) for cause in merged)]
     of_output = [cause for cause in merged if finding.output in cause.outputs]
     here = [cause for cause in merged if _same_line(place_of(cause.node), finding.impl_location)]
-    first = next(iter(here or of_output or merged))
+    shown_here = [cause for cause in of_output if cause in here]
+    first = next(iter(shown_here or here or of_output or merged))
     others = [cause for cause in merged if cause is not first]
+    of_another = first in of_output and told_of not in ("", *first.outputs)
     return [
-        _of_first(finding, first, suffix, alone=len(merged) == 1),
+        _of_first(finding, first, suffix, alone=len(merged) == 1, of_another=of_another),
         *(_of_other(finding, cause, suffix) for cause in others),
     ]
 
@@ -58,9 +63,9 @@ def _of_unmended(causes: Sequence[Cause]) -> str:
     return f"no change was found that mends {shown}"
 
 
-def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Finding:
+def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_another: bool) -> Finding:
     """The finding at its cause; where it names the value that lacks a reduction already, or the cause only says how the
-    output leaves the program, the place found before stays.
+    output leaves the program, the place found before stays: unless it is ``of_another`` output than the cause.
     """
     message, hint = cause.texts
     place = place_of(cause.node)
@@ -72,7 +77,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Fi
     told = told or (cause.move.code == "VC103" and is_backward(cause.node))
     named = (alone and told) or cause.move.is_late or _same_line(place, finding.impl_location)
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
-    if finding.code not in _VAGUE and named:
+    if finding.code not in _VAGUE and named and not of_another:
         return hinted
     return dataclasses.replace(
         hinted,
@@ -80,7 +85,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool) -> Fi
         message=message,
         label=message,
         impl_location=place,
-        spec_location=None if finding.code in _VAGUE else finding.spec_location,
+        spec_location=None if of_another or finding.code in _VAGUE else finding.spec_location,
         labels=helper_labels(cause.node),
         notes=tuple(note for note in finding.notes if not note.startswith(CAUSE_UNCERTAIN)),
         relation_found="",

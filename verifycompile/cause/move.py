@@ -15,7 +15,7 @@ from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Mesh, Program, ProgramOutput
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.torch_interface.value_names import names_of_inputs, operator_of, value_name
+from verifycompile.torch_interface.value_names import is_backward, names_of_inputs, operator_of, value_name
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.interpreter import ancestors, descendants
 
@@ -159,6 +159,12 @@ def _equal_along(parts: Sequence[torch.Tensor], shape: Sequence[int], axis: int)
         if part is not first and (part.shape != first.shape or not torch.equal(part, first)):
             return False
     return True
+
+
+def is_derivative(node: torch.fx.Node, computed: torch.fx.Node) -> bool:
+    """Whether a node is one of the backward pass of the line that computes another one."""
+    own, line = model_location_of(node), model_location_of(computed)
+    return is_backward(node) and own is not None and line is not None and (own.file, own.line) == (line.file, line.line)
 
 
 def is_tensor(node: torch.fx.Node) -> bool:

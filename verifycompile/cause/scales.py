@@ -12,11 +12,9 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
-from verifycompile.program import OutputKind
-from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
+from verifycompile.program import OutputKind, Program
 from verifycompile.torch_interface.ranks import functional_collectives
-from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.comparison import clean_placements
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import assemble
@@ -35,8 +33,8 @@ def ratios(scene: Scene) -> list[Fraction]:
     found: dict[Fraction, None] = {}
     for output in scene.outputs:
         try:
-            reference = scene.trial.reference.value(_spec_node(scene, output.name))[0]
-            parts = scene.outcome.values.value(_evaluated_node(scene, output.name))
+            reference = scene.trial.reference.value(_node_of(scene.spec, output.name))[0]
+            parts = scene.outcome.values.value(_node_of(scene.outcome.program, output.name))
         except EvaluationError:
             continue
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
@@ -52,12 +50,8 @@ def ratios(scene: Scene) -> list[Fraction]:
     return list(found)
 
 
-def _spec_node(scene: Scene, name: str) -> torch.fx.Node:
-    return next(output.node for output in scene.spec.outputs if output.name == name)
-
-
-def _evaluated_node(scene: Scene, name: str) -> torch.fx.Node:
-    return next(output.node for output in scene.outcome.program.outputs if output.name == name)
+def _node_of(program: Program, output: str) -> torch.fx.Node:
+    return next(item.node for item in program.outputs if item.name == output)
 
 
 def _ratio(
@@ -257,10 +251,8 @@ def _whole(value: float) -> float:
 
 def _derived(scene: Scene, node: torch.fx.Node) -> list[str]:
     """The same factors in the backward pass of the line of a factor: they go with it."""
-    line = model_location_of(node)
-    nodes = scene.draft.program.graph.graph.nodes
-    same = (other for other in nodes if is_backward(other) and _factor(other) == _factor(node))
-    return [other.name for other in same if other is not node and line is not None and model_location_of(other) == line]
+    same = (other for other in scene.draft.program.graph.graph.nodes if _factor(other) == _factor(node))
+    return [other.name for other in same if other is not node and is_derivative(other, node)]
 
 
 def _without(*names: str) -> Callable[[Draft], None]:

@@ -31,7 +31,7 @@ from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import foreign_rows, indices_of_part, other_bounds
 from verifycompile.cause.means import means_of_all
-from verifycompile.cause.move import Move, Scene
+from verifycompile.cause.move import Move, Scene, is_derivative
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
     arguments_of_spec,
@@ -49,6 +49,7 @@ from verifycompile.cause.whole_dimensions import gathered_operands, needless_gat
 from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.draw import Distribution, applies, draw
@@ -123,7 +124,7 @@ def find_causes(
     evaluated = _evaluable(subject)
     if evaluated is None:
         return ()
-    with real_tensors():
+    with real_tensors(), without_logged_failures():
         try:
             search = _Search(evaluated, subject, proves, time.thread_time() + seconds, latest)
             search.suspected = frozenset(map(_place, suspected))
@@ -280,11 +281,11 @@ class _Search:
         after = self._outcome(trial, outcome, step.mended) if self._apply(step.draft, step.moves) else None
         if after is None:
             return ()
-        line = model_location_of(step.draft.node(step.moves[0].node))
+        changed = step.draft.node(step.moves[0].node)
         changes = (
             (draft, moves)
             for draft, moves in self._moves(trial, after, after.wrong, stage.kinds)
-            if draft is step.draft and all(_derives(draft.node(move.node), line) for move in moves)
+            if draft is step.draft and all(is_derivative(draft.node(move.node), changed) for move in moves)
         )
         for other, at_last in self._steps(trial, after, after.wrong, changes):
             if not at_last.wrong and self._proved():
@@ -571,12 +572,6 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
 
 def _place(location: SourceLocation) -> tuple[str, int]:
     return location.file, location.line
-
-
-def _derives(node: torch.fx.Node, line: SourceLocation | None) -> bool:
-    """Whether a node is one of the backward pass of what a line computes."""
-    own = model_location_of(node)
-    return is_backward(node) and own is not None and line is not None and (own.file, own.line) == (line.file, line.line)
 
 
 def _by_line(moves: Iterable[Move], draft: Draft) -> Iterator[tuple[Move, ...]]:

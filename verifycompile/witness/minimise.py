@@ -20,7 +20,7 @@ from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.side_by_side import Compared, compare_programs
 
-ELEMENTS = 20_000_000
+ELEMENTS = 50_000_000
 """What all evaluations together may cost, in elements of both programs that are computed; see ``cost.elements``."""
 _FEWEST, _MOST = 20, 500
 """Evaluations of all of both programs, however large they are; and of parts of them, however small they are."""
@@ -32,6 +32,8 @@ _FEW = 16
 """Numbers other than 0 that anyone can look through."""
 _CLEAR = 20
 """A difference is kept clearly above what rounding may explain: by this factor."""
+_FAINT = 1e-4
+"""What is less than this part of the first difference is likely to be explained by rounding, once that is measured."""
 
 _Item = TypeVar("_Item")
 _Key = tuple[bool, str]
@@ -63,6 +65,7 @@ class _Minimisation:
         self._known = found
         """What is taken for the best as long as a step goes on."""
         self._certain = False
+        self._faintest = _FAINT * found.result.max_abs_difference
         self.best = found
 
     # -- steps
@@ -168,7 +171,9 @@ class _Minimisation:
             spec={name: changes.get((False, name), value) for name, value in self._known.inputs.spec.items()},
             tangents={name: changes.get((True, name), value) for name, value in self._known.inputs.tangents.items()},
         )
-        found = self._compared(inputs, certain=self._certain)
+        found = self._compared(inputs, certain=False)
+        if found is not None and self._certain:
+            found = self._compared(inputs, certain=True)
         self._known = found or self._known
         return found is not None
 
@@ -198,7 +203,8 @@ class _Minimisation:
             return False
         if math.isfinite(known.impl_value) != math.isfinite(result.impl_value):
             return False
-        return result.max_abs_difference > _CLEAR * result.tolerance or not math.isfinite(known.impl_value)
+        least = max(_CLEAR * result.tolerance, self._faintest)
+        return result.max_abs_difference >= least or not math.isfinite(known.impl_value)
 
 
 def _kept(value: torch.Tensor, places: Callable[[int], set[int]]) -> torch.Tensor:
