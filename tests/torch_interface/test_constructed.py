@@ -10,9 +10,12 @@ import types
 import weakref
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch._dynamo import convert_frame
 
+from verifycompile.torch_interface import constructed
 from verifycompile.torch_interface.constructed import MISSING, Contents, recorded
 
 
@@ -210,3 +213,39 @@ class _Forwarding(nn.Module):
 
 def test_a_module_that_forwards_attributes_to_a_child_that_is_not_there_yet() -> None:
     assert recorded(_Forwarding())["scale"].value == 3
+
+
+class Dropping(nn.Module):
+    """Between two compiled graphs a module that the model holds dies, and another one is constructed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = [nn.Linear(2, 2)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + 1
+        torch._dynamo.graph_break()
+        self.held.clear()
+        torch._dynamo.graph_break()
+        self.held.append(nn.Linear(2, 2))
+        self.added = nn.Linear(2, 2)
+        return x * 2
+
+
+def test_dynamo_takes_up_none_of_these_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is called when a module dies is no Python function, as Dynamo then holds on to what dies."""
+    frames: list[types.CodeType] = []
+    take_up = convert_frame.CatchErrorsWrapper.__call__
+
+    def seen(self: Any, frame: Any, *rest: Any) -> Any:
+        frames.append(frame.f_code)
+        return take_up(self, frame, *rest)
+
+    monkeypatch.setattr(convert_frame.CatchErrorsWrapper, "__call__", seen)
+    model = Dropping()
+    [dies] = [weakref.ref(one) for one in model.held]
+    torch.compile(model, backend="eager")(torch.ones(2))
+    assert dies() is None
+    assert recorded(model.added)["in_features"].value == 2
+    assert any(code.co_name == "forward" for code in frames)
+    assert [code.co_name for code in frames if code.co_filename == constructed.__file__] == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import functools
 import sys
 import types
 import weakref
@@ -18,6 +19,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch._C._dynamo import eval_frame
 
 from verifycompile.torch_interface.observation import moment
 
@@ -107,7 +109,10 @@ class _ByIdentity:
 
     def __setitem__(self, key: object, value: object) -> None:
         number = id(key)
-        self._entries[number] = (weakref.ref(key, lambda _: self._entries.pop(number, None)), value)
+        # What is called when an object dies may be called anywhere, in code that runs under Dynamo and while a class
+        # still names the dying object: Dynamo takes every Python function up, and may take that object up with it.
+        forget = functools.partial(self._entries.pop, number)
+        self._entries[number] = (weakref.ref(key, forget), value)
 
 
 _RECORDS = _ByIdentity()
@@ -169,6 +174,13 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
     snapshot = _snapshot(value, _DEEP)
     if snapshot is not MISSING:
         record.values[name] = Recorded(snapshot, moment())
+
+
+# Between two compiled graphs neither is a frame to compile. As `torch._dynamo.eval_frame.skip_code` says it, without
+# importing Dynamo: this module is imported by `import torch` where a job is checked.
+_skip, _as_usual = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+eval_frame.set_code_exec_strategy(_recording_assign.__code__, eval_frame._FrameExecStrategy(_skip, _as_usual))
+eval_frame.set_code_exec_strategy(_record.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
 
 
 def _constructed(frame: types.FrameType | None) -> list[nn.Module]:
