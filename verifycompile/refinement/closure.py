@@ -52,7 +52,7 @@ def instances_prove(
     with _scratch(pool):
         closure = _Closure(pool, space)
         used = [instance for instance in instances[:_MOST_INSTANCES] if closure.meets_guards(instance)]
-        for _ in range(_ROUNDS if used else 0):
+        for _ in range(min(len(used), _ROUNDS)):  # an instance says the same again without others
             learnt = [closure.learn(instance) for instance in used]
             if closure.equal(left, right):
                 return tuple(instance for instance in used if closure.uses(instance))
@@ -67,7 +67,7 @@ def without_needless(
     """As few of the instances as still prove it."""
     for instance in instances:
         fewer = tuple(other for other in instances if other is not instance)
-        if fewer and instances_prove(pool, space, left, right, fewer) is not None:
+        if fewer and len(fewer) < len(instances) and instances_prove(pool, space, left, right, fewer) is not None:
             instances = fewer
     return instances
 
@@ -75,14 +75,15 @@ def without_needless(
 @contextlib.contextmanager
 def _scratch(pool: TermPool) -> Generator[None]:
     """What is replaced within is forgotten after."""
-    before, trace = dict(pool.aliases), len(pool.lemma_trace)
+    aliases, trace, built, answers = dict(pool.aliases), len(pool.lemma_trace), pool.memo, pool.answers
+    pool.memo, pool.answers = {}, {}
     try:
         yield
     finally:
         pool.aliases.clear()
-        pool.aliases.update(before)
+        pool.aliases.update(aliases)
         del pool.lemma_trace[trace:]
-        pool.forget()
+        pool.memo, pool.answers = built, answers
 
 
 class _Closure:
@@ -115,7 +116,8 @@ class _Closure:
         law, pool = LAWS[instance.code], self._pool
         before = self._replaced.pop(id(instance), None)
         known = None if before is None else pool.aliases.pop(before, None)
-        pool.forget()
+        if known is not None:
+            pool.forget()
         try:
             sides = [build(self._builder, self._space, ground(side, instance.values)) for side in (law.left, law.right)]
             found = next(self._solved(*sides), None)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -35,13 +35,16 @@ _MAX_MATCHES = 500
 """Of one rule in a round."""
 _MAX_NODES = 1_500
 _MAX_INSTANCES = 64
+_FEW = 8
+"""Instances that are tried before all of them are: most proofs need two, and each has to be built."""
 _MAX_INTEGER = 2**63 - 1  # of egglog's literals
 
 _ARITY = {
     "zero": "", "one": "", "add": "V V", "mul": "V V", "scale": "BigRat V", "sum": "i64 V", "power": "BigRat V",
     "exp": "V", "log": "V", "not": "V", "maximum": "V V", "minimum": "V V", "where": "V V V",
 }  # fmt: skip
-_FUNCTIONS = sorted(set(OPERATORS.values()) - _ARITY.keys())
+_NO_CONSTRUCTORS = {"plus", "times", *NUMBERS}
+"""Of numbers, which egglog computes itself."""
 
 _RING = frozenset({"add-commutes", "multiply-commutes", "scale-scale", "collect"})
 """Laws of the ring that let the others match. What they do needs no instance: the ring prover knows it."""
@@ -127,7 +130,10 @@ def _prove_equal(pool: TermPool, left: View, right: View) -> EqualityProof | Non
     encoded = encode(left, right)
     if encoded is None or differ(*encoded):
         return None
-    found = instances_prove(pool, *encoded, propose(*encoded))
+    proposed = propose(*encoded)
+    found = instances_prove(pool, *encoded, proposed[:_FEW])
+    if found is None and len(proposed) > _FEW:
+        found = instances_prove(pool, *encoded, proposed)
     if found is None:
         return None
     found = without_needless(pool, *encoded, found)
@@ -198,12 +204,23 @@ def _saturate(graph: Any) -> None:
     for _ in range(_ROUNDS):
         bounds.check()
         (output,) = graph.run_program(*step)
-        if not output.report.updated:
+        if not output.report.updated or _are_equal(graph):
             return
         (sizes,) = graph.run_program(*size)
         if sum(count for name, count in sizes.sizes if name[0].isupper()) > _MAX_NODES:
             _exhausted[f"{_MAX_NODES} e-nodes"] = None
             return
+
+
+def _are_equal(graph: Any) -> bool:
+    """Whether the e-graph has both values in one class: what would fire later is not needed."""
+    from egglog import bindings
+
+    try:
+        graph.run_program(*graph.parse_program("(check (= $left $right))"))
+    except bindings.EggSmolError:
+        return False
+    return True
 
 
 def _scheduled(steps: str) -> str:
@@ -255,7 +272,7 @@ def _graph_for(operators: frozenset[str]) -> Any:
     graph = _graphs().get(operators)
     if graph is None:
         graph = _graphs()[operators] = bindings.EGraph()
-        graph.run_program(*graph.parse_program(rules_text(_laws_for(operators))))
+        graph.run_program(*graph.parse_program(rules_text(_laws_for(operators), operators)))
     return graph
 
 
@@ -287,10 +304,10 @@ def _printing(code: str) -> Any:
     return bindings.EGraph().parse_program(f"(print-function fired-{code} {_MAX_INSTANCES})")
 
 
-def rules_text(laws: Sequence[Lemma]) -> str:
-    """Laws with the operators that they are about, and the guards, as egglog text."""
-    arities = {**_ARITY, **dict.fromkeys(_FUNCTIONS, "V")}
-    constructors = [f"({name.capitalize()} {sorts})" for name, sorts in arities.items()]
+def rules_text(laws: Sequence[Lemma], operators: Collection[str]) -> str:
+    """Laws with ``operators`` and those that they are about, and the guards, as egglog text."""
+    known = {*_ARITY, *operators}.union(*(_operators_in(side) for law in laws for side in (law.left, law.right)))
+    constructors = [f"({name.capitalize()} {_ARITY.get(name, 'V')})" for name in sorted(known - _NO_CONSTRUCTORS)]
     ring = [_rule(lemma.left, lemma.right, end=" :ruleset simplify") for lemma in LINEAR_ALGEBRA if lemma.name in _RING]
     values = f"(datatype V (Leaf i64) {' '.join(constructors)})"
     return "\n".join([values, _GUARDS, _SIMPLIFY, *ring, *map(rule_text, laws)])

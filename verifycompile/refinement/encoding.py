@@ -1,13 +1,14 @@
 """Two values as expressions over one space of named indices, for the e-graph and for the check of what it proposes.
 
-Sums, products, scalings and functions that laws know are opened; everything else is a leaf. Leaves are numbered in
-the order in which they are met.
+Sums, products, scalings and functions that laws know are opened; everything else is a leaf, and so are sums of
+products without functions that both values have: no law looks into those. Leaves are numbered in the order in which
+they are met.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
@@ -22,7 +23,7 @@ _MAX_NODES = 200
 
 def encode(left: View, right: View) -> tuple[Space, Expression, Expression] | None:
     """Two views over one space of named indices; None where they are too large, or a coefficient is not rational."""
-    encoder = _Encoder(left.shape)
+    encoder = _Encoder(left.shape, _plain_sums(left) & _plain_sums(right))
     names = tuple(("dim", d) for d in range(left.rank))
     try:
         expressions = encoder.encode(left, names), encoder.encode(right, names)
@@ -38,6 +39,27 @@ class _NotEncodedError(Exception):
 def is_open(term: Term) -> bool:
     """Whether a term is a sum, a product or a function that laws know."""
     return term.operation in (CONTRACT, COMBINE) or term.operation in OPERATORS
+
+
+def _plain_sums(view: View) -> set[Term]:
+    """The sums of products in a value that no function is in."""
+    found: set[Term] = set()
+    seen, pending = {view.term}, [view.term]
+    while pending:
+        term = pending.pop()
+        if term.operation is CONTRACT and term.summed and not _HAS_FUNCTION(term):
+            found.add(term)
+        elif is_open(term):
+            inner = {operand.term for operand in term.operands} - seen
+            seen |= inner
+            pending.extend(inner)
+    return found
+
+
+_HAS_FUNCTION = TermProperty(
+    is_open,
+    lambda term: term.operation in OPERATORS or (is_open(term) and any(_HAS_FUNCTION(v.term) for v in term.operands)),
+)
 
 
 def _is_whole(term: Term) -> bool:
@@ -58,7 +80,8 @@ _WHOLE = TermProperty(_keeps_integers, _is_whole)
 class _Encoder:
     """Bound indices are named by the number of enclosing sums, so that equal sums have equal names."""
 
-    def __init__(self, shape: tuple[Size, ...]) -> None:
+    def __init__(self, shape: tuple[Size, ...], closed: Collection[Term]) -> None:
+        self._closed = closed
         self._sizes: dict[object, Size] = {("dim", d): size for d, size in enumerate(shape)}
         self._rank = len(shape)
         self._nodes = 0
@@ -78,7 +101,7 @@ class _Encoder:
         term = view.term
         if term.operation is UNIT:
             return ("one",)
-        if depth >= MAX_DEPTH or not is_open(term) or term.fresh or term.cores:
+        if depth >= MAX_DEPTH or not is_open(term) or term in self._closed or term.fresh or term.cores:
             return self._leaf(view, names)
         opened = open_view(view)
         bound = [("bound", level, opened.shape[d], k) for k, d in enumerate(opened.summed)]
