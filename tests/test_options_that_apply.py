@@ -66,14 +66,15 @@ def test_a_mesh_that_the_program_does_not_lie_on() -> None:
     assert refused(mesh=renamed) == (
         f"error[VC310]: option `mesh` does not apply: it is (a=2, b=2) on ranks 0 to 3, {lie}"
     )
-    assert refused(mesh=lambda mesh: mesh["tp"]) == (
-        "error[VC310]: option `mesh` does not apply: it is the part (tp=2) on ranks 0 to 1 of (dp=2, tp=2) on ranks 0 to "
-        "3; name the whole mesh."
+    assert refused(mesh=lambda mesh: mesh["dp"]) == (
+        "error[VC310]: option `mesh` does not apply: it is the part (dp=2) on ranks 0 to 2 of (dp=2, tp=2) on ranks 0 to "
+        "3, and the program also lies on (tp=2) on ranks 0 to 1; name the whole mesh."
     )
     assert refused(model=lambda mesh: fully_shard(mlp.MLP(), mesh=mesh["dp"]), mesh=other) == (
         f"error[VC310]: option `mesh` does not apply: it is (ranks=4) on ranks 0 to 3, {lie}"
     )
     assert verified(mesh=lambda mesh: mesh).verdict is Verdict.VERIFIED
+    assert verified(mesh=lambda mesh: mesh["tp"]).verdict is Verdict.VERIFIED
 
 
 def test_parameters_with_placements_of_their_own() -> None:

@@ -36,6 +36,7 @@ from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
 from verifycompile.torch_interface.mesh import (
+    RootMesh,
     describe_mesh,
     is_process_group,
     line_through,
@@ -166,7 +167,7 @@ def capture_traced(
         finally:
             forget_layouts()
 
-    general = () if isinstance(others, Built) else _of_one_object(len(found.mesh.description.ranks))
+    general = () if isinstance(others, Built) else _of_one_object(found.mesh)
 
     told = tuple(assumption(name) for name in everywhere.written_out)
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
@@ -321,7 +322,7 @@ def _reduced_outside(names: Iterable[str], options: Options) -> Outside:
         placements = by_pattern(options.grad_placements, own_names.get(name, name)) or ()
         axes = [axis for axis, item in enumerate(placements) if isinstance(item, Partial)]
         if axes:
-            found[name] = None if options.mesh is None else _groups_over(axes, describe_mesh(root_of(options.mesh)))
+            found[name] = None if options.mesh is None else _groups_over(axes, describe_mesh(options.mesh))
     return found
 
 
@@ -331,10 +332,13 @@ def _groups_over(axes: Sequence[int], mesh: Mesh) -> frozenset[frozenset[int]]:
     return frozenset(frozenset(line_through(own_rank(), chosen, mesh)) for chosen in some)
 
 
-def _of_one_object(ranks: int) -> tuple[str, ...]:
+def _of_one_object(root: RootMesh) -> tuple[str, ...]:
+    ranks = len(root.description.ranks)
     if ranks == 1:
         return ()
     text = f"the model object is the one that rank {own_rank()} built, and stands for all {ranks} ranks"
+    if root.mesh is not None and root_of(root.mesh) is not root.mesh:
+        text = f"{text} of the part of the mesh that was named"
     installed = dict.fromkeys(str(read) for read in reads(ReadKind.RANK) if read.installed and not read.traced)
     asked = f"; installed packages asked for the rank: {', '.join(installed)}" if installed else ""
     return (Assumption(f"{text}{asked}", AssumptionKind.RANKS),)

@@ -91,6 +91,7 @@ def root_mesh(
 def check_named_mesh(traced: TracedFrame, options: Options, of_wrappers: Sequence[DeviceMesh]) -> None:
     """Raises ``UsageError`` VC310 where the option ``mesh`` is none of those that the program lies on.
 
+    A part of the program's mesh is one where the whole program lies on it, as a pipeline stage does.
     ``of_wrappers``: meshes that data-parallel wrappers around the program were given.
     """
     named = options.mesh
@@ -100,8 +101,17 @@ def check_named_mesh(traced: TracedFrame, options: Options, of_wrappers: Sequenc
     root = root_of(named)
     if root in roots and named.size() == root.size():
         return  # Its ranks under other axes.
+    part = RootMesh(named)
+    # Of a mesh that enters the graph by itself a part alone may be used; groups and coordinates tell.
+    used = [*(value.device_mesh for value in traced.example_inputs if isinstance(value, DTensor)), *of_wrappers]
+    beyond = [_text(describe_mesh(mesh)) for mesh in used if part.spans(mesh) is None]
+    if root in roots and not beyond:
+        return
     if root in roots:
-        problem = f"is the part {_text(describe_mesh(named))} of {_text(describe_mesh(root))}; name the whole mesh"
+        problem = (
+            f"is the part {_text(describe_mesh(named))} of {_text(describe_mesh(root))}, and the program also lies on "
+            f"{'; '.join(dict.fromkeys(beyond))}; name the whole mesh"
+        )
     else:
         others = "; ".join(_text(describe_mesh(mesh)) for mesh in roots)
         problem = f"is {_text(describe_mesh(named))}, but the program's DTensors and wrappers lie on {others}"

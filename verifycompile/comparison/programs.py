@@ -32,7 +32,7 @@ def root_of_program(models: tuple[Any, ...], options: Options) -> RootMesh | Non
     if not has_world():
         return None
     if options.mesh is not None:
-        return RootMesh(root_of(options.mesh))
+        return RootMesh(options.mesh)
     found: dict[int, DeviceMesh] = {}
     for model in models:
         for mesh in _meshes(model):

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,14 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from verifycompile.program import Mesh
-from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, coordinate_of, line_through, mixed_radix
+from verifycompile.torch_interface.mesh import (
+    RootMesh,
+    axes_of_line,
+    coordinate_of,
+    line_through,
+    mixed_radix,
+    root_of,
+)
 from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 
@@ -40,7 +46,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     A group or a submesh that ``rank`` is no member of stands for the one that has the same axes and holds ``rank``.
     Nothing may be communicated meanwhile.
     """
-    mesh = root.description
+    wholes = _wholes(root)
     groups = distributed_c10d._world.pg_group_ranks
     before = dict(groups)
     own = dist.get_rank()
@@ -59,7 +65,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
         if held is None or vars(submesh).get("_rank") == rank:
             return held
         with _disable_current_modes():
-            return _coordinate(rank, submesh, root)
+            return _coordinate(rank, submesh, wholes)
 
     def write_coordinate(submesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
         vars(submesh)["_coordinate_on_dim"] = value
@@ -67,7 +73,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     rooted = {name: vars(dist.ProcessGroup)[name] for name in _ROOTED}
     for group, members in before.items():
         if rank not in members and own in members:
-            groups[group] = _counterpart(members, rank, mesh)
+            groups[group] = _counterpart(members, rank, wholes)
     dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]
     for name in rooted:
         setattr(dist.ProcessGroup, name, lambda *_, **__: FakeWork())
@@ -205,20 +211,28 @@ class _NoCollectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _counterpart(members: dict[int, int], rank: int, mesh: Mesh) -> dict[int, int]:
+def _wholes(root: RootMesh) -> tuple[RootMesh, ...]:
+    """The mesh whose ranks are acted, and that of which it is a part: code may ask about both."""
+    whole = root.mesh if root.mesh is None else root_of(root.mesh)
+    return (root,) if whole is root.mesh else (root, RootMesh(whole))
+
+
+def _counterpart(members: dict[int, int], rank: int, wholes: Sequence[RootMesh]) -> dict[int, int]:
     """Members of the group along the same axes through ``rank``, with their numbers in it."""
     ordered = tuple(sorted(members, key=members.__getitem__))
-    axes = axes_of_line(ordered, mesh)
-    if axes is None:
-        return members
-    line = line_through(rank, axes, mesh)
-    return {member: number for number, member in enumerate(line)}
+    for whole in wholes:
+        axes = axes_of_line(ordered, whole.description)
+        if axes is not None:
+            line = line_through(rank, axes, whole.description)
+            return {member: number for number, member in enumerate(line)}
+    return members
 
 
-def _coordinate(rank: int, submesh: DeviceMesh, root: RootMesh) -> tuple[int, ...] | None:
-    mesh = root.description
-    spans = root.spans(submesh)
-    if spans is None:
-        return None
-    place = coordinate_of(rank, mesh)
-    return tuple(mixed_radix([(place[axis], mesh.axes[axis].size) for axis in axes]) for axes in spans)
+def _coordinate(rank: int, submesh: DeviceMesh, wholes: Sequence[RootMesh]) -> tuple[int, ...] | None:
+    for whole in wholes:
+        spans = whole.spans(submesh)
+        if spans is not None:
+            mesh = whole.description
+            place = coordinate_of(rank, mesh)
+            return tuple(mixed_radix([(place[axis], mesh.axes[axis].size) for axis in axes]) for axes in spans)
+    return None
