@@ -455,3 +455,74 @@ def test_the_gradient_of_the_same_line_is_mended_with_it(masked: bool) -> None:
     assert line.strip() == "rows = F.embedding(torch.where(inside, local, 0), self.table)"
     assert str(finding.hint).startswith("set `rows` to 0 where ")
     assert str(finding.hint).endswith("(checked)"), "outputs and gradients alike"
+
+
+class Joined(torch.autograd.Function):
+    """The ranks' columns put together; of the gradient each rank takes its own."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        ctx.mesh = mesh
+        return funcol.all_gather_tensor(value, 1, mesh)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0].chunk(ctx.mesh.size(), 1)[ctx.mesh.get_local_rank()], None
+
+
+class Summed(torch.autograd.Function):
+    """The value; the gradient is summed over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        ctx.mesh = mesh
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return funcol.all_reduce(gradients[0], "sum", ctx.mesh), None
+
+
+class Classes(nn.Module):
+    """A loss of logits, of which each rank computes its columns where there is a mesh."""
+
+    def __init__(self, loss: Program, mesh: DeviceMesh | None = None, *, joined: bool = True) -> None:
+        super().__init__()
+        self.loss, self.mesh, self.joined = loss, mesh, joined
+        self.head = nn.Parameter(torch.randn(3, 8 if mesh is None else 8 // mesh.size()))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if self.mesh is None:
+            return self.loss(x @ self.head, labels)
+        logits = Summed.apply(x, self.mesh) @ self.head  # pyright: ignore[reportUnknownMemberType]
+        if self.joined:
+            logits = Joined.apply(logits, self.mesh)  # pyright: ignore[reportUnknownMemberType]
+        return self.loss(logits, labels)
+
+
+LOSSES: dict[str, Program] = {
+    "cross entropy": F.cross_entropy,
+    "picked": lambda logits, labels: -logits.log_softmax(-1).gather(1, labels[:, None]).mean(),
+    "some classes": lambda logits, labels: logits.log_softmax(-1)[:, :2].sum(),
+}
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_over_own_classes_is_mended_with_its_gradients(loss: str, joined: bool) -> None:
+    with fake_mesh_world((2,), ("x",)) as mesh:
+        report = verify(
+            Classes(LOSSES[loss], mesh, joined=joined),
+            (torch.randn(4, 3, requires_grad=True), torch.tensor([0, 3, 2, 1])),
+            spec=Classes(LOSSES[loss]),
+            mesh=mesh,
+            param_placements={"head": (Shard(1),)},
+            out_placements={"output.0": (Replicate(),)},
+        )
+    if joined:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        return
+    (finding,) = report.findings
+    assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC115" if loss == "cross entropy" else "VC114")
+    assert str(finding.hint).startswith("gather `logits` over `x` along dimension 1 before ")
+    assert str(finding.hint).endswith("(checked)"), "outputs and gradients alike"

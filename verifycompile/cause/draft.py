@@ -16,6 +16,9 @@ from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.torch_interface.evaluation import symbolic_expression
 from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
 
+Grown = dict[torch.fx.Node, Any]
+"""Nodes that have another shape now, and what torch recorded of them before."""
+
 
 class DraftError(Exception):
     """A program that cannot be copied, or a change that does not apply to it."""
@@ -121,19 +124,22 @@ class Draft:
         self._log.append(back)
         self._note(node)
 
-    def record_again(self, *first: torch.fx.Node) -> None:
-        """Lets ``first``, and all that depends on them, have the shapes that follow from their arguments now."""
-        changed: set[torch.fx.Node] = set()
+    def record_again(self, *first: torch.fx.Node, adapt: Callable[[torch.fx.Node, Grown], None] | None = None) -> None:
+        """Lets ``first``, and all that depends on them, have the shapes that follow from their arguments now.
+
+        ``adapt`` may change a later call that takes such a value; it is given what torch recorded of these before.
+        """
+        grown: Grown = {}
         for node in self.program.graph.graph.nodes:
-            if node.op != "call_function" or (node not in first and changed.isdisjoint(node.all_input_nodes)):
+            if node.op != "call_function" or (node not in first and grown.keys().isdisjoint(node.all_input_nodes)):
                 continue
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
-            before = node.meta["val"]
-            after = node.target(*args, **kwargs)
+            if adapt is not None and node not in first:
+                adapt(node, grown)
+            before, after = node.meta["val"], called(node)
             if isinstance(after, torch.Tensor) and after.shape == before.shape:
                 continue
             node.meta["val"] = after
-            changed.add(node)
+            grown[node] = before
             self._log.append(functools.partial(node.meta.__setitem__, "val", before))
 
     def set_input_placements(self, name: str, placements: tuple[Placement, ...]) -> None:
@@ -227,6 +233,12 @@ class Draft:
             self.program = before
 
         self._log.append(back)
+
+
+def called(node: torch.fx.Node) -> Any:
+    """What torch would record of a call, with the arguments that it has now."""
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
+    return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
 
 
 def _behind_inputs(node: torch.fx.Node) -> torch.fx.Node:

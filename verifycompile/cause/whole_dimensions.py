@@ -9,10 +9,12 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.draft import Draft, DraftError, Grown, called
 from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
 from verifycompile.refinement.own_part import dimensions_read_whole
 from verifycompile.torch_interface.ranks import functional_collectives
+from verifycompile.witness.inputs import tangent_inputs
+from verifycompile.witness.interpreter import ancestors, descendants
 
 aten = torch.ops.aten
 
@@ -37,9 +39,9 @@ def _on_the_whole(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Mov
         source = own.all_input_nodes[0]
         whole = gathered(draft, own, source, dim, axis)
         arguments = torch.fx.map_arg(own.args, lambda operand: whole if operand is source else operand)
-        values = torch.fx.map_arg(arguments, lambda operand: operand.meta["val"])
-        new = draft.insert(own, own.target, arguments, own.target(*values, **own.kwargs), before=True)  # pyright: ignore[reportCallIssue]
+        new = draft.insert(own, own.target, arguments, before=True)
         new.kwargs = own.kwargs
+        new.meta["val"] = called(new)
         pieces = [user for user in own.users if user.target is operator.getitem]
         for piece in pieces or [own]:
             value = (
@@ -47,7 +49,7 @@ def _on_the_whole(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Mov
                 if pieces
                 else new
             )
-            draft.redirect(piece, _own_part(draft, piece, value, axis))
+            draft.redirect(piece, _own_part(draft, piece, value, axis, shape_of(piece)))
 
     over, value, operand = scene.names((axis,)), scene.value(node), scene.value(node.all_input_nodes[0])
     message = f"{value} runs over dimension {dim} of {operand}, of which each rank of {over} holds a part"
@@ -56,18 +58,40 @@ def _on_the_whole(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Mov
 
 
 def _on_the_whole_kept(scene: Scene, node: torch.fx.Node, dim: int, axis: int) -> Move:
-    """What follows is computed of the whole as well: the loss of gathered logits."""
+    """What follows is computed of the whole as well, and its gradients: the loss of gathered logits."""
 
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
         source = own.all_input_nodes[0]
         draft.redirect(source, gathered(draft, own, source, dim, axis), [own])
-        draft.record_again(own)
+        _differentiated_again(draft, own, axis)
 
     over, value, operand = scene.names((axis,)), scene.value(node), scene.value(node.all_input_nodes[0])
     message = f"{value} runs over dimension {dim} of {operand}, of which each rank of {over} holds a part"
     hint = f"gather {operand} over {over} along dimension {dim} before {value}"
     return Move(("whole kept", dim, axis), node.name, "VC114", fixed(message, hint), apply)
+
+
+def _differentiated_again(draft: Draft, own: torch.fx.Node, axis: int) -> None:
+    """Records what follows from ``own``, of which the operand is whole now, and takes the rank's part of gradients
+    where they leave the backward of what is computed of the whole.
+    """
+    gradients = descendants(entry.node for entry in tangent_inputs(draft.program).values())
+    later = descendants([own]) - gradients
+    calls = [node for node in gradients if node.op == "call_function"]
+    of_whole = gradients & ancestors(node for node in calls if not later.isdisjoint(node.all_input_nodes))
+    part, whole = list(shape_of(own)), list(called(own).shape)
+    sized = [node for node in of_whole if part in node.args]
+    for node in sized:
+        draft.set_arguments(node, [whole if item == part else item for item in node.args])
+
+    def adapt(node: torch.fx.Node, grown: Grown) -> None:
+        for operand in node.all_input_nodes if node in gradients - of_whole else ():
+            if operand in grown and operand in gradients:
+                taken = _own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
+                draft.redirect(operand, taken, [node])
+
+    draft.record_again(own, *sized, adapt=adapt)
 
 
 def needless_gathers(scene: Scene) -> Iterator[Move]:
@@ -132,9 +156,11 @@ def _ranks(draft: Draft, axis: int) -> int:
     return draft.program.mesh.axes[axis].size
 
 
-def _own_part(draft: Draft, old: torch.fx.Node, value: torch.fx.Node, axis: int) -> torch.fx.Node:
-    """The rank's part of ``value``, of the shape that ``old`` has."""
-    own, found = shape_of(old), tuple(value.meta["val"].shape)
+def _own_part(
+    draft: Draft, place: torch.fx.Node, value: torch.fx.Node, axis: int, own: tuple[object, ...]
+) -> torch.fx.Node:
+    """The rank's part of ``value``, of the shape ``own``, behind ``place``."""
+    found = tuple(value.meta["val"].shape)
     wider = [dim for dim in range(len(own)) if own[dim] != found[dim]]
     if len(own) != len(found) or len(wider) > 1:
         raise DraftError("a result of another shape")
@@ -142,6 +168,7 @@ def _own_part(draft: Draft, old: torch.fx.Node, value: torch.fx.Node, axis: int)
         return value
     (dim,) = wider
     length: Any = own[dim]
-    start = draft.number(old, operator.mul, (draft.coordinate(axis), length))
-    stop = draft.number(old, operator.add, (start, length))
-    return draft.insert(old, aten.slice.Tensor, (value, dim, start, stop), old.meta["val"])
+    start = draft.number(place, operator.mul, (draft.coordinate(axis), length))
+    stop = draft.number(place, operator.add, (start, length))
+    part = value.meta["val"].new_empty(own)
+    return draft.insert(place, aten.slice.Tensor, (value, dim, start, stop), part)
