@@ -48,6 +48,7 @@ from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_fi
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 from verifycompile.torch_interface.shapes import keep_guards
+from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,9 @@ class CheckedGraph:
         self, backend: Backend, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         """The graph as ``backend`` compiles it, whose results are known by the graph after a graph break."""
-        return keeping_layouts(backend(send_copies(without_marks(gm)), example_inputs), self.layouts)
+        with sharding_decided_once():
+            compiled = backend(send_copies(without_marks(gm)), example_inputs)
+        return keeping_layouts(compiled, self.layouts)
 
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:

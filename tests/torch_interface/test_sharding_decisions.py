@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import pytest
 import torch
+from torch._guards import TracingContext, tracing
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
@@ -94,3 +97,37 @@ def test_what_a_decision_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
             again = [decided(*args) is found for args, found in zip(arguments, first, strict=True)]
             assert again == [False] * 8 + [True, False]
             assert decided(spec(0, size), object()) is not decided(spec(0, size), object())
+        with tracing(TracingContext(None)):
+            with sharding_decided_once():
+                of_frame = decided(spec(0, size), 1)
+            with sharding_decided_once():
+                assert decided(spec(0, size), 1) is of_frame, "another trace of the frame"
+
+
+def test_a_decision_holds_for_other_objects_as_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[OpSchema] = []
+
+    def decide(_: Any, schema: OpSchema) -> OutputSharding:
+        asked.append(schema)
+        first, second = schema.args_spec
+        return OutputSharding((second, None), OpSchema(schema.op, (first, [2]), {}), needs_redistribute=True)
+
+    monkeypatch.setattr(ShardingPropagator, _NAME, decide)
+    with fake_mesh_world((2,), ("tp",)) as mesh, sharding_decided_once():
+        one, other, third = mesh, init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), copy.copy(mesh)
+        assert one == other == third
+        meta = TensorMeta(torch.Size((4, 4)), (4, 1), torch.float32)
+        for first, second in ((one, other), (other, third), (third, one)):
+            specs = tuple(DTensorSpec(item, (Shard(0),), meta) for item in (first, second))
+            schema = OpSchema(torch.ops.aten.add.Tensor, specs, {})
+            found = getattr(ShardingPropagator, _NAME)(None, schema)
+            assert isinstance(found.output_spec, tuple)
+            assert found.output_spec[0] is not None
+            assert found.output_spec[0].mesh is second
+            assert found.redistribute_schema.args_schema[0].mesh is first
+            assert found.redistribute_schema.args_schema[1] == [2]
+            assert found.needs_redistribute
+        assert len(asked) == 1
+        specs = (DTensorSpec(one, (Shard(0),), meta),) * 2
+        getattr(ShardingPropagator, _NAME)(None, OpSchema(torch.ops.aten.add.Tensor, specs, {}))
+        assert len(asked) == 2, "one mesh twice is another question than two"

@@ -1,80 +1,123 @@
-"""DTensor's sharding decisions at capture, each made once.
+"""DTensor's sharding decisions while a graph is captured and compiled, each made once.
 
 Run eagerly, torch remembers how it shards an operator on given layouts. While it traces it decides anew at every call:
-for a model of equal layers whose sizes are symbolic, that was a fifth of what a check of its graph costs.
+where sizes are symbolic, that is most of what it costs torch to trace a parallel model. A frame is traced several
+times, for its proof and by the backend that compiles it; all of them take the decisions that were made first.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+import copy
+import weakref
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils import _pytree as pytree
 
+from verifycompile.torch_interface.mesh import real_mesh
+
+_Decisions = dict[Any, tuple[OutputSharding, tuple[Any, ...]]]
+"""Operator and arguments, in which meshes are numbers, with what was decided, and for which objects as meshes."""
+
+_OF_FRAMES: weakref.WeakKeyDictionary[TracingContext, _Decisions] = weakref.WeakKeyDictionary()
+"""All traces of a frame have one environment of symbolic sizes, in which the guards of a decision are added once."""
+
 
 @contextlib.contextmanager
-def sharding_decided_once() -> Generator[dict[Any, OutputSharding]]:
-    """While entered, an operator on the layouts and sizes of an earlier call has the decision made there; yields them.
+def sharding_decided_once() -> Generator[None]:
+    """While entered, an operator on the layouts and sizes of an earlier call has the decision made there.
 
-    Enter it around traces that share one environment of symbolic sizes: the guards of a decision are added once.
+    Earlier calls are those since this was entered, and those in other traces of the frame under compilation.
     """
     original = ShardingPropagator.propagate_op_sharding_non_cached
-    decisions: dict[Any, OutputSharding] = {}
-    asked: list[OpSchema] = []  # keeps the meshes, which are told apart by their addresses
+    context = TracingContext.try_get()
+    decisions: _Decisions = {} if context is None else _OF_FRAMES.setdefault(context, {})
 
     def decide(self: ShardingPropagator, op_schema: OpSchema) -> OutputSharding:
-        key = _key(op_schema)
-        if key is None:
+        meshes: dict[int, Any] = {}
+        key = (op_schema.op, _frozen(op_schema.args_schema, meshes), _frozen(op_schema.kwargs_schema, meshes))
+        try:
+            known = decisions.get(key)
+        except TypeError:  # an argument cannot be compared
             return original(self, op_schema)
-        found = decisions.get(key)
-        if found is None:
-            found = original(self, op_schema)
-            # A size that depends on data is another one at each call.
-            if _symbols(found.output_spec) <= _symbols((op_schema.args_schema, op_schema.kwargs_schema)):
-                decisions[key] = found
-                asked.append(op_schema)
+        if known is not None:
+            found, earlier = known
+            renewed = dict(zip(map(id, earlier), meshes.values(), strict=True))
+            return found if list(renewed) == list(meshes) else _with_meshes(found, renewed)
+        found = original(self, op_schema)
+        decided = _leaves(found)
+        # A size that depends on data is another one at each call.
+        if _symbols(decided) <= _symbols(_leaves(op_schema)) and _meshes(decided) <= meshes.keys():
+            decisions[key] = found, tuple(meshes.values())
         return found
 
     ShardingPropagator.propagate_op_sharding_non_cached = decide  # type: ignore[method-assign]
     try:
-        yield decisions
+        yield
     finally:
         ShardingPropagator.propagate_op_sharding_non_cached = original  # type: ignore[method-assign]
 
 
-def _key(op_schema: OpSchema) -> Any:
-    """What a decision depends on; None where an argument cannot be compared."""
-    key = (op_schema.op, _frozen(op_schema.args_schema), _frozen(op_schema.kwargs_schema))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
+def _frozen(value: Any, meshes: dict[int, Any]) -> Any:
+    """``value`` with its type, for ``1``, ``1.0`` and ``True`` are equal, and with symbolic sizes as expressions.
 
-
-def _frozen(value: Any) -> Any:
-    """``value`` with its type, for ``1``, ``1.0`` and ``True`` are equal, and with symbolic sizes as expressions."""
+    Equal meshes are other inputs of each trace, and of one trace where they come from several parameters: ``meshes``
+    numbers them.
+    """
     if isinstance(value, DTensorSpec):
         placements = tuple((type(item), item) for item in value.placements)
         sharded = (value.shard_order, value.use_strided_shard_as_shard_order)
-        # The mesh of another trace is equal, and not the input of this one.
-        return (DTensorSpec, id(value.mesh), placements, sharded, _frozen(value.tensor_meta))
+        meshes.setdefault(id(value.mesh), value.mesh)
+        mesh = (list(meshes).index(id(value.mesh)), real_mesh(value.mesh))
+        return (DTensorSpec, mesh, placements, sharded, _frozen(value.tensor_meta, meshes))
     if isinstance(value, tuple | list):
-        return (type(value), *map(_frozen, value))
+        return (type(value), *(_frozen(item, meshes) for item in value))
     if isinstance(value, dict):
-        return (dict, *((name, _frozen(item)) for name, item in value.items()))
+        return (dict, *((name, _frozen(item, meshes)) for name, item in value.items()))
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return (type(value), value.node.expr)
     return (type(value), value)
 
 
-def _symbols(value: Any) -> set[Any]:
-    leaves = pytree.tree_leaves(value, is_leaf=lambda item: isinstance(item, DTensorSpec))
+def _with_meshes(value: Any, meshes: Mapping[int, Any]) -> Any:
+    """A decision, or a part of one, for other objects as meshes: ``meshes`` has them by the identity of those in it."""
+    if id(value) in meshes:
+        return meshes[id(value)]
+    if isinstance(value, DTensorSpec | OutputSharding | OpSchema):
+        renewed = copy.copy(value)
+        for name, item in vars(value).items():
+            setattr(renewed, name, _with_meshes(item, meshes))
+        return renewed
+    if isinstance(value, dict):
+        return {name: _with_meshes(item, meshes) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        items = [_with_meshes(item, meshes) for item in value]
+        is_same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if is_same else type(value)(items)
+    return value
+
+
+def _leaves(value: OutputSharding | OpSchema) -> list[Any]:
+    """All that a question, or the decision on it, speaks of."""
+    if isinstance(value, OpSchema):
+        parts = (value.args_schema, value.kwargs_schema)
+        return pytree.tree_leaves(parts, is_leaf=lambda item: isinstance(item, DTensorSpec))
+    schema = value.redistribute_schema
+    outputs = pytree.tree_leaves(value.output_spec, is_leaf=lambda item: isinstance(item, DTensorSpec))
+    return outputs if schema is None else [*outputs, *_leaves(schema)]
+
+
+def _meshes(leaves: Iterable[Any]) -> set[int]:
+    return {id(leaf.mesh) for leaf in leaves if isinstance(leaf, DTensorSpec)}
+
+
+def _symbols(leaves: Iterable[Any]) -> set[Any]:
     found: set[Any] = set()
     for leaf in leaves:
         meta = leaf.tensor_meta if isinstance(leaf, DTensorSpec) else None
