@@ -125,8 +125,8 @@ def _coverage(options: argparse.Namespace) -> int:
         return 2
     found = coverage(target)
     print(found)
-    if found.status != 0:
-        _misuse("coverage", f"the script ended with status {found.status}; later graphs are not listed.")
+    if found.failure:
+        _misuse("coverage", f"the script {found.failure}; later graphs are not listed.")
         return 2
     if not found.graphs:
         _misuse("coverage", "the script compiled no parallel graph.")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -94,7 +95,7 @@ def test_sarif_is_one_log_of_all_frames() -> None:
 
 
 def test_operators_without_a_declaration_are_named_with_their_first_line() -> None:
-    found = Operators({"aten.add.Tensor": 3, "aten.lu.default": 2}, {"aten.lu.default": "model.py:7"}, 1, 0)
+    found = Operators({"aten.add.Tensor": 3, "aten.lu.default": 2}, {"aten.lu.default": "model.py:7"}, 1)
     assert str(found) == (
         "model.py:7: `aten.lu.default` has no declaration (2 calls)\n1 graph, 2 operators: 1 declared, 1 not"
     )
@@ -117,7 +118,9 @@ def frame(verdict: str) -> CheckedFrame:
         (["verified", "unproved"], 1, 1, ""),
         (["refuted", "failed"], 1, 1, ""),
         (["verified", "failed"], 0, 2, "a graph could not be checked; the script's own messages say why."),
+        ([], 1, 2, "the script ended with status 1 before it compiled anything."),
         (["verified"], 3, 2, "the script ended with status 3; what it compiled until then was verified."),
+        (["not checked"], -9, 2, "the script was ended by SIGKILL; what it compiled until then was not parallel."),
         (["not checked"], 0, 2, "nothing was checked: no graph that the script compiled is parallel."),
         ([], 0, 2, COMPILED_NOTHING),
     ],
@@ -139,6 +142,31 @@ def test_misuse_ends_with_2_and_says_what_to_type(arguments: list[str], said: st
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+def test_an_interrupted_script_ends_itself(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\n"
+        "try:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(300)\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(1)\n"
+        "    print('put away', flush=True)\n"
+        "    raise\n"
+    )
+    typed = [sys.executable, "-m", "verifycompile", "run", str(script)]
+    with subprocess.Popen(
+        typed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        printed, said = process.communicate(timeout=300)
+    assert (process.returncode, printed) == (2, "put away\n")
+    assert "verifycompile: waiting for the script to end; interrupt again to terminate it\n" in said
+    assert said.endswith("verifycompile run: the script was ended by SIGINT before it compiled anything.\n")
 
 
 def test_options_of_a_module_are_its_own() -> None:

@@ -22,7 +22,8 @@ class Operators:
     uses: dict[str, int]
     missing: dict[str, str]
     graphs: int
-    status: int
+    failure: str = ""
+    """How the script ended, where that is not well."""
 
     def __str__(self) -> str:
         lines = [
@@ -48,4 +49,4 @@ def coverage(target: Sequence[str]) -> Operators:
         if not call["declared"]:
             place = f"{display_path(call['file'])}:{call['line']}" if call["file"] else "an unknown line"
             missing.setdefault(call["operator"], place)
-    return Operators(dict(uses), missing, len(lines), job.status)
+    return Operators(dict(uses), missing, len(lines), job.end if job.status else "")

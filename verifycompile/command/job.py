@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +44,12 @@ class Job:
     unneeded: tuple[str, ...] = ()
 
     @property
+    def end(self) -> str:
+        """How the script ended, as part of a sentence."""
+        by_signal = self.status < 0
+        return f"was ended by {signal.Signals(-self.status).name}" if by_signal else f"ended with status {self.status}"
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """Those of all frames, and of waivers; ranks that find the same are one."""
         found: dict[tuple[object, ...], Finding] = {}
@@ -60,13 +68,29 @@ def run_job(target: Sequence[str], folder: pathlib.Path, *, goes_on: bool, quiet
     """
     flag = "warn" if goes_on else "1"
     inherited = {name: value for name, value in os.environ.items() if name != OVERRIDE_VARIABLE}
-    done = subprocess.run(  # noqa: S603 - the user's own script, run by the user's own interpreter
+    status = _ended(
         [sys.executable, *target],
         env={**inherited, FLAG_VARIABLE: flag, FOLDER_VARIABLE: str(folder), **environment},
         stdout=sys.stderr if quiet else None,
-        check=False,
     )
-    return Job(done.returncode, tuple(_frames(folder)), _unneeded(folder))
+    return Job(status, tuple(_frames(folder)), _unneeded(folder))
+
+
+def _ended(command: Sequence[str], **given: Any) -> int:
+    """Run ``command`` and return its exit status. It is not killed, since a launcher has to end its workers itself.
+
+    A terminal interrupts it together with this process. A second interrupt, and a request to terminate, are passed on.
+    """
+    with subprocess.Popen(command, **given) as process:  # noqa: S603 - the user's own script and interpreter
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            sys.stderr.write("\nverifycompile: waiting for the script to end; interrupt again to terminate it\n")
+        with contextlib.suppress(KeyboardInterrupt):
+            return process.wait()
+        process.terminate()
+        return process.wait()
 
 
 def _unneeded(folder: pathlib.Path) -> tuple[str, ...]:

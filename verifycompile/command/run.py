@@ -49,7 +49,10 @@ def judged(job: Job) -> tuple[int, str]:
     if "failed" in verdicts:
         return FAILED, "a graph could not be checked; the script's own messages say why."
     if job.status != 0:
-        return FAILED, f"the script ended with status {job.status}; what it compiled until then was verified."
+        if not verdicts:
+            return FAILED, f"the script {job.end} before it compiled anything."
+        checked = "verified" if "verified" in verdicts else "not parallel"
+        return FAILED, f"the script {job.end}; what it compiled until then was {checked}."
     waived = sum(frame.verdict == "waived" for frame in job.frames)
     if waived:
         return VERIFIED, f"{plural(waived, 'frame')} waived and not verified."
