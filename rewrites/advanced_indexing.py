@@ -27,7 +27,7 @@ def matches(b: Builder, index: View, size: Size) -> View:
     return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
 
 
-def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:
+def index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:
     """Dimensions that are indexed, the other ones, the rank of the index, and where its dimensions stand."""
     if b.call.dtypes.get("indices") not in INTEGER_DTYPES:
         raise UnsupportedError(UNSUPPORTED, "a mask as an index: the size of the result depends on data")
@@ -41,7 +41,7 @@ def _index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tup
 @operator(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View:
     """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
-    indexed, rest, _, front = _index_labels(b, self, indices)
+    indexed, rest, _, front = index_labels(b, self, indices)
     first = indices[0]
     if indexed == [0] and first is not None and from_the_start(b.pool, first, b.shape(self)[0]):
         return rows_at(b, self, first)
@@ -55,7 +55,7 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
 
 def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
     """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
-    indexed, rest, rank, front = _index_labels(b, view, indices)
+    indexed, rest, rank, front = index_labels(b, view, indices)
     lookups = [matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]

@@ -6,15 +6,13 @@ an index that is shifted to a shard of the table must be shown to be masked, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
+from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
 from verifycompile.rewrites.formula import Formula, both, either, implies
@@ -81,38 +79,8 @@ def require_within(b: Builder, index: View, size: Size) -> None:
 
     An index that every rank takes as it is given is the spec's too, where it is right by assumption.
     """
+    text = f"the indices of a look-up are within [0, {size})"
+    b.assume_index(index, size, None, Assumption(text, AssumptionKind.VALUES))
     computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
     if computed and any(index.uses(axis) for axis in range(b.lead)) and not within(b.pool, index, size):
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
-
-
-def bound_of(b: Builder, key: View) -> int | None:
-    """A number above all elements, which are whole and not below zero; None where none is known."""
-    from verifycompile.rewrites.counted import number_of_places  # here, because few indices are counted
-
-    places = number_of_places(key)
-    if places is not None:
-        return places
-    largest = _largest(key)
-    return largest + 1 if largest is not None and within(b.pool, key, largest + 1) else None
-
-
-def _largest(view: View) -> int | None:
-    """A number that no element of a sum of counters exceeds. Where a number is put in place of others: that number."""
-    if view.term.operation is WHERE and view.coefficient == 1:
-        _, then, otherwise = open_view(view).operands
-        return max((n for n in (_largest(then), _largest(otherwise)) if n is not None), default=None)
-    if view.term.operation is COMBINE and view.coefficient == 1:
-        parts = [_largest(part) for part in open_view(view).operands]
-        return None if None in parts else sum(part for part in parts if part is not None)
-    if view.term.operation is UNIT:
-        return math.ceil(view.coefficient) if isinstance(view.coefficient, Fraction) else None
-    if view.term.operation is not IOTA or not isinstance(view.coefficient, Fraction):
-        return None
-    total, weight = 0, 1
-    for dim, divisor, size in reversed(view.axes[0]):
-        if not isinstance(size, int) or not isinstance(divisor, int):
-            return None
-        total += weight * (divisor if dim == CONSTANT else size - 1)
-        weight *= size
-    return math.ceil(view.coefficient * total) if view.coefficient > 0 else 0

@@ -74,13 +74,20 @@ class Builder:
     """Builds stacked tensors for one program.
 
     ``mesh``: sizes of the mesh axes. ``coordinates``: symbol of a rank coordinate -> mesh axis.
+    ``takes_facts``: whether what operators require of their operands is known from now on.
     """
 
     def __init__(
-        self, pool: TermPool, mesh: tuple[int, ...] = (), coordinates: Mapping[sympy.Symbol, int] | None = None
+        self,
+        pool: TermPool,
+        mesh: tuple[int, ...] = (),
+        coordinates: Mapping[sympy.Symbol, int] | None = None,
+        *,
+        takes_facts: bool = True,
     ) -> None:
         self.pool = pool
         self.mesh = mesh
+        self.takes_facts = takes_facts
         self.coordinates = dict(coordinates or {})
         self.call = Call()
         self._written_in_parts: dict[Term, bool] = {}
@@ -288,11 +295,19 @@ class Builder:
             return self.mul(*(self._power_of_positive(f, e) for f in factors))
         if getattr(e, "denominator", 0) == 1 and not view.is_zero:
             if view.coefficient == 1:
-                return algebra.elementwise(self.pool, POWER, (e,), (view,))
+                return self._power_of_nonnegatives(view, e)
             power = self.power(view.unscaled(), e)
             factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
             return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
-        return algebra.elementwise(self.pool, POWER, (e,), (view,))
+        return self._power_of_nonnegatives(view, e)
+
+    def _power_of_nonnegatives(self, view: View, exponent: Scalar) -> View:
+        """A power of a product of values none of which is negative is the product of their powers."""
+        if view.coefficient == 1 and view.term.operation is algebra.CONTRACT and not view.term.summed:
+            factors = algebra.open_view(view).operands
+            if len(factors) > 1 and all(is_nonnegative(factor) for factor in factors):
+                return self.mul(*(self.power(factor, exponent) for factor in factors))
+        return algebra.elementwise(self.pool, POWER, (exponent,), (view,))
 
     def _part_by_part(self, function: Callable[..., View], *views: View) -> View | None:
         """``function`` of each part of values that are put together of parts, else None."""
@@ -301,21 +316,20 @@ class Builder:
         return self.pool.piecewise.pointwise(self.pool, lambda _, *parts: function(*parts), views)
 
     def _power_of_power(self, view: View, exponent: Scalar) -> View | None:
-        """``(t ** p) ** q`` is ``t ** (p q)`` for whole q, where no element of ``t`` is negative.
-
-        For q = -1 also where some are.
-        """
+        """``(t ** p) ** q`` is ``t ** (p q)`` where no element of ``t`` is negative; for q = -1 also where some are."""
         if view.term.operation is not POWER or view.is_zero or not isinstance(view.coefficient, Fraction):
             return None
         (inner,) = view.term.attributes
         (base,) = algebra.open_view(view).operands
-        if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction) or exponent.denominator != 1:
+        if not isinstance(inner, Fraction) or not isinstance(exponent, Fraction):
+            return None
+        if exponent.denominator != 1 and view.coefficient != 1:
             return None
         known = not algebra.has_infinity(base) if exponent == -1 else is_nonnegative(base)
         if not known and not _is_sum_of_squares(self.pool, base):
             return None
         factor = ONE
-        for _ in range(abs(int(exponent))):
+        for _ in range(abs(int(exponent)) if view.coefficient != 1 else 0):
             factor = multiply(factor, view.coefficient)
         factor = factor if exponent > 0 else divide(ONE, factor)
         return self.power(base, inner * exponent).scaled(factor)
@@ -326,7 +340,7 @@ class Builder:
             return self.exp(argument.scaled(exponent))
         # Only one that is not known to be positive can be spelled otherwise: what is positive is a factor already.
         nested = self._power_of_power(factor, exponent)
-        return algebra.elementwise(self.pool, POWER, (exponent,), (factor,)) if nested is None else nested
+        return self._power_of_nonnegatives(factor, exponent) if nested is None else nested
 
     def exp(self, view: View) -> View:
         """``e ** view``: a product of exponentials for a sum."""
@@ -399,7 +413,9 @@ class Builder:
         Nothing that is built meanwhile depends on it: see ``TermPool.learn``. Nothing is noted of an index that is
         a part of its term.
         """
-        if not self.mesh and isinstance(size, int) and index.coefficient == 1 and _covers_term(index):
+        if self.mesh or not self.takes_facts or not isinstance(size, int):
+            return
+        if index.coefficient == 1 and _covers_term(index):
             fact = IndexFact(exception, size, source)
             known = self.pool.noted.get(index.term, ())
             if fact not in known:

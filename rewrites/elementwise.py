@@ -368,18 +368,18 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
             return b.pointwise(TRUNCATE, view) if share is None else share
     if target is torch.bool:
         return view if is_indicator(view) else b.negate(b.equal(view, 0))
-    if source in SHORT_DTYPES and (target in REAL_DTYPES or target in INTEGER_DTYPES) and _is_stored(view):
+    if source in SHORT_DTYPES and (target in REAL_DTYPES or target in INTEGER_DTYPES) and is_stored(view):
         return view
     raise UnsupportedError(UNSUPPORTED, f"a cast from {source} to {target}")
 
 
-def _is_stored(view: View) -> bool:
+def is_stored(view: View) -> bool:
     """Whether every element is one of an input, as those of a quantised weight: not computed, so never wrapped."""
     return view.coefficient == 1 and _STORED(view.term)
 
 
 def _is_stored_term(term: Term) -> bool:
-    return term.operation in (LEAF, INTEGER_LEAF) or (_copies_all(term) and all(map(_is_stored, term.operands)))
+    return term.operation in (LEAF, INTEGER_LEAF) or (_copies_all(term) and all(map(is_stored, term.operands)))
 
 
 def _copies_all(term: Term) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir import relabel
 from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
@@ -29,8 +28,6 @@ def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> 
     table = b.unsqueeze(table, position)
     size = b.shape(self)[position]
     require_within(b, index, size)
-    text = f"the indices of a gather are within [0, {size})"
-    b.assume_index(index, size, None, Assumption(text, AssumptionKind.VALUES))
     lookup = one_hot(b, index, size)
     return b.sum(b.mul(lookup, table), [rank])
 

@@ -15,9 +15,9 @@ import torch
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import REAL_DTYPES, require_real
+from verifycompile.rewrites.keys import bound_of
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from verifycompile.ir.algebra import has_infinity
-from verifycompile.ir.size import Size
+from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import View
-from verifycompile.rewrites.advanced_indexing import matches, put_accumulated
+from verifycompile.rewrites.advanced_indexing import index_labels, matches, put_accumulated
+from verifycompile.rewrites.bounds import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import is_distinct
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.scatter import rows_overwritten
 
-__all__ = ["is_permutation", "put_accumulated", "put_distinct", "put_everywhere", "put_rows"]
+__all__ = ["is_permutation", "position", "put_accumulated", "put_at", "put_distinct", "put_everywhere", "put_rows"]
 
 
 def is_permutation(b: Builder, index: View, size: Size) -> bool:
@@ -67,3 +71,27 @@ def put_rows(b: Builder, view: View, indices: tuple[View, View], values: View, a
 def _counts(b: Builder, index: View, size: Size) -> bool:
     """Whether ``index`` is ``arange(size)``."""
     return b.rank(index) == 1 and index == b.iota(size)
+
+
+def position(b: Builder, index: View, size: Size) -> View:
+    """The position that an index means, which may count from the end of a dimension of ``size``."""
+    if from_the_start(b.pool, index, size):
+        return index
+    return b.combination((1, index), (size, b.less(index, 0)))
+
+
+def put_at(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
+    """Values at the places that ``view[indices]`` reads: those of one dimension, which the indexed ones are made."""
+    indexed, rest, _, front = index_labels(b, view, indices)
+    before, after = [d for d in rest if d < front], [d for d in rest if d >= front]
+    order, shape = [*before, *indexed, *after], b.shape(view)
+    moved = b.permute(view, order)
+    size = product(shape[d] for d in indexed)
+    lead, tail = [shape[d] for d in before], [shape[d] for d in after]
+    positions = [position(b, index, shape[d]) for d, index in enumerate(indices) if index is not None]
+    strides = [product(shape[d] for d in indexed[k + 1 :]) for k in range(len(indexed))]
+    places = b.combination(*zip(strides, positions, strict=True))
+    count = product(b.shape(places))
+    source = b.reshape(b.expand(values, [*lead, *b.shape(places), *tail]), [*lead, count, *tail])
+    result = rows_overwritten(b, b.reshape(moved, [*lead, size, *tail]), b.reshape(places, [count]), source, len(lead))
+    return b.permute(b.reshape(result, b.shape(moved)), [order.index(d) for d in range(len(order))])

@@ -88,7 +88,7 @@ def index_put(b: Builder, self: View, indices: Sequence[View | None], values: Vi
         result = index_writes.put_distinct(b, self, given[0], indices[given[0]], values)
         if result is not None:
             return result
-    raise UnsupportedError(UNSUPPORTED, "index_put other than `x[mask] = scalar` and `x[arange, index] = values`")
+    return index_writes.put_at(b, self, indices, values)
 
 
 def _put_masked(b: Builder, view: View, mask: View, values: View, accumulate: bool) -> View:

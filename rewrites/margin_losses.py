@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds import require_within
@@ -70,8 +69,6 @@ def _margins(
         raise UnsupportedError(UNSUPPORTED, f"a margin loss with p={p} of a tensor of {b.rank(view)} dimensions")
     classes = b.shape(view)[-1]
     require_within(b, target, classes)
-    text = f"the classes of a margin loss are within [0, {classes})"
-    b.assume_index(target, classes, None, Assumption(text, AssumptionKind.VALUES))
     lookup = one_hot(b, target, classes)
     own = b.sum(b.mul(lookup, view), [-1], keepdim=True)
     excess = b.mul(b.negate(lookup), b.pointwise(MAXIMUM, b.add(b.sub(view, own), b.number(margin)), 0))

@@ -16,8 +16,17 @@ LOG_OR_ZERO = Operation("log_or_zero")
 
 
 def inverse_or_zero(b: Builder, total: View) -> View:
-    return b.power(total, -1) if is_positive(total) else b.pointwise(INVERSE_OR_ZERO, total)
+    return b.power(total, -1) if _sees_a_key(b, total) else b.pointwise(INVERSE_OR_ZERO, total)
 
 
 def log_or_zero(b: Builder, total: View) -> View:
-    return b.log(total) if is_positive(total) else b.pointwise(LOG_OR_ZERO, total)
+    return b.log(total) if _sees_a_key(b, total) else b.pointwise(LOG_OR_ZERO, total)
+
+
+def _sees_a_key(b: Builder, total: View) -> bool:
+    """Whether no row is masked wholly."""
+    if is_positive(total) or not b.pool.facts:
+        return is_positive(total)
+    from verifycompile.rewrites.seen_keys import sees_first_key  # here, because few masks are read from data
+
+    return sees_first_key(b.pool, total)

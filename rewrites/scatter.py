@@ -172,16 +172,15 @@ def index_copy(b: Builder, self: View, dim: int, index: View, source: View) -> V
     if b.rank(index) != 1 or b.rank(source) != b.rank(self):
         raise UnsupportedError(UNSUPPORTED, "index_copy of scalars")
     require_equal_batch(b, position, self, source)
-    result = b.core(
-        SCATTER,
-        (),
-        "*b v, i, *b i -> *b w",
-        dim_last(b, self, position),
-        index,
-        dim_last(b, source, position),
-        cores="v i",
-        fresh={"w": b.shape(self)[position]},
-    )
+    require_within(b, index, b.shape(self)[position])
+    return rows_overwritten(b, self, index, source, position)
+
+
+def rows_overwritten(b: Builder, view: View, index: View, source: View, position: int) -> View:
+    """``view[..., index[i], ...] = source[..., i, ...]``; of two values at one place torch chooses which one stays."""
+    operands = dim_last(b, view, position), index, dim_last(b, source, position)
+    size = b.shape(view)[position]
+    result = b.core(SCATTER, (), "*b v, i, *b i -> *b w", *operands, cores="v i", fresh={"w": size})
     return dim_back(b, result, position)
 
 

@@ -18,13 +18,13 @@ import torch
 from verifycompile.ir.algebra import open_view
 from verifycompile.ir.size import Size, exact_quotient, normalize_size, product
 from verifycompile.ir.term import UNIT, View
-from verifycompile.rewrites.bounds import bound_of
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.collective import group_ranks
 from verifycompile.rewrites.cumulative import cumulative_sum
 from verifycompile.rewrites.elementwise import REAL_DTYPES, WHERE
 from verifycompile.rewrites.exchange import exchange
 from verifycompile.rewrites.grouped import in_bins
+from verifycompile.rewrites.keys import bound_of
 from verifycompile.rewrites.ragged import ragged
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.row_values import Counts, Ragged, Rows, Sorted, Sorting

@@ -14,14 +14,21 @@ from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.advanced_indexing import matches
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import cast, choose, require_exact, require_real
+from verifycompile.rewrites.index_writes import position
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
-from verifycompile.rewrites.scatter import dim_back, dim_last, require_equal_batch, scatter_add, written
+from verifycompile.rewrites.scatter import (
+    dim_back,
+    dim_last,
+    require_equal_batch,
+    rows_overwritten,
+    scatter_add,
+    written,
+)
 
 aten = torch.ops.aten
 
 REDUCED_SCATTER = Operation("scatter_reduced")
-PUT = Operation("put")
 IS_INDEXED = Operation("is_indexed", indicator=True)
 MASKED_SCATTER = Operation("masked_scatter")
 MASKED_SCATTER_GRADIENT = Operation("masked_scatter_gradient", linear=frozenset({0}))
@@ -142,8 +149,7 @@ def put(b: Builder, self: View, index: View, source: View, accumulate: bool) -> 
             raise UnsupportedError(UNSUPPORTED, f"a sum of what meets in one place, in {b.dtype_of('self')}")
         added = b.contraction("i v, i -> v", matches(b, places, size), values)
         return b.reshape(b.add(flat, added), b.shape(self))
-    result = b.core(PUT, (), "v, i, i -> w", flat, places, values, cores="v i", fresh={"w": size})
-    return b.reshape(result, b.shape(self))
+    return b.reshape(rows_overwritten(b, flat, position(b, places, size), values, 0), b.shape(self))
 
 
 # ------------------------------------------------------------------------------------------------ by a mask

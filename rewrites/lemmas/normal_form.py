@@ -31,6 +31,11 @@ _FUNCTIONS = (
         ("power", "p", ("mul", "a", "b")), ("mul", ("power", "p", "a"), ("power", "p", "b")), (("positive", "b"),),
     ),
     Lemma(
+        "VL142", "power-of-nonnegatives", "a power of a product is that of each factor, where none is negative",
+        ("power", "p", ("mul", "a", "b")), ("mul", ("power", "p", "a"), ("power", "p", "b")),
+        (("nonnegative", "a"), ("nonnegative", "b")),
+    ),
+    Lemma(
         "VL35", "power-of-exponential", "exp(a) to the power of p is exp(p a)",
         ("power", "p", ("exp", "a")), ("exp", ("scale", "p", "a")),
     ),

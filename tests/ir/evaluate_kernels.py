@@ -128,11 +128,6 @@ def _scatter_reduced(cores: Any) -> Tensor:
     return _each(cores, scatter, cores.alone(0, 0), cores.alone(1, 1), cores.alone(2, 1))
 
 
-def _put(cores: Any) -> Tensor:
-    operands = (cores.alone(0, 0), cores.alone(1, 1), cores.alone(2, 1))
-    return _each(cores, lambda x, index, source: x.put(index.long(), source), *operands)
-
-
 def _is_indexed(cores: Any) -> Tensor:
     (size,) = cores.fresh
 
@@ -178,7 +173,7 @@ CORES: dict[str, Callable[[Any], Tensor]] = {
     "masked_scatter": _masked_scatter,
     "masked_scatter_gradient": _masked_scatter_gradient,
     "scatter_reduced": _scatter_reduced,
-    "put": _put,
+
     "is_indexed": _is_indexed,
     "grid_weights": lambda cores: _grid(cores, slopes=False),
     "grid_slopes": lambda cores: _grid(cores, slopes=True),

@@ -180,10 +180,10 @@ def test_a_row_of_a_gather_sums_to_one_and_any_other_does_not() -> None:
     b = Builder(pool)
     row = b.sum(one_hot(b, labels(b)), [1])
     assert b.mul(row, largest(b)) != largest(b)
-    b.assume_index(labels(b), WORDS, None, "the indices of a gather are within [0, 4)")
+    b.assume_index(labels(b), WORDS, None, "the indices of a look-up are within [0, 4)")
     pool.learn()
     assert b.mul(row, largest(b)) == largest(b)
-    assert list(pool.assumptions) == ["the indices of a gather are within [0, 4)"]
+    assert list(pool.assumptions) == ["the indices of a look-up are within [0, 4)"]
     smaller = b.sum(one_hot(b, labels(b), WORDS - 1), [1])
     assert b.mul(smaller, largest(b)) != largest(b)
 

@@ -50,12 +50,15 @@ def test_narrow_dtypes(dtype: torch.dtype) -> None:
     ]
 
 
-def test_pieces_of_a_narrow_dtype() -> None:
+def test_narrow_integers_are_moved_and_not_computed() -> None:
     g = GraphBuilder()
-    node = g.item(g.call(aten.split.Tensor, g.input("x", X.to(torch.int8)), 1), 0)
-    lowering = g.lower(node)
-    assert blockers(lowering) == [("split_tensor", "VC202", "`aten.split.Tensor` gives a tensor of torch.int8")]
-    assert value(lowering, node).term.operation is UNKNOWN
+    x = g.input("x", X.to(torch.int8))
+    moved = g.call(aten.view.default, g.item(g.call(aten.split.Tensor, x, 1), 0), [4])
+    doubled = g.call(aten.add.Tensor, x, x)
+    lowering = g.lower(moved, doubled)
+    message = "`aten.add.Tensor` computes a tensor of torch.int8"
+    assert blockers(lowering) == [("add_tensor", "VC202", message)]
+    assert value(lowering, moved).term is value(lowering, x).term
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])

@@ -293,22 +293,19 @@ for _accumulate in (False, True):
 add(aten.index_put.default, real(3, 4), [torch.tensor([2])], real(1, 4))
 add(aten.index_put.default, real(3, 4), [None, torch.tensor([-1])], real(3, 1))
 add(aten.index_put.default, real(2, 3, 4), [None, torch.tensor([1])], real(4))
-refuse(
-    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
+add(
     aten.index_put.default,
     real(3, 4),
     [whole(3, 2)],
     real(),
 )
-refuse(
-    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
+add(
     aten.index_put.default,
     real(3, 4),
     [whole(3, 2), whole(4, 2)],
     real(),
 )
-refuse(
-    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
+add(
     aten.index_put.default,
     real(2, 4),
     [torch.zeros(2, dtype=torch.int64)],

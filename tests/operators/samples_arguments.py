@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.operators.samples import add, positive, real, refuse
+from tests.operators.samples import add, positive, real
 
 aten = torch.ops.aten
 
@@ -30,10 +30,7 @@ for _dim in (0, 1):
     add(aten.scatter.src, real(3, 3), _dim, torch.tensor([[0, 1, 2], [1, 2, 0], [2, 0, 1]]), real(3, 3))
     add(aten.scatter.value, real(3, 3), _dim, torch.tensor([[0, 1, 2], [1, 2, 0], [2, 0, 1]]), 1.5)
 add(aten._unsafe_index.Tensor, real(3, 4), [torch.tensor([0, 2, 2])])
-refuse(
-    "VC202 index_put other than `x[mask] = scalar` and `x[arange, index] = values`",
-    aten._unsafe_index_put.default, real(3, 3), [None, torch.tensor([0, 2])], real(3, 2), False,
-)  # fmt: skip
+add(aten._unsafe_index_put.default, real(3, 3), [None, torch.tensor([0, 2])], real(3, 2), False)
 add(aten.clamp.Tensor, real(3, 4), real(4), None)
 
 # ------------------------------------------------------------------------------------------------ matrices

@@ -171,9 +171,16 @@ def role_of(exported: Export, flat: Flat) -> Role:
         return Role.SIZE
     if flat.part in (Part.MESH, Part.EFFECT):
         return Role.OPAQUE
-    if flat.origin is Origin.TANGENT:
+    if flat.origin in (Origin.TANGENT, Origin.MUTATION):
         return Role.TANGENT
     return exported.names[flat.index].role if flat.origin is Origin.ARGUMENT else Role.INPUT
+
+
+def tangent_name(exported: Export, flat: Flat) -> str:
+    """The output of which an input is the cotangent."""
+    if flat.origin is Origin.MUTATION:
+        return f"mutation.{exported.names[flat.index].name}"
+    return exported.results[flat.index][0]
 
 
 def values_of(exported: Export, role: Role) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of
+from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of, tangent_name
 from verifycompile.capture.from_dtensor import layout_taken_from
 from verifycompile.capture.from_local import layouts_of_from_local
 from verifycompile.capture.layouts import (
@@ -258,7 +258,7 @@ class PlacedBoundary:
 
     def _tangent(self, flat: Flat) -> ProgramInput:
         assert flat.node is not None
-        name = self._exported.results[flat.index][0]
+        name = tangent_name(self._exported, flat)
         shape = shape_of(flat.node.meta["val"]) if isinstance(flat.node.meta.get("val"), torch.Tensor) else ()
         try:
             if flat.layout is not None:
@@ -266,6 +266,11 @@ class PlacedBoundary:
                 return ProgramInput(
                     flat.node, Role.TANGENT, name, placed.placements, placed.shape, open_axes=placed.open_axes
                 )
+            if flat.origin is Origin.MUTATION:
+                # What the program leaves in a buffer or in an argument lies as that does, and its cotangent as well.
+                owner = self._exported.names[flat.index]
+                placed = self._place_input(flat, owner.role, owner.name, shape)
+                return ProgramInput(flat.node, Role.TANGENT, name, placed.placements, placed.shape)
             if name not in self._options.out_placements:
                 return ProgramInput(flat.node, Role.TANGENT, name, None, shape)
             declared = self._checked(name, self._options.out_placements[name], len(shape))

@@ -22,6 +22,7 @@ from verifycompile.capture.boundary import (
     output_names,
     passed_through_outputs,
     role_of,
+    tangent_name,
 )
 from verifycompile.capture.buffers import differing_buffers
 from verifycompile.capture.compare import check_against, differing_flags, unify_symbols
@@ -259,7 +260,7 @@ def _program(captured: Captured) -> Program:
         role = role_of(exported, flat)
         value = flat.node.meta.get("val")
         if role is Role.TANGENT:
-            name = exported.results[flat.index][0]
+            name = tangent_name(exported, flat)
         else:
             name = exported.names[flat.index].name if flat.origin is Origin.ARGUMENT else flat.text
         if not isinstance(value, torch.Tensor):

@@ -19,7 +19,7 @@ from verifycompile.ir.algebra import (
     multiply_views,
     open_view,
 )
-from verifycompile.ir.indicator import is_indicator, negate
+from verifycompile.ir.indicator import NOT, is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
 from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.term import Operation, Term, TermPool, View
@@ -111,17 +111,28 @@ def _is_seen(view: View, bound: range) -> bool:
     if view.term.operation is WHERE:
         condition, then, otherwise = opened.operands
         if is_minus_infinity(otherwise) and not may_be_lowest(then):
-            return condition.term.operation is AT_MOST and is_attained(condition, bound)
-        if is_minus_infinity(then) and not may_be_lowest(otherwise) and condition.term.operation is AT_MOST:
-            return is_attained(condition, bound, opposite=True)
-        return False
+            return _holds_somewhere(condition, bound)
+        return is_minus_infinity(then) and not may_be_lowest(otherwise) and _fails_somewhere(condition, bound)
     if view.term.operation is not COMBINE:
         return False
     masked = [v for v in opened.operands if may_be_lowest(v)]
     if len(masked) != 1 or masked[0].term.operation is not CONTRACT:
         return False
     masks = [v for v in open_view(masked[0]).operands if v.term.operation is not INFINITY]
-    return len(masks) == 1 and masks[0].term.operation is AT_MOST and is_attained(masks[0], bound, opposite=True)
+    return any(_fails_somewhere(mask, bound) for mask in masks)
+
+
+def _holds_somewhere(mask: View, bound: range) -> bool:
+    """Whether some index of those in ``bound`` fulfils all inequalities of a mask, whatever the others are."""
+    together = mask.term.operation is CONTRACT and not mask.term.summed
+    parts = open_view(mask).operands if together else (mask,)
+    return all(part.term.operation is AT_MOST for part in parts) and are_attained(parts, bound)
+
+
+def _fails_somewhere(mask: View, bound: range) -> bool:
+    if mask.term.operation is NOT:
+        return _holds_somewhere(open_view(mask).operands[0], bound)
+    return mask.term.operation is AT_MOST and is_attained(mask, bound, opposite=True)
 
 
 def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scalar], View]) -> View | None:

@@ -12,6 +12,7 @@ import torch.fx
 from verifycompile.ir.term import View
 from verifycompile.lowering.sizes import Sizes
 from verifycompile.rewrites.builder import Builder, Call
+from verifycompile.rewrites.elementwise import SHORT_DTYPES, is_stored
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError
 from verifycompile.rewrites.values import Pieces
 
@@ -21,7 +22,7 @@ PROVABLE_DTYPES = frozenset(
         torch.int64, torch.int32, torch.bool, torch.complex32, torch.complex64, torch.complex128,
     }
 )  # fmt: skip
-"""Narrower integers wrap around and 8-bit floats saturate: a value of another dtype is an unknown."""
+"""Narrower integers wrap around and 8-bit floats saturate: a value of another dtype that is computed is an unknown."""
 
 _OF_ONE_DTYPE: dict[str, tuple[str, ...]] = {
     "mm": ("self", "mat2"),
@@ -54,7 +55,8 @@ def check_type(node: torch.fx.Node, call: Call, coordinates: Collection[sympy.Ba
     for value in tensors:
         if not isinstance(value, torch.Tensor):
             continue
-        if value.dtype not in PROVABLE_DTYPES:
+        moves = value.dtype in SHORT_DTYPES and value.dtype in call.dtypes.values()
+        if value.dtype not in PROVABLE_DTYPES and not moves:
             raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
         symbolic = [s for s in value.shape if isinstance(s, torch.SymInt)]
         if any(s.node.expr.free_symbols & set(coordinates) for s in symbolic):
@@ -85,6 +87,8 @@ def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
     """The declaration's shapes must be those that torch recorded. Raises ``UnsupportedError``."""
     recorded = node.meta.get("val")
     if isinstance(value, Pieces):
+        for piece in recorded or ():
+            check_stored(node, value.view, piece)
         return
     if isinstance(value, View):
         if not isinstance(recorded, torch.Tensor):
@@ -95,6 +99,7 @@ def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
     for view, tensor in pairs:
         if view is None or not isinstance(tensor, torch.Tensor):
             continue
+        check_stored(node, view, tensor)
         shape = tuple(sizes.size(s) for s in tensor.shape)
         if builder.shape(view) != shape and any(
             sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) != 0
@@ -103,6 +108,12 @@ def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
             raise UnsupportedError(
                 UNREPRESENTABLE, f"`{node.target}` has shape {shape}, its declaration {builder.shape(view)}"
             )
+
+
+def check_stored(node: torch.fx.Node, view: View, recorded: torch.Tensor) -> None:
+    """Narrow integers may be moved, not computed. Raises ``UnsupportedError``."""
+    if recorded.dtype in SHORT_DTYPES and not is_stored(view):
+        raise UnsupportedError(UNSUPPORTED, f"`{node.target}` computes a tensor of {recorded.dtype}")
 
 
 def casts_of(node: torch.fx.Node, call: Call) -> Iterator[str]:

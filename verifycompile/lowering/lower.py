@@ -78,7 +78,7 @@ class Lowering:
         self.pool = pool
         self.side = side
         mesh = program.mesh.shape if program.mesh is not None else ()
-        self.builder = Builder(pool, mesh, program.coordinates)
+        self.builder = Builder(pool, mesh, program.coordinates, takes_facts=side == "spec")
         self.values: dict[torch.fx.Node, Any] = {}
         self.blockers: dict[torch.fx.Node, Blocker] = {}
         self._undefined: set[torch.fx.Node] = set()

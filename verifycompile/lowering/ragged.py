@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from verifycompile.ir.term import View
-from verifycompile.lowering.checks import check_type
+from verifycompile.lowering.checks import check_stored, check_type
 from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import dtype_of, dtypes_of, sorts, tensors_of
 from verifycompile.lowering.sizes import Sizes
@@ -90,6 +90,7 @@ def check_ragged(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
         _require_places(node, value, shape)
         return
     view = value.row if isinstance(value, Filled) else value.view if isinstance(value, Ragged) else value
+    check_stored(node, view, recorded)
     found = list(builder.shape(view))
     sorting = sizes.counts.sortings.get(value.rows) if isinstance(value, Ragged) else None
     if isinstance(value, Ragged) and sorting is not None and not unknown:

@@ -34,6 +34,7 @@ class Origin(enum.Enum):
     TANGENT = "tangent"
     RESULT = "result"
     MUTATION = "mutation"
+    """Of an output, what is left in an argument; of an input, the cotangent of that."""
     GRADIENT = "gradient"
     OTHER = "other"
     """Something without a counterpart in the Dynamo graph (synthetic bases, random seeds, effect tokens)."""
@@ -224,6 +225,8 @@ def _input(node: torch.fx.Node, descriptor: Any, layout: Layout | None) -> Flat:
         origin, index = _result(base.output)
         if origin is Origin.RESULT:
             return Flat(node, Origin.TANGENT, part, index, layout, descriptor.expr())
+        if origin is Origin.MUTATION:
+            return Flat(node, Origin.MUTATION, part, index, layout, descriptor.expr())
     if isinstance(base, descriptors.PlainAOTInput):
         return Flat(node, Origin.ARGUMENT, part, base.idx, layout, descriptor.expr())
     return Flat(node, Origin.OTHER, part, -1, layout, descriptor.expr())

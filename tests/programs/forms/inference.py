@@ -1,0 +1,180 @@
+"""Inference and quantized weights: caches of keys and values, pages, sliding windows, scales of groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed._functional_collectives as funcol
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from tests.programs.forms.form import S0, S1, S2, Form, R
+
+SIZE, LENGTH = 4, 6
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+class Decoder(nn.Module):
+    """One step of decoding. ``written``: how the caches are written, which buffers hold."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def __init__(self, heads: int, written: str, mistake: str = "") -> None:
+        super().__init__()
+        self.heads, self.written, self.mistake = heads, written, mistake
+        self.weight = nn.Linear(8, heads * 3 * SIZE, bias=False)
+        self.register_buffer("keys", torch.zeros(2, heads, LENGTH, SIZE))
+        self.register_buffer("values", torch.zeros(2, heads, LENGTH, SIZE))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        parts = self.weight(x).unflatten(-1, (self.heads, 3, SIZE)).transpose(1, 2)
+        q, k, v = parts.unbind(-2)
+        if self.written == "copied":
+            self.keys.index_copy_(2, at, k)
+            self.values.index_copy_(2, at, v)
+        else:
+            self.keys[:, :, at] = v if self.mistake == "values as keys" else k
+            self.values[:, :, at if self.mistake != "next place" else at - 1] = v
+        seen = torch.arange(LENGTH) <= at[:, None]
+        if self.written == "copied":
+            return attention(q, self.keys, self.values, seen).transpose(1, 2).flatten(2)
+        if self.mistake == "without the last":
+            seen = torch.arange(LENGTH) < at[:, None]
+        out = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=seen)
+        return out.transpose(1, 2).flatten(2)
+
+
+def paged(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    k = keys.index_select(0, table.flatten()).unflatten(0, tuple(table.shape)).flatten(1, 2)
+    v = F.embedding(table, values.flatten(1)).view(table.shape[0], -1, *values.shape[2:])
+    weights = (torch.einsum("bhd,bkhd->bhk", q, k) / 2).softmax(-1)
+    return torch.einsum("bhk,bkhd->bhd", weights, v)
+
+
+def paged_on_ranks(_: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    def program(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        shape = (table.shape[0], -1, *keys.shape[2:])
+        of_keys = table.t() if mistake == "pages of another row" else table
+        k = keys[of_keys.reshape(-1)].view(shape).transpose(1, 2)
+        v = (values if mistake != "keys as values" else keys)[table].view(shape).transpose(1, 2)
+        scale = 0.5 if mistake != "another scale" else 0.25
+        return F.scaled_dot_product_attention(q[:, :, None], k, v, scale=scale)[:, :, 0]
+
+    return program
+
+
+def slots(k: torch.Tensor, cache: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return cache.flatten(0, 1).index_copy(0, places, k).view_as(cache)
+
+
+def slots_on_ranks(_: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    def program(k: torch.Tensor, cache: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rows, page = cache.clone(), cache.shape[1]
+        if mistake == "added":
+            rows[places // page, places % page] += k
+        elif mistake == "another page":
+            rows.view(-1, *k.shape[1:])[places - 1] = k
+        else:
+            rows.view(-1, *k.shape[1:])[places] = k.flip(0) if mistake == "reversed" else k
+        return rows
+
+    return program
+
+
+def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    at = torch.arange(q.shape[1])
+    return attention(q, k, v, (at[None] <= at[:, None]) & (at[None] > at[:, None] - 3))
+
+
+def window_on_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        rows, rank = q.shape[1], mesh.get_local_rank()
+        if mistake != "own keys":
+            k, v = (funcol.all_gather_tensor(value, 1, mesh) for value in (k, v))
+        first = rows * rank if mistake != "no offset" else 0
+        apart = (torch.arange(rows) + first)[:, None] - torch.arange(k.shape[1])[None]
+        seen = torch.logical_and(apart >= 0, apart < (2 if mistake == "shorter" else 3))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+    return program
+
+
+def groups(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    """A weight of whole numbers, with a scale and a zero point for each group of inputs."""
+    real = (weight.view(4, -1, 4).float() - zero[..., None]) * scale[..., None]
+    return x @ real.view(4, -1).t()
+
+
+def groups_on_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    def program(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+        shift = zero * scale if mistake == "another sign" else -zero * scale
+        if mistake == "without zero points":
+            shift = 0 * shift
+        whole = weight.unflatten(1, (-1, 4)).to(x.dtype)
+        y = F.linear(x, torch.addcmul(shift[..., None], whole, scale[..., None]).flatten(1))
+        return y if mistake == "own part" else funcol.all_reduce(y, "sum", mesh)
+
+    return program
+
+
+_CACHES = {"keys": (S1,), "values": (S1,)}
+
+FORMS = (
+    Form(
+        "decoder-caches-2",
+        {"tp": 2},
+        lambda: Decoder(4, "copied"),
+        lambda _, mistake: Decoder(2, "assigned", mistake),
+        lambda: (torch.randn(2, 2, 8), torch.tensor([3, 4])),
+        {"param_placements": {**_CACHES, "weight.weight": (S0,)}, "out_placements": {"output.0": (S2,)}},
+        ("values as keys", "next place", "without the last"),
+    ),
+    Form(
+        "pages-2",
+        {"tp": 2},
+        lambda: paged,
+        paged_on_ranks,
+        lambda: (*(torch.randn(s) for s in ((2, 2, 4), (5, 3, 2, 4), (5, 3, 2, 4))), torch.tensor([[0, 4, 2], [1, 3, 2]])),
+        {"in_placements": {"q": (S1,), "keys": (S2,), "values": (S2,)}, "out_placements": {"output.0": (S1,)}},
+        ("pages of another row", "keys as values", "another scale"),
+    ),
+    Form(
+        "slots-of-pages-2",
+        {"tp": 2},
+        lambda: slots,
+        slots_on_ranks,
+        lambda: (torch.randn(3, 2, 4), torch.randn(5, 3, 2, 4), torch.tensor([1, 4, 7])),
+        {"in_placements": {"k": (S1,), "cache": (S2,)}, "out_placements": {"output.0": (S2,)}},
+        ("reversed", "another page", "added"),
+    ),
+    Form(
+        "sliding-window-cp-2",
+        {"cp": 2},
+        lambda: window,
+        window_on_ranks,
+        lambda: (torch.randn(2, 4, 4), torch.randn(2, 4, 4), torch.randn(2, 4, 4)),
+        {"in_placements": dict.fromkeys("qkv", (S1,)), "out_placements": {"output.0": (S1,)}},
+        ("no offset", "shorter", "own keys"),
+    ),
+    Form(
+        "scales-of-groups-2",
+        {"tp": 2},
+        lambda: groups,
+        groups_on_ranks,
+        lambda: (torch.randn(3, 8), torch.randint(0, 15, (4, 8), dtype=torch.uint8), torch.rand(4, 2), torch.rand(4, 2)),
+        {
+            "in_placements": dict.fromkeys(("x", "weight", "scale", "zero"), (S1,)),
+            "out_placements": {"output.0": (R,)},
+        },
+        ("another sign", "without zero points", "own part"),
+    ),
+)
