@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import verifycompile
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
+from verifycompile.diagnostics import page_programs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DOUBLED = "return x + 2 * self.down(F.relu(self.up(x)))"
@@ -105,8 +106,9 @@ def test_a_refusal_marks_the_line_and_shows_the_numbers(refuted: Report, tmp_pat
     assert refuted.findings[0].hint == f"leave out the multiplication by 2 at line {line} (checked)"
     failed = [row for module in data["modules"] for row in module["implementation"] if row["failed"]]
     assert failed
-    assert all(row["place"] == [__file__, line] for row in failed)
-    assert data["source"][__file__][str(line)].strip() == DOUBLED
+    file = data["files"].index(__file__)
+    assert all(row["place"] == [file, line] for row in failed)
+    assert data["source"][file][str(line)].strip() == DOUBLED
     related = {row["name"]: row["related"] for module in data["modules"] for row in module["spec"]}
     assert related["relu"], "what was computed before the failure is related"
     assert "<th>Index</th><th>Value</th><th>Ranks</th>" in page
@@ -117,6 +119,19 @@ def test_text_of_the_program_does_not_end_the_script(refuted: Report, tmp_path: 
     page, _ = page_of(refuted, tmp_path)
     assert len(re.findall("<script", page)) == len(re.findall("</script>", page)) == 2
     assert "http" not in page.partition("programs-data")[0]
+
+
+def test_a_page_has_a_bounded_number_of_rows(
+    refuted: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    _, whole = page_of(refuted, tmp_path)
+    monkeypatch.setattr(page_programs, "MAX_ROWS", 30)
+    _, data = page_of(refuted, tmp_path)
+    assert [module["counts"] for module in data["modules"]] == [module["counts"] for module in whole["modules"]]
+    kept = [module for module in data["modules"] if module["spec"] or module["implementation"]]
+    assert 0 < sum(len(module["spec"]) + len(module["implementation"]) for module in kept) <= 30
+    failed = {m["name"] for m in whole["modules"] if any(row["failed"] for row in m["spec"] + m["implementation"])}
+    assert failed <= {module["name"] for module in kept}
 
 
 BROWSED = """<script>
@@ -130,7 +145,7 @@ field.value = "relu";
 field.dispatchEvent(new Event("input"));
 told.found = [...document.querySelectorAll("#modules .row:not([hidden])")].length;
 told.other = [...document.querySelectorAll("#modules .row:not([hidden])")].filter((row) =>
-  !row.dataset.text.includes("relu")).length;
+  !textOf(row.row).includes("relu")).length;
 field.value = "";
 onlyFailed.checked = true;
 onlyFailed.dispatchEvent(new Event("change"));

@@ -4,13 +4,18 @@ const list = document.querySelector("#modules");
 const field = document.querySelector("#filter");
 const onlyFailed = document.querySelector("#only-failed");
 const source = document.querySelector("#source");
+const found = document.querySelector("#found");
+const MOST_OPENED = 1000; // rows that a search shows; parts with more are told and can be opened one by one
+const MOST_LINES = 50; // relations that are drawn for a row
 const rowsOf = new Map(); // "spec " or "implementation " and the name of a node -> its row on the page
 const moduleOf = new Map(); // the same -> the part of the page of its module
 const known = new Map(); // the same -> what is known of the node
 const holders = new Map(); // name of a node of a rank -> the names of the spec's nodes that it is related to
 
 const isFailed = (module) => [...module.spec, ...module.implementation].some((row) => row.failed);
-const textOf = (row) => [row.text, row.name, row.operator, row.type, ...(row.related ?? []).map((r) => r[1])].join(" ");
+const textOf = (row) =>
+  [row.text, row.name, row.operator, row.type, ...(row.related ?? []).map((r) => r[1])].join(" ").toLowerCase();
+const fits = (row, wanted) => (row.failed || !onlyFailed.checked) && (row.words ??= textOf(row)).includes(wanted);
 
 function make(tag, text, parent, className = "") {
   const element = document.createElement(tag);
@@ -34,13 +39,17 @@ function show(row, side, column) {
     const line = make("div", "by ", element);
     for (const code of row.lemmas) make("a", `${code} `, line).href = `#${code}`;
   }
-  element.dataset.text = textOf(row).toLowerCase();
+  element.row = row;
   element.addEventListener("click", () => choose(row, side));
   rowsOf.set(`${side} ${row.name}`, element);
 }
 
 function fill(part, module) {
   if (part.querySelector(".sides")) return;
+  if (!module.spec.length && !module.implementation.length) {
+    make("p", `These values are left out: the page holds at most ${data.most}.`, part, "sides");
+    return;
+  }
   const sides = make("div", "", part, "sides");
   for (const [side, title] of [["spec", "Spec"], ["implementation", "Each rank"]]) {
     const column = make("div", "", sides);
@@ -58,7 +67,7 @@ function choose(row, side) {
       ? ["implementation", row.related.map(([name]) => name)]
       : ["spec", holders.get(row.name) ?? []];
   rowsOf.get(`${side} ${row.name}`).classList.add("chosen");
-  for (const name of names) connect(...(side === "spec" ? [row.name, name] : [name, row.name]));
+  for (const name of names.slice(0, MOST_LINES)) connect(...(side === "spec" ? [row.name, name] : [name, row.name]));
   const other = known.get(`${to} ${names[0]}`);
   source.replaceChildren();
   const [spec, implementation] = side === "spec" ? [row, other] : [other, row];
@@ -66,8 +75,10 @@ function choose(row, side) {
 }
 
 function connect(left, right) {
-  for (const key of [`spec ${left}`, `implementation ${right}`]) open(moduleOf.get(key));
-  const [from, to] = [rowsOf.get(`spec ${left}`), rowsOf.get(`implementation ${right}`)];
+  const keys = [`spec ${left}`, `implementation ${right}`];
+  if (!keys.every((key) => known.has(key))) return;
+  for (const key of keys) open(moduleOf.get(key));
+  const [from, to] = keys.map((key) => rowsOf.get(key));
   to.classList.add("chosen");
   from.classList.add("chosen");
   const svg = from.closest(".sides").querySelector("svg");
@@ -83,9 +94,9 @@ function quote(title, row) {
   const pane = make("div", "", source);
   if (!row?.place) return;
   const [file, line] = row.place;
-  make("strong", `${title}: ${file}:${line}`, pane);
+  make("strong", `${title}: ${data.files[file]}:${line}`, pane);
   const text = make("pre", "", pane);
-  const lines = data.source[file] ?? {};
+  const lines = data.source[file];
   for (let number = line - 4; number <= line + 4; number += 1) {
     if (lines[number] === undefined) continue;
     make(number === line ? "mark" : "span", `${String(number).padStart(5)} ${lines[number]}\n`, text);
@@ -99,31 +110,39 @@ function open(part) {
 
 function filter() {
   const wanted = field.value.toLowerCase();
+  const asks = Boolean(wanted) || onlyFailed.checked;
+  let [values, parts, opened] = [0, 0, 0];
   for (const part of list.children) {
     const module = data.modules[part.dataset.number];
     const rows = [...module.spec, ...module.implementation];
-    const fits = (row) => (!onlyFailed.checked || row.failed) && textOf(row).toLowerCase().includes(wanted);
-    part.hidden = !(module.name.toLowerCase().includes(wanted) && !onlyFailed.checked) && !rows.some(fits);
-    if (!part.hidden && (wanted || onlyFailed.checked) && rows.length < 500) open(part);
-    for (const element of part.querySelectorAll(".row")) {
-      element.hidden = onlyFailed.checked
-        ? !element.classList.contains("failed")
-        : !element.dataset.text.includes(wanted) && !module.name.toLowerCase().includes(wanted);
+    const named = !onlyFailed.checked && module.name.toLowerCase().includes(wanted);
+    const count = named ? rows.length : rows.filter((row) => fits(row, wanted)).length;
+    part.hidden = !named && count === 0;
+    if (!part.hidden) [values, parts] = [values + count, parts + 1];
+    if (part.dataset.searched) [part.open, part.dataset.searched] = [false, ""];
+    if (asks && !part.hidden && !part.open && opened + rows.length <= MOST_OPENED) {
+      [opened, part.dataset.searched] = [opened + rows.length, "yes"];
+      open(part);
     }
+    for (const element of part.querySelectorAll(".row")) element.hidden = !named && !fits(element.row, wanted);
   }
+  found.textContent = asks ? `${values} values in ${parts} parts` : "";
 }
 
 data.modules.forEach((module, number) => {
   const part = make("details", "", list);
   part.dataset.number = number;
   const title = make("summary", module.name, part, isFailed(module) ? "refuted" : "");
-  const related = module.spec.filter((row) => row.related.length).length;
-  make("small", ` ${module.spec.length} values, ${related} related; ${module.implementation.length} on each rank`, title);
+  const [values, related, onRanks] = module.counts;
+  make("small", ` ${values} values, ${related} related; ${onRanks} on each rank`, title);
   for (const side of ["spec", "implementation"]) {
     for (const row of module[side]) {
       moduleOf.set(`${side} ${row.name}`, part);
       known.set(`${side} ${row.name}`, row);
-      for (const [name] of row.related ?? []) holders.set(name, [...(holders.get(name) ?? []), row.name]);
+      for (const [name] of row.related ?? []) {
+        if (!holders.has(name)) holders.set(name, []);
+        holders.get(name).push(row.name);
+      }
     }
   }
   part.addEventListener("toggle", () => part.open && fill(part, module));

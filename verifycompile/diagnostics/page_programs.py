@@ -6,6 +6,7 @@ The relations are found by proving the programs again, since a proof that nobody
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import linecache
 import math
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,9 @@ LIMITS = Limits(seconds=30.0, memory=4 << 30)
 
 _MAX_RELATED = 3
 """Values of the implementation that are shown for one of the spec: copies and waits hold the same value again."""
+
+MAX_ROWS = 20_000
+"""Of both programs. Modules beyond that are shown by their numbers of values alone, those that failed last of all."""
 
 _CONTEXT = 4
 """Lines of source before and after each line that is shown."""
@@ -83,8 +87,8 @@ def _relations(spec: Program, implementation: Program, proved: bool) -> Relation
     for node, value in checker.spec.values.items():
         if not isinstance(value, View):
             continue
-        related = [(other, _relation(checker, value, other, names)) for other in holders.get(value.term, ())]
-        found.of[node.name] = [(other.name, text) for other, text in related if text][:_MAX_RELATED]
+        related = ((other.name, _relation(checker, value, other, names)) for other in holders.get(value.term, ()))
+        found.of[node.name] = list(itertools.islice((pair for pair in related if pair[1]), _MAX_RELATED))
     for part in steps:
         if isinstance(part, Repetition):
             _repeat(found, part)
@@ -133,7 +137,29 @@ def page_data(spec: Program, implementation: Program, findings: Sequence[Finding
             name = row.pop("module")
             entry = modules.setdefault(name, {"name": name, "spec": [], "implementation": []})
             entry[side].append(row)
-    return {"modules": list(modules.values()), "source": lines.source(), "ended": relations.ended}
+    _leave_out(list(modules.values()))
+    return {
+        "modules": list(modules.values()),
+        "files": lines.files,
+        "source": lines.source(),
+        "ended": relations.ended,
+        "most": MAX_ROWS,
+    }
+
+
+def _leave_out(modules: list[dict[str, Any]]) -> None:
+    """Counts the values of each module, and takes the rows of those that are too many for a page."""
+    rows = 0
+    for module in sorted(modules, key=lambda module: not any(row["failed"] for row in _rows_of(module))):
+        related = sum(bool(row["related"]) for row in module["spec"])
+        module["counts"] = (len(module["spec"]), related, len(module["implementation"]))
+        if rows + len(_rows_of(module)) > MAX_ROWS:
+            module["spec"], module["implementation"] = [], []
+        rows += len(_rows_of(module))
+
+
+def _rows_of(module: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*module["spec"], *module["implementation"]]
 
 
 def collectives(implementation: Program) -> list[tuple[str, str, int, int]]:
@@ -197,18 +223,23 @@ class _Lines:
         self._failed = failed
         self._lines: dict[str, set[int]] = {}
 
-    def note(self, place: SourceLocation) -> tuple[str, int]:
+    @property
+    def files(self) -> list[str]:
+        """Rows name a file by its position here."""
+        return list(self._lines)
+
+    def note(self, place: SourceLocation) -> tuple[int, int]:
         around = range(max(1, place.line - _CONTEXT), place.line + _CONTEXT + 1)
         self._lines.setdefault(place.file, set()).update(around)
-        return place.file, place.line
+        return self.files.index(place.file), place.line
 
     def is_failed(self, place: SourceLocation) -> bool:
         return (place.file, place.line, place.column) in self._failed
 
-    def source(self) -> dict[str, dict[int, str]]:
-        """File -> number of a line -> its text, of the lines noted and those around them."""
+    def source(self) -> list[dict[int, str]]:
+        """For each file the number of a line -> its text, of the lines noted and those around them."""
         texts = {file: linecache.getlines(file) for file in self._lines}
-        return {
-            file: {line: texts[file][line - 1].rstrip("\n") for line in sorted(lines) if line <= len(texts[file])}
+        return [
+            {line: texts[file][line - 1].rstrip("\n") for line in sorted(lines) if line <= len(texts[file])}
             for file, lines in self._lines.items()
-        }
+        ]

@@ -24,7 +24,7 @@ _MAX_NUMBERS = 96
 """Of a counterexample's inputs; more are not read by anyone."""
 
 _CONTROLS = """<p><input type="search" id="filter" placeholder="show values that contain ..." aria-label="filter">
-<label><input type="checkbox" id="only-failed"> only what failed</label></p>
+<label><input type="checkbox" id="only-failed"> only what failed</label> <span id="found"></span></p>
 <div id="modules"></div><div id="source"></div>"""
 
 
