@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import importlib.util
 import inspect
 import json
@@ -111,10 +112,14 @@ def _answer(report_of: Any) -> tuple[str, str]:
     try:
         report = report_of()
     except RefinementError as error:
-        return error.report.verdict.value, str(error)
+        found = error.report.verdict.value, str(error)
     except Exception as error:  # noqa: BLE001 - whatever a user would see
         return "error", f"{type(error).__name__}: {error}"
-    return (report.verdict.value, str(report)) if report is not None else ("verified", "")
+    else:
+        return (report.verdict.value, str(report)) if report is not None else ("verified", "")
+    # Frames that have ended hold the error, and the other ranks wait until it was printed or dropped.
+    gc.collect()
+    return found
 
 
 def run(program: Program, inner: str) -> tuple[str, str, bool | None]:

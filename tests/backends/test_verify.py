@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -135,6 +137,19 @@ def test_on_unproved_warn_does_not_let_a_refuted_program_pass(mesh: DeviceMesh) 
     model = compiled(parallel(mesh, Partial()), on_unproved="warn")
     with pytest.raises(verifycompile.RefinementError):
         model(torch.ones(4, 8))
+
+
+def test_an_error_that_was_caught_is_dropped_with_the_frames_of_the_program(mesh: DeviceMesh) -> None:
+    def refused() -> weakref.ref[verifycompile.RefinementError]:
+        try:
+            compiled(parallel(mesh, Partial()))(torch.ones(4, 8))
+        except verifycompile.RefinementError as error:
+            return weakref.ref(error)
+        raise AssertionError
+
+    held = refused()
+    gc.collect()
+    assert held() is None
 
 
 def test_unproved_program_is_an_error_unless_the_user_asks_for_a_warning(mesh: DeviceMesh) -> None:

@@ -1,6 +1,8 @@
 """The fourteen bugs of TTrace (table 1) as small programs, each with its right twin.
 
-``wrong`` makes the bug; the line that has it is marked. A program takes the dtype of its parameters and inputs.
+``wrong`` makes the bug; the line that has it is marked, and the one that the finding names, by the number of the bug:
+the first operation whose value or gradient is off, else the module's call or forward. A program takes the dtype of its
+parameters and inputs.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class VocabularyParallelEmbedding(nn.Module):
         local = (ids - self.start).masked_fill(outside, 0)
         if self.wrong:
             outside = (local < self.start) | (local >= self.start + self.rows)  # wrong
-        rows = F.embedding(local, self.weight).masked_fill(outside.unsqueeze(-1), 0.0)
+        rows = F.embedding(local, self.weight).masked_fill(outside.unsqueeze(-1), 0.0)  # named: 1
         return ReduceFrom.apply(rows, self.group)
 
 
@@ -109,7 +111,7 @@ class Tanh(nn.Module):
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # named: 2
         return torch.tanh(self.linear(x))
 
 
@@ -120,7 +122,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Tanh() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
+        x = self.first(x)  # named: 9
         for block in self.blocks:
             x = block(x)
         return x
@@ -159,7 +161,7 @@ class Loss(nn.Module):
         self.factor = factor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return ScaledGradient.apply(x.square().sum() / 32, self.factor)  # wrong where the factor is not 1
+        return ScaledGradient.apply(x.square().sum() / 32, self.factor)  # wrong where it is not 1; named: 3
 
 
 class Summed(nn.Module):
@@ -192,7 +194,7 @@ class Regression(nn.Module):
         self.hidden = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.hidden(x)).square().mean()
+        return torch.tanh(self.hidden(x)).square().mean()  # named: 4
 
 
 def mean_over_both(mesh: DeviceMesh, wrong: bool) -> nn.Module:
@@ -239,7 +241,7 @@ class TiedHead(nn.Module):
         if is_copy:
             self.copy = nn.Parameter(weight.detach().clone(), requires_grad=False)
 
-    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # named: 5
         return F.linear(x, Link.apply(weight, self.copy) if self.is_copy else weight)
 
 
@@ -289,7 +291,7 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.randn(WIDTH, 3))
         self.group = group
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # named: 6
         weight = self.weight if self.group is None else CopyTo.apply(self.weight, self.group)
         return (x @ weight).softmax(-1)
 
@@ -319,7 +321,7 @@ class Quantise(nn.Module):
         self.groups, self.amax_over = groups, amax_over
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        largest = x.detach().abs().amax().float()
+        largest = x.detach().abs().amax().float()  # named: 7
         for group in self.amax_over:
             largest = all_reduce(largest.reshape(1), group, "max").reshape(())
         scale = 448.0 / largest
@@ -369,7 +371,7 @@ class Activation(nn.Module):
         self.wrong = wrong
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Square.apply(x, self.wrong)
+        return Square.apply(x, self.wrong)  # named: 8
 
 
 class Activated(nn.Module):
@@ -466,7 +468,7 @@ class Stage(nn.Module):
                 y = x
             if self.rank == stage:
                 for layer in self.layers.values():
-                    y = layer(y)
+                    y = layer(y)  # named: 10
             x = FromStage.apply(y, stage, self.group)
         return x
 
@@ -508,7 +510,7 @@ class Gathering(Plain):
         self.group, self.wrong, self.size = mesh.get_group("tp"), wrong, mesh.size()
         self.shared: dict[str, torch.Tensor] = {}
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # named: 11
         buffer = self.shared.setdefault("rows", torch.empty(x.shape[0] * self.size, x.shape[1], dtype=x.dtype))
         return GatherLinear.apply(x, self.weight, buffer, (self.group, self.wrong))
 
@@ -557,7 +559,7 @@ class Normed(nn.Module):
         self.scale = nn.Parameter(torch.randn(WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.norm(x)) * self.scale
+        return torch.tanh(self.norm(x)) * self.scale  # named: 12
 
 
 def sequence_parallel_norm(mesh: DeviceMesh, wrong: bool) -> nn.Module:
@@ -595,7 +597,7 @@ class Attention(nn.Module):
         self.wrong = wrong
 
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return Mix.apply(q, k, self.wrong)
+        return Mix.apply(q, k, self.wrong)  # named: 13
 
 
 class Attending(nn.Module):
@@ -623,7 +625,7 @@ class Projected(nn.Module):
         self.group = group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        normed = self.norm(x)
+        normed = self.norm(x)  # named: 14
         return (normed if self.group is None else CopyTo.apply(normed, self.group)) @ self.weight
 
 

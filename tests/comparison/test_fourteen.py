@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import pytest
@@ -16,6 +17,10 @@ EVERY = pytest.mark.parametrize("bug", BUGS.values(), ids=[name.replace(" ", "_"
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 
+def number_of(bug: Bug) -> str:
+    return next(name for name, other in BUGS.items() if other is bug).partition(" ")[0]
+
+
 def found(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int = 0) -> CompareReport:
     def build(mesh: Any) -> Any:
         torch.manual_seed(seed)
@@ -28,9 +33,12 @@ def found(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int = 0) -> CompareRe
 
 @EVERY
 @DTYPES
-def test_the_bug_is_found_and_its_module_named(bug: Bug, dtype: torch.dtype) -> None:
+def test_the_bug_is_found_and_its_module_and_line_named(bug: Bug, dtype: torch.dtype) -> None:
     report = found(bug, True, dtype)
     assert report.verdict is Verdict.REFUTED, str(report)
+    place = report.findings[0].impl_location
+    assert place is not None, str(report)
+    assert linecache.getline(place.file, place.line).endswith(f"named: {number_of(bug)}\n"), str(report)
     named = [report.findings[0].impl_location, *(label.location for label in report.findings[0].labels)]
     assert bug.module in [place.module for place in named if place is not None], str(report)
 

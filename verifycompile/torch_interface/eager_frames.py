@@ -62,7 +62,8 @@ class Watch:
 
 
 _watches: list[Watch] = []
-_failure: contextvars.ContextVar[Exception | None] = contextvars.ContextVar("failure", default=None)
+_failure: contextvars.ContextVar[str] = contextvars.ContextVar("failure", default="")
+"""What the error says that ended a compilation. The error itself holds the program's frames, and is the caller's."""
 _compilers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """Compilers that had a frame accepted, by identity."""
 _ACCEPTED = "verifycompile.accepted"
@@ -117,16 +118,16 @@ def _install() -> None:
     from_stance = torch._dynamo.eval_frame._callback_from_stance
 
     def convert_and_remember(self: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
-        _failure.set(None)
+        _failure.set("")
         try:
             return convert(self, *args, **kwargs)
         except Exception as error:
-            _failure.set(error)
+            _failure.set(str(error).strip() or type(error).__name__)
             raise
 
     def handle_skip_and_tell(self: Any, result: ConvertFrameReturn, frame: Any) -> ConvertFrameReturn:
         failure = _failure.get()
-        _failure.set(None)
+        _failure.set("")
         result = handle_skip(self, result, frame)
         if result.guarded_code is not None:
             return result
@@ -166,7 +167,7 @@ def _callback_under_watch(watch: Watch, callback: Any, compiler: Any, in_stance:
         if reason:
             watch.switched_off(compiler, reason)
         elif not trace_rules.check(frame.f_code):
-            _tell(watch, compiler, frame, _ON_RECOMPILE, None)
+            _tell(watch, compiler, frame, _ON_RECOMPILE)
         return ConvertFrameReturn(apply_to_code=False)
 
     # A callback with another backend than that of the compiled code is called in its place; guards are not at stake.
@@ -185,7 +186,7 @@ def _only_verified(callback: Any) -> Any:
 
     def leave_to_python(frame: Any, *_: Any) -> ConvertFrameReturn:
         if _is_accepted(frame):
-            _tell(watch, compiler, frame, _RUN_ONLY, None)
+            _tell(watch, compiler, frame, _RUN_ONLY)
         return ConvertFrameReturn(apply_to_code=False)
 
     leave_to_python._torchdynamo_orig_backend = compiler  # type: ignore[attr-defined]  # what is compiled may run
@@ -214,7 +215,7 @@ def _reason_to_switch_off(watch: Watch, callback: Any) -> str:
     return ""
 
 
-def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: Exception | None) -> None:
+def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: str = "") -> None:
     accepted = _is_accepted(frame)
     if any(text in reason for text in _HARMLESS):
         return
@@ -243,15 +244,15 @@ _SUPPRESSED = "an error was suppressed during compilation"
 """What Dynamo says of every frame that it gives up after an error."""
 
 
-def _text(reason: str, failure: Exception | None) -> str:
+def _text(reason: str, failure: str) -> str:
     """What Dynamo says is in the way, in a line.
 
     Of the frame in whose compilation this package was imported the error is not known.
     """
-    if failure is None and reason == _SUPPRESSED:
+    if not failure and reason == _SUPPRESSED:
         return "torch.compile gave it up after a graph break or an error, which TORCH_LOGS=graph_breaks,dynamo shows"
-    lines = [line.strip() for line in (reason if failure is None else str(failure)).splitlines() if line.strip()]
-    said = lines[0] if lines else type(failure).__name__
+    lines = [line.strip() for line in (failure or reason).splitlines() if line.strip()]
+    said = lines[0] if lines else "torch.compile gives no reason"
     marked = next((line for line in lines if line.startswith("Explanation:")), "")
     explanation = marked.removeprefix("Explanation:").partition(". ")[0].strip()
     if said.endswith(":") and len(lines) > 1:
