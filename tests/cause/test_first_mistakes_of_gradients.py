@@ -48,6 +48,23 @@ class Reduced(Gain):
         return funcol.all_reduce(gradient, "sum", self.group)
 
 
+class Detached(Reduced):
+    """The values are right, and the gradient of ``first`` takes another way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = x * self.first
+        return (scaled.tanh() + scaled - scaled.detach()) * self.gain
+
+
+class Shifted(Reduced):
+    """What is detached leaves the results again."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = x * self.first
+        shift = scaled.detach().amax()
+        return (scaled - shift + shift).tanh() * self.gain
+
+
 def frozen(model: nn.Module) -> nn.Module:
     model.get_parameter("gain").requires_grad_(False)
     return model
@@ -74,6 +91,12 @@ MISTAKES = {
         lambda mesh: Lost(),
         "return x.tanh() * self.gain + 0 * (x * self.first).sum().detach()",
         "the implementation has no gradient `grad.first`",
+    ),
+    "detached": Mistake(
+        "VC111",
+        lambda mesh: Detached(mesh, "tp", "first", "gain"),
+        "return (scaled.tanh() + scaled - scaled.detach()) * self.gain",
+        "no gradient passes `scaled.detach()`, and that of `first` is not the spec's",
     ),
     "not summed": Mistake(
         "VC101",
@@ -115,6 +138,7 @@ def test_the_mistake_is_refused_by_its_name_at_its_line(name: str) -> None:
     assert line == mistake.line
 
 
-def test_the_mended_program_is_verified() -> None:
-    report = verified(everything)
+@pytest.mark.parametrize("right", [everything, lambda mesh: Shifted(mesh, "tp", "first", "gain")])
+def test_the_mended_program_is_verified(right: Callable[[DeviceMesh], nn.Module]) -> None:
+    report = verified(right)
     assert report.verdict is Verdict.VERIFIED, str(report)

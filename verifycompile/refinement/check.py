@@ -20,7 +20,7 @@ from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
-from verifycompile.refinement.missing_gradient import missing_output
+from verifycompile.refinement.missing_gradient import missing_output, told_at_detached
 from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, holds
 from verifycompile.refinement.proof import collect_steps, count_nodes
@@ -104,7 +104,7 @@ def _check(spec: Program, implementation: Program) -> tuple[RefinementResult, Ch
         relations=checker.relations,
         placements=checker.placements,
         exhausted=_exhausted() if mismatch is not None else (),
-        mismatch=mismatch,
+        mismatch=None if mismatch is None else told_at_detached(mismatch, spec, implementation),
         assumptions=tuple(checker.assumptions()),
         counts=count_nodes(checker.spec, checker.implementation, _nodes_by_means(proved)),
         spec_nodes=len(spec.graph.graph.nodes),

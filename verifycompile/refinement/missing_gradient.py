@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
+import torch
 import torch.fx
 
 from verifycompile.program import OutputKind, Program, ProgramOutput
@@ -33,6 +35,29 @@ def missing_output(spec: Program, implementation: Program) -> Mismatch | None:
     node, place = lost
     label = f"`{value_name(node)}` does not depend on `{missing.name.partition('.')[2]}`, as it does in the spec"
     return Mismatch("VC111", message, missing.name, place, node, impl_label=label)
+
+
+def told_at_detached(mismatch: Mismatch, spec: Program, implementation: Program) -> Mismatch:
+    """The mismatch of a gradient where the way back to what it is the gradient of is cut, as it is not in the spec."""
+    kind, _, name = mismatch.output.partition(".")
+    if kind != "grad" or mismatch.code not in ("VC107", "VC111"):
+        return mismatch
+    cut = _detached(implementation, name)
+    if cut is None or _detached(spec, name) is not None:
+        return mismatch
+    value = value_name(cut, names_of_inputs(implementation))
+    message = mismatch.message
+    if mismatch.code == "VC107":
+        message = f"no gradient passes `{value}`, and that of `{name}` is not the spec's"
+    label = f"no gradient passes `{value}` on its way back to `{name}`"
+    return dataclasses.replace(mismatch, code="VC111", message=message, spec_node=None, impl_node=cut, impl_label=label)
+
+
+def _detached(program: Program, name: str) -> torch.fx.Node | None:
+    """The first value on the way from an input to the results that takes no part in the backward pass."""
+    results = {output.node for output in program.outputs if output.kind is OutputKind.VALUE}
+    cuts = (n for n in _dependent(program, name) if n.target is torch.ops.aten.detach.default)
+    return next((node for node in cuts if not results.isdisjoint(_later(program, [node]))), None)
 
 
 _OF_PENDING = (
@@ -70,11 +95,16 @@ def _where_lost(
     return None
 
 
-def _dependent(program: Program, name: str) -> set[torch.fx.Node]:
-    found = {item.node for item in program.inputs if item.name == name}
+def _dependent(program: Program, name: str) -> dict[torch.fx.Node, None]:
+    return _later(program, [item.node for item in program.inputs if item.name == name])
+
+
+def _later(program: Program, first: Iterable[torch.fx.Node]) -> dict[torch.fx.Node, None]:
+    """``first`` and what depends on them, in graph order."""
+    found = dict.fromkeys(first)
     for node in program.graph.graph.nodes:
-        if not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
+        if not found.keys().isdisjoint(node.all_input_nodes):
+            found[node] = None
     return found
 
 
