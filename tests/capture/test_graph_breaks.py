@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError
-from verifycompile.capture.spec import BROKEN
+from verifycompile.capture.spec import BROKEN, PART_OF_SHARDED
 
 # Dynamo looks at the gradient of what the graph before returned.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -171,3 +171,58 @@ def test_what_runs_outside_after_the_graph_is_not_compared_with_a_spec() -> None
         with pytest.raises(UsageError) as caught:
             program(torch.randn(4, 4))
     assert str(caught.value).startswith(f"error[VC305]: {BROKEN}")
+
+
+class Layer(nn.Linear):
+    """Its forward is compiled on its own, torch's is not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # another name of the argument
+        return super().forward(x)
+
+
+class Nested(nn.Module):
+    """Hooks of ``fully_shard`` on its layers break the graph."""
+
+    def __init__(self, kind: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.first, self.second = kind, Layer(4, 4), nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        if self.kind in ("features", "rows"):
+            hidden = hidden - hidden.mean(0 if self.kind == "rows" else 1, keepdim=True)
+        hidden = self.second(hidden) * self.scale
+        if self.kind == "twice":
+            hidden = self.second(hidden)
+        return hidden.sum() if self.kind == "sum" else hidden.square().mean()
+
+
+def run_nested(kind: str, **options: Any) -> None:
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        model = Nested(kind)
+        for module in (model.first, model.second, model):
+            fully_shard(module, mesh=mesh)
+        run(model, torch.randn(2, 4), inner="eager", **options).backward()
+
+
+@pytest.mark.parametrize("kind", ["", "features", "twice"])
+def test_sharded_layers_inside_of_a_sharded_model(kind: str) -> None:
+    run_nested(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("rows", "error[VC114]: statistics of a rank's own part"), ("sum", "error[VC103]: wrong scale")],
+)
+def test_wrong_models_of_sharded_layers(kind: str, message: str) -> None:
+    with pytest.raises(RefinementError) as raised:
+        run_nested(kind)
+    assert str(raised.value).startswith(message)
+
+
+def test_a_spec_of_the_whole_for_sharded_layers() -> None:
+    with pytest.raises(UsageError) as raised:
+        run_nested("", spec=Nested())
+    assert str(raised.value) == f"error[VC305]: {PART_OF_SHARDED.format('Layer.forward')}"

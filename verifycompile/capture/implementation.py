@@ -24,7 +24,7 @@ from verifycompile.capture.held_numbers import assumption, held_numbers, write_n
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, returned_at
-from verifycompile.capture.outer import outer_assumptions, outer_gradients, sample_axes
+from verifycompile.capture.outer import mean_axes, outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility
@@ -263,7 +263,7 @@ def _program(
     guards = trace_guards(traced.context)
     size_values = solve_divisibility(guards)
     gradients = outer_gradients(exported, root.mesh, outer)
-    samples = Samples(exported, sample_axes(root.mesh, outer), mesh, outer.whole)
+    samples = Samples(exported, sample_axes(root.mesh, outer), mean_axes(root.mesh, outer), mesh, outer.whole)
     boundary = PlacedBoundary(exported, root, options, size_values, gradients, samples=samples, even=even)
     inputs = boundary.inputs()
     outputs = boundary.outputs(inputs)

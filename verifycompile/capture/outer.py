@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from torch.distributed.tensor.placement_types import Partial, Placement
 
@@ -56,12 +56,21 @@ def outer_gradients(exported: Export, root: RootMesh, outer: Outer) -> dict[str,
 
 def sample_axes(root: RootMesh, outer: Outer) -> dict[str, tuple[int, ...]]:
     """Wrapper -> mesh axes of several ranks that hold samples of their own under it."""
-    found: dict[str, dict[int, None]] = {}
+    found: dict[str, set[int]] = {}
     for contract in outer.contracts:
-        spans = _spans(contract, root) or {}
-        axes = [axis for span in spans.values() for axis in span if root.description.axes[axis].size > 1]
-        found.setdefault(contract.wrapper, {}).update(dict.fromkeys(axes))
+        found.setdefault(contract.wrapper, set()).update(_axes(contract, root))
     return {wrapper: tuple(sorted(axes)) for wrapper, axes in found.items() if axes}
+
+
+def mean_axes(root: RootMesh, outer: Outer) -> frozenset[int]:
+    """Mesh axes over which a wrapper takes the mean of gradients."""
+    contracts = (contract for contract in outer.contracts if contract.reduction == "avg" and not contract.unknown)
+    return frozenset(axis for contract in contracts for axis in _axes(contract, root))
+
+
+def _axes(contract: OuterReduction, root: RootMesh) -> Iterator[int]:
+    spans = _spans(contract, root) or {}
+    return (axis for span in spans.values() for axis in span if root.description.axes[axis].size > 1)
 
 
 def _over_axes(contract: OuterReduction, root: RootMesh) -> OuterGradient:

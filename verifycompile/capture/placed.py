@@ -168,9 +168,8 @@ class PlacedBoundary:
         default = self._samples.default(flat, name, shape, fed) if role is Role.INPUT and not declared else None
         chosen = declared or default or (Replicate(),) * len(self._mesh.axes)
         placements = self._checked(name, chosen, len(shape))
-        if between and declared:
-            means = frozenset(axis for outer in self._outer.values() if outer.reduction == "avg" for axis in outer.axes)
-            self._between[name] = ReturnedLayout(self._mesh.axes, placements, None, means)
+        if between and (declared or default):
+            self._between[name] = ReturnedLayout(self._mesh.axes, placements, None, self._samples.means)
         return _Placed(placements, global_shape(name, shape, placements, self._mesh), assumed=declared is None)
 
     def _returned_placements(self, flat: Flat, name: str) -> Placements | None:

@@ -145,7 +145,8 @@ class _Recovery:
 
     def _trace(self, assignment: Assignment, use: Callable[[TracedFrame, _Parts], Result]) -> Result | None:
         tensors = WholeTensors(self.exported, self.implementation, self.options)
-        globalizer = Globalizer(tensors)
+        is_broken = self.exported.traced.is_broken
+        globalizer = Globalizer(tensors, keeps_breaks=is_broken)
         frame = _frame_without_wrapper(self.exported.traced.frame, globalizer)
         if not self.names:
             self.names = module_names(globalizer.modules)
@@ -157,7 +158,7 @@ class _Recovery:
         parts = _Parts(tensors, globalizer, copies)
         try:
             with acting_alone():
-                return trace_frame(frame, lambda traced: use(traced, parts), up_to_break=self.exported.traced.is_broken)
+                return trace_frame(frame, lambda traced: use(traced, parts), up_to_break=is_broken)
         except GraphBreakError as broken:
             self.first_failure = self.first_failure or broken
         return None

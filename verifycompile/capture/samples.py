@@ -22,13 +22,20 @@ class Samples:
 
     A tensor without dimensions, and one that shares its memory with a buffer of the wrapped model, is the same on all
     ranks. Any other is a rank's part of the samples, by its first dimension. After a graph break the axes are those of
-    the graph before. ``whole``: inputs that were found not to be samples.
+    the graph before. ``means``: axes over which gradients become means. ``whole``: inputs that were found not to be
+    samples.
     """
 
     def __init__(
-        self, exported: Export, axes: Mapping[str, tuple[int, ...]], mesh: Mesh, whole: frozenset[str] = frozenset()
+        self,
+        exported: Export,
+        axes: Mapping[str, tuple[int, ...]],
+        means: frozenset[int],
+        mesh: Mesh,
+        whole: frozenset[str] = frozenset(),
     ) -> None:
         self._exported = exported
+        self.means = means
         self._mesh = mesh
         self._wrappers = tuple(f"`{wrapper}`" for wrapper in axes)
         self.axes = frozenset(axis for held in axes.values() for axis in held)

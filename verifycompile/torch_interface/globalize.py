@@ -16,7 +16,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
+from torch.distributed._composable_state import _get_module_state
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.parametrizations import (
@@ -70,14 +72,16 @@ class Globalizer:
     """Makes the copies. ``whole_tensor`` gives the replacement of a tensor, or the tensor itself where it is whole.
 
     One instance copies a shared object once, so tied parameters stay tied. ``assumptions`` collects what was
-    left out and has no proof of its own.
+    left out and has no proof of its own. ``keeps_breaks``: hooks of ``fully_shard``, which Dynamo does not trace, break
+    the graph of a copy where they break that of the original.
     """
 
-    def __init__(self, whole_tensor: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, whole_tensor: Callable[[torch.Tensor], torch.Tensor], *, keeps_breaks: bool = False) -> None:
         self.assumptions: list[str] = []
         self.modules: list[nn.Module] = []
         """Originals of the modules copied so far."""
         self._whole_tensor = whole_tensor
+        self._keeps_breaks = keeps_breaks
         self._copies: dict[int, Any] = {}
         self._originals: list[Any] = []
         self._in_progress: set[int] = set()
@@ -138,6 +142,8 @@ class Globalizer:
             attributes[table] = collections.OrderedDict(
                 (key, self(hook)) for key, hook in hooks.items() if not self._is_left_out(module, hook)
             )
+        if self._keeps_breaks and isinstance(_get_module_state(module), FSDPState):
+            attributes["_forward_pre_hooks"][_BREAK] = _break_graph
         for table, flags in _HOOK_FLAGS:
             kept = attributes.get(flags) or {}
             attributes[flags] = collections.OrderedDict(
@@ -298,6 +304,12 @@ class Globalizer:
         return copy
 
 
+def _break_graph(module: nn.Module, args: object) -> None:  # noqa: ARG001 - called as a hook is
+    torch._dynamo.graph_break()
+
+
+_BREAK = -1
+"""No key of a hook's own."""
 _LONG = 10_000
 """Longer containers are data, not parts of a model; a DTensor in one is noticed when the spec is traced."""
 _EMPTY = object()
