@@ -1,5 +1,5 @@
-"""``python -m tests.lemmas``: every lemma changed in one place, every condition of what disposes of them, and by which
-test that is noticed.
+"""``python -m tests.lemmas``: every lemma changed in one place, every condition of what disposes of them and of the
+checker of certificates, and by which test that is noticed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ import collections
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
+from tests.certificate.test_conditions import CHECKED
 from tests.lemmas import conditions, kernel_checks, test_laws, test_table
 from tests.lemmas.mutants import mutants_of
 from verifycompile.rewrites.lemmas.lemma import Lemma
@@ -33,9 +34,11 @@ def _of_lemmas() -> Iterator[tuple[str, str, str]]:
 
 def _of_conditions() -> Iterator[tuple[str, str, str]]:
     """``(file, changed place, family of checks that finds it)``."""
-    for module in kernel_checks.KERNEL:
+    kernel = dict.fromkeys(kernel_checks.KERNEL, kernel_checks.checks())
+    of_certificates = {module: tuple(checks()) for module, checks in CHECKED.items()}
+    for module, checks in {**kernel, **of_certificates}.items():
         for mutant in conditions.mutants_of(module):
-            found = conditions.found_by(mutant, kernel_checks.checks())
+            found = conditions.found_by(mutant, checks)
             yield module.__name__.rpartition(".")[2], mutant.change, found.partition(" ")[0]
 
 

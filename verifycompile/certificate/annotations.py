@@ -58,10 +58,11 @@ def choices_of(program: Program) -> Iterator[Sizes]:
 
 
 def _size(program: Program, symbol: sympy.Basic, draw: random.Random) -> int:
-    axis = program.coordinates.get(symbol) if isinstance(symbol, sympy.Symbol) else None
-    if axis is not None and program.mesh is not None:
-        return draw.randrange(program.mesh.axes[axis].size)
-    return draw.randint(2, _LARGEST_SIZE)
+    axes: Mapping[Any, int] = program.coordinates
+    axis = axes.get(symbol)
+    if axis is None or program.mesh is None:
+        return draw.randint(2, _LARGEST_SIZE)
+    return draw.randrange(program.mesh.axes[axis].size)
 
 
 def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
@@ -70,16 +71,10 @@ def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
 
 def _expressions(program: Program) -> Iterator[sympy.Basic]:
     """All numbers in a program, over the symbols that remain where solved ones are replaced."""
-    patterns = _patterns(program)
     for node in program.graph.graph.nodes:
-        if patterns.get(node, node) is not node:
-            continue
         for value in _flat(node.meta.get("val")):
             numbers = (*value.shape, *_memory(value)) if isinstance(value, torch.Tensor) else (value,)
             yield from (_expression(program, n) for n in numbers if is_derived_number(n))
-        for value in (*_flat(list(node.args)), *_flat(list(node.kwargs.values()))):
-            if is_derived_number(value):
-                yield _expression(program, value)
     yield from program.guards
     yield from (expression for expression in program.size_values.values())
 
@@ -125,7 +120,7 @@ class Derived:
 
     def run(self) -> None:
         for node in self._program.graph.graph.nodes:
-            if node.op == "output" or node.name in self._program.groups:
+            if node.name in self._program.groups:
                 continue
             if node.op == "call_function":
                 self.values[node] = self._value_of_call(node)
@@ -144,17 +139,15 @@ class Derived:
 
     def _value_of_call(self, node: torch.fx.Node) -> Any:
         operands = (self.values.get(operand) for operand in node.all_input_nodes)
-        key = None if reads_memory(node) else (self._patterns.get(node, node), *map(id, operands))
-        if key is not None and key in self._known_calls:
+        key = (node,) if reads_memory(node) else (self._patterns.get(node, node), *map(id, operands))
+        if key in self._known_calls:
             return self._known_calls[key]
         derived = self._call(node)
         self._compare(node, self._of_record(node), derived)
         if _is_unknown(derived):
             return self._of_record(node)
-        derived = self._one_of_its_kind(derived)
-        if key is not None:
-            self._known_calls[key] = derived
-        return derived
+        self._known_calls[key] = self._one_of_its_kind(derived)
+        return self._known_calls[key]
 
     def _one_of_its_kind(self, value: Any) -> Any:
         """Of values that no call tells apart, one."""
@@ -163,11 +156,9 @@ class Derived:
             return self._described.setdefault((type(value), *map(id, items)), items)  # pyright: ignore[reportUnknownArgumentType]
         if not isinstance(value, torch.Tensor):
             return self._described.setdefault((type(value), repr(value)), value)
-        if value.layout is torch.strided and not any(map(is_derived_number, (*value.shape, *_memory(value)))):
-            held = value.untyped_storage().nbytes()
-            content = value.dtype, value.shape, value.stride(), value.storage_offset(), held, value.device
-            return self._described.setdefault((*content, value.is_conj(), value.is_neg(), type(value)), value)
-        return value
+        held = value.untyped_storage().nbytes()
+        content = value.dtype, value.shape, value.stride(), value.storage_offset(), held, value.device
+        return self._described.setdefault((*content, value.is_conj(), value.is_neg(), type(value)), value)
 
     def _call(self, node: torch.fx.Node) -> Any:
         if isinstance(node.target, UnregisteredOperator):
@@ -175,7 +166,7 @@ class Derived:
         read = memory_read(node)
         args = [self._operand(argument) for argument in node.args]
         kwargs = {name: self._operand(argument) for name, argument in node.kwargs.items()}
-        if read is not None and isinstance(args[0], torch.Tensor):
+        if read is not None:
             lies = (tuple(args[0].stride()), args[0].storage_offset())
             if lies != (read.strides, read.offset):
                 raise AnnotationError(f"`{node.args[0]}` lies otherwise in memory: {lies[0]} from {lies[1]}")
@@ -187,7 +178,7 @@ class Derived:
 
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
-            return self.values.get(argument, "") if argument.name not in self._program.groups else ""
+            return self.values.get(argument, "")  # a group is named where its axes are
         if isinstance(argument, (list, tuple)):
             return type(argument)(self._operand(item) for item in argument)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         if isinstance(argument, slice):
@@ -236,7 +227,7 @@ class Derived:
         A slice that starts where its rank says lies elsewhere on each rank, and the place of one is recorded. What
         reads memory is compared with what is derived at every call.
         """
-        if not isinstance(recorded, torch.Tensor) or not isinstance(derived, torch.Tensor) or node.op == "get_attr":
+        if not isinstance(recorded, torch.Tensor) or node.op == "get_attr":
             return True
         if any(is_derived_number(n) for n in (*derived.shape, *_memory(derived))) or not derived.numel():
             return True

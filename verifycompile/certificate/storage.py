@@ -120,17 +120,17 @@ def _node_from_data(
     constants: dict[str, torch.Tensor | None],
 ) -> torch.fx.Node:
     name, kind = item["name"], item["op"]
-    _require_fields(item, _NODES.get(kind, ()))
+    if kind not in _NODES:
+        raise StorageError(f"a graph node of kind `{kind}`")
+    _require_fields(item, _NODES[kind])
     if kind == "placeholder":
         return graph.create_node("placeholder", name, name=name)
     if kind == "get_attr":
         constants[f"constant_{name}"] = _constant_from_data(item["constant"])
         return graph.create_node("get_attr", f"constant_{name}", name=name)
-    if kind == "call_function":
-        args = tuple(value_from_data(item["args"], nodes))
-        kwargs = {key: value_from_data(value, nodes) for key, value in item.get("kwargs", {}).items()}
-        return graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
-    raise StorageError(f"a graph node of kind `{kind}`")
+    args = tuple(value_from_data(item["args"], nodes))
+    kwargs = {key: value_from_data(value, nodes) for key, value in item.get("kwargs", {}).items()}
+    return graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
 
 
 def _alike(
@@ -153,8 +153,6 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
     records: dict[str, Any] = {}
     for item in data["nodes"]:
         name = item["name"]
-        if name in nodes:
-            raise StorageError(f"two nodes are called `{name}`")
         if "like" in item:
             _require_fields(item, _LIKE)
             pattern = nodes[item["like"]]
@@ -207,10 +205,10 @@ def _constant_from_data(data: Any) -> torch.Tensor | None:
     return torch.tensor(value_from_data(data["content"], {}), dtype=dtype).reshape(data["shape"])
 
 
-def _from_torch(text: str, kind: type) -> Any:
+def _from_torch(text: str, kind: Any) -> Any:
     value = getattr(torch, text.removeprefix("torch."), None)
     if not isinstance(value, kind):
-        raise StorageError(f"{text} is no {kind.__name__}")
+        raise StorageError(f"`{text}` is not what is read of torch here")
     return value
 
 
@@ -253,7 +251,7 @@ def value_from_data(data: Any, nodes: Mapping[str, torch.fx.Node]) -> Any:
     if kind == "expression":
         return expression_from_data(content)
     if kind == "torch":
-        return _from_torch(content, (torch.dtype | torch.layout | torch.memory_format))  # type: ignore[arg-type]
+        return _from_torch(content, torch.dtype | torch.layout | torch.memory_format)
     if kind == "device":
         return torch.device(content)
     if kind == "slice":

@@ -1,0 +1,466 @@
+"""What must be recorded of a program's calls, row by row: nothing is said where it is right, else what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import sympy
+import torch
+from torch.fx import Graph, Node
+
+from tests.lemmas.conditions import Check
+from verifycompile.certificate.annotations import AnnotationError, check_annotations
+from verifycompile.certificate.storage import StoredModule, StoredObject, UnregisteredOperator
+from verifycompile.program import Mesh, MeshAxis, Program
+from verifycompile.torch_interface.derivation import Derivation
+from verifycompile.torch_interface.expressions import recorded_number, recorded_tensor
+
+aten = torch.ops.aten
+FEW = 1
+"""Of the choices of sizes that are tried, those with two symbols of one given size each."""
+S, K = sympy.symbols("s k", integer=True, positive=True)
+RANK = sympy.Symbol("rank", integer=True, nonnegative=True)
+F32, I64 = torch.float32, torch.int64
+
+
+def number(expression: Any, kind: str = "SymInt") -> Any:
+    return recorded_number(kind, sympy.sympify(expression))
+
+
+def tensor(
+    shape: Sequence[Any], dtype: torch.dtype = F32, stride: Sequence[Any] | None = None, offset: Any = 0
+) -> torch.Tensor:
+    """``stride``: by default that of elements one behind the other."""
+    sizes = [sympy.sympify(s) for s in shape]
+    dense = [sympy.Mul(*sizes[d + 1 :]) for d in range(len(sizes))] if stride is None else stride
+    told = [[_plain(v) for v in values] for values in (shape, dense, [offset])]
+    return recorded_tensor(told[0], dtype, told[1], told[2][0])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, sympy.Basic):
+        return int(value) if value.is_number else number(value)
+    return value
+
+
+@dataclasses.dataclass
+class Written:
+    """A program that is written call by call, each with what is recorded of it."""
+
+    patterns: dict[Node, Node] = dataclasses.field(default_factory=dict[Node, Node])
+    constants: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    graph: Graph = dataclasses.field(default_factory=Graph)
+
+    def given(self, name: str, value: Any) -> Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    def constant(self, name: str, value: Any, recorded: Any) -> Node:
+        self.constants[name] = value
+        node = self.graph.create_node("get_attr", name)
+        node.meta["val"] = recorded
+        return node
+
+    def call(self, value: Any, target: Any, *args: Any, **kwargs: Any) -> Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = value
+        self.patterns[node] = node
+        return node
+
+    def like(self, pattern: Node, *operands: Node, value: Any = None) -> Node:
+        node = self.call(pattern.meta["val"] if value is None else value, pattern.target, *operands, *pattern.args[1:])
+        self.patterns[node] = pattern
+        return node
+
+    def program(self, **others: Any) -> Program:
+        self.graph.output(())
+        module: Any = StoredModule(self.graph, self.constants, self.patterns)
+        return Program(module, (), (), **others)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    program: Program
+    said: str = ""
+    calls: int | None = None
+    """How often torch was asked."""
+    tensors: int | None = None
+    """How many operands were made."""
+
+
+def checks() -> Iterator[tuple[str, Check]]:
+    for family in (_of_values, _of_memory, _of_sizes, _of_numbers, _of_kinds, _of_repetition):
+        for number_of, row in enumerate(family()):
+            yield f"{family.__name__} {number_of}", functools.partial(_says, row)
+
+
+def _says(row: Row) -> None:
+    said, made, operands = "", list[Any](), list[Any]()
+    original, original_tensor = Derivation.call, Derivation.tensor
+
+    def counted(self: Derivation, target: Any, args: Any, kwargs: Any) -> Any:
+        made.append(target)
+        return original(self, target, args, kwargs)
+
+    def counted_tensor(self: Derivation, *args: Any) -> Any:
+        operands.append(args)
+        return original_tensor(self, *args)
+
+    with mock.patch.object(Derivation, "call", counted), mock.patch.object(Derivation, "tensor", counted_tensor):
+        try:
+            check_annotations(row.program)
+        except AnnotationError as error:
+            said = str(error)
+    assert said == row.said, (said, row.said)
+    assert row.calls in (None, len(made)), len(made)
+    assert row.tensors in (None, len(operands)), len(operands)
+
+
+def _called(recorded: Any, target: Any, given: Any, *args: Any, said: str = "", **others: Any) -> Row:
+    """A program of one call."""
+    w = Written()
+    w.call(recorded, target, w.given("x", given), *args)
+    return Row(w.program(**others), said)
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+def _of_values() -> Iterator[Row]:
+    x = tensor((4, 6))
+    yield _called(x, aten.neg.default, x)
+    yield _called(
+        tensor((4, 5)),
+        aten.neg.default,
+        x,
+        said="`neg_default` is recorded as float32[4, 5] where torch gives float32[4, 6]",
+    )
+    yield _called(
+        tensor((4, 6), I64),
+        aten.neg.default,
+        x,
+        said="`neg_default` is recorded as int64[4, 6] where torch gives float32[4, 6]",
+    )
+    yield _called(
+        None, aten.neg.default, x, said="`neg_default` is recorded as nothing where torch gives float32[4, 6]"
+    )
+    yield _called(3, aten.neg.default, x, said="`neg_default` is recorded as int 3 where torch gives float32[4, 6]")
+    yield _called(
+        StoredObject("mesh"),
+        aten.neg.default,
+        x,
+        said="`neg_default` is recorded as StoredObject StoredObject(kind='mesh') where torch gives float32[4, 6]",
+    )
+    half = tensor((4, 3), stride=(6, 1))
+    other = tensor((4, 3), stride=(6, 1), offset=3)
+    halves = [half, other]
+    yield _called(halves, aten.split.Tensor, x, 3, 1)
+    yield _called(tuple(halves), aten.split.Tensor, x, 3, 1)
+    yield _called([half], aten.split.Tensor, x, 3, 1, said="`split_tensor` is recorded as 1 values")
+    yield _called(halves, aten.neg.default, x, said="`neg_default` is recorded as 2 values")
+    rows = [tensor((3,)), tensor((3,), offset=3)]
+    yield _called(rows, aten.neg.default, tensor((2, 3)), said="`neg_default` is recorded as 2 values")
+    yield _called(
+        half,
+        aten.split.Tensor,
+        x,
+        3,
+        1,
+        said=f"`split_tensor` is recorded as float32[4, 3] where torch gives list [{', '.join(['FakeTensor(..., size=(4, 3))'] * 2)}]",
+    )
+    yield _called(
+        [half, tensor((4, 2))],
+        aten.split.Tensor,
+        x,
+        3,
+        1,
+        said="`split_tensor` is recorded as float32[4, 2] where torch gives float32[4, 3]",
+    )
+    yield _called(
+        [tensor((4, 2)), other],
+        aten.split.Tensor,
+        x,
+        3,
+        1,
+        said="`split_tensor` is recorded as float32[4, 2] where torch gives float32[4, 3]",
+    )
+    yield _called(
+        x,
+        UnregisteredOperator("own.op.default"),
+        x,
+        said="`unregistered` calls an operator that this process does not have",
+    )
+    yield _called(
+        x,
+        aten.mm.default,
+        x,
+        said="torch does not take `mm_default`: RuntimeError: aten::mm() is missing value for argument 'mat2'. Declaration: aten::mm(Tensor self, Tensor mat2) -> Tensor",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+def _of_memory() -> Iterator[Row]:
+    x, turned = tensor((4, 6)), tensor((6, 4), stride=(1, 6))
+    lies = "`t_default` lies otherwise in memory than recorded"
+    yield _called(turned, aten.t.default, x)
+    yield _called(tensor((6, 4)), aten.t.default, x, said=lies)
+    yield _called(tensor((6, 4), stride=(1, 5)), aten.t.default, x, said=lies)
+    yield _called(tensor((6, 4), stride=(1, 6), offset=1), aten.t.default, x, said=lies)
+    narrow = tensor((4, 2), stride=(6, 1), offset=3)
+    yield _called(narrow, aten.slice.Tensor, x, 1, 3, 5)
+    moved = "`slice_tensor` lies otherwise in memory than recorded"
+    yield _called(tensor((4, 2), stride=(6, 1)), aten.slice.Tensor, x, 1, 3, 5, said=moved)
+    ranks = {"coordinates": {RANK: 0}, "mesh": Mesh((MeshAxis("dp", 2),), (0, 1))}
+    yield _called(tensor((4, 2), stride=(6, 1)), aten.slice.Tensor, x, 1, 3, 5, **ranks)
+    yield _called(tensor((4, 2)), aten.slice.Tensor, x, 1, 3, 5, said=moved, **ranks)
+    yield _called(tensor((1, 4), stride=(9, 1)), aten.neg.default, tensor((1, 4)))
+    yield _called(tensor((0, 4), stride=(9, 9), offset=3), aten.neg.default, tensor((0, 4)))
+    yield _called(tensor((2, 1, 4), stride=(4, 9, 1)), aten.neg.default, tensor((2, 1, 4)))
+    yield _called(x, aten.neg.default, recorded_tensor((4, 6), F32))
+    w = Written()
+    w.call(x, aten.neg.default, w.given("x", x))
+    plain = dataclasses.replace(w.program(), graph=torch.fx.GraphModule(torch.nn.Module(), w.graph))
+    yield Row(plain)
+    negative = "a recorded tensor has a negative size, stride or offset"
+    for wrong in (tensor((4, 6), stride=(-6, 1)), tensor((4, 6), offset=-1), tensor((-4, 6))):
+        yield _called(x, aten.neg.default, wrong, said=negative)
+    yield from _reads()
+
+
+def _reads() -> Iterator[Row]:
+    x, turned = tensor((4, 6)), tensor((6, 4), stride=(1, 6))
+    read = tensor((2,), stride=(1,))
+    for recorded, given, said in (
+        (turned, x, ""),
+        (tensor((6, 4), stride=(1, 6)), x, ""),
+    ):
+        w = Written()
+        w.call(read, aten.as_strided.default, w.call(recorded, aten.t.default, w.given("x", given)), [2], [1])
+        yield Row(w.program(), said)
+    # Along a dimension of one element strides decide nothing but for what reads memory.
+    for stride, said in (((1, 1), ""), ((9, 1), "`neg_default` lies otherwise in memory: (4, 1) from 0")):
+        w = Written()
+        inner = w.call(
+            tensor((1, 4), stride=(4, 1) if not said else stride), aten.neg.default, w.given("x", tensor((1, 4)))
+        )
+        w.call(read, aten.as_strided.default, inner, [2], [1])
+        yield Row(w.program(), said)
+    w = Written()
+    ranks = {"coordinates": {RANK: 0}, "mesh": Mesh((MeshAxis("dp", 2),), (0, 1))}
+    inner = w.call(tensor((4, 2), stride=(6, 1)), aten.slice.Tensor, w.given("x", x), 1, 3, 5)
+    w.call(tensor((2,), stride=(1,)), aten.as_strided.default, inner, [2], [1])
+    yield Row(w.program(**ranks), "`slice_tensor` lies otherwise in memory: (6, 1) from 3")
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+
+
+def _of_sizes() -> Iterator[Row]:
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((2 * K, 4)), size_values={S: 2 * K})
+    yield _called(
+        tensor((K, S)),
+        aten.t.default,
+        tensor((S, K)),
+        said="`t_default` lies otherwise in memory than recorded",
+        size_values={S: 2 * K},
+    )
+    row = _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)))
+    yield Row(row.program, calls=3)
+    few = (sympy.Eq(S, 5), sympy.Eq(K, 5))
+    yield Row(_called(tensor((S, K)), aten.neg.default, tensor((5, 5)), guards=few).program, calls=FEW)
+    mesh = Mesh((MeshAxis("dp", 2),), (0, 1))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)), mesh=mesh)
+    w = Written()
+    w.call(number(RANK + 1), operator.add, w.given("rank", number(RANK)), 1)
+    yield Row(w.program(coordinates={RANK: 0}))
+    yield Row(w.program(coordinates={RANK: 0}, mesh=mesh))
+    halves = [tensor((S, 3), stride=(6, 1)), tensor((S, 3), stride=(6, 1), offset=3)]
+    yield _called(halves, aten.split.Tensor, tensor((4, 6)), 3, 1, guards=(sympy.Eq(S, 4),))
+    told = "`split_tensor` is recorded as float32[5, 3] where torch gives float32[4, 3]"
+    yield _called(halves, aten.split.Tensor, tensor((4, 6)), 3, 1, said=told, guards=(sympy.Eq(S, 5),))
+    none = "no sizes were found that fulfil its guards"
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)), said=none, guards=(sympy.Eq(S, 1),))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)), said=none, guards=(sympy.Ge(S, 13),))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((5, 4)), guards=(sympy.Eq(S, 5),))
+    wrong = "`neg_default` is recorded as float32[{}, 4] where torch gives float32[5, 4]"
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((5, 4)), said=wrong.format(12), guards=(sympy.Eq(S, 12),))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((5, 4)), said=wrong.format(2), guards=(sympy.Eq(S, 2),))
+    yield _called(tensor((K, 4)), aten.neg.default, tensor((5, 4)), guards=(sympy.Eq(S, 5),), size_values={K: S})
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def _of_numbers() -> Iterator[Row]:
+    mesh = Mesh((MeshAxis("dp", 2), MeshAxis("tp", 3)), tuple(range(6)))
+    for axis, length in ((0, 2), (1, 3)):
+        w = Written()
+        start = w.given("rank", number(RANK))
+        stop = w.call(number(RANK + 1), operator.add, start, 1)
+        w.call(tensor((1,), stride=(1,)), aten.slice.Tensor, w.given("x", tensor((length,))), 0, start, stop)
+        yield Row(w.program(coordinates={RANK: axis}, mesh=mesh))
+    w = Written()
+    w.call(number(S + 1), operator.add, w.given("s", number(S)), 1)
+    yield Row(w.program())
+    w = Written()
+    w.given("sizes", [number(S)])
+    w.call(tensor((4,)), aten.neg.default, w.given("x", tensor((4,))))
+    yield Row(w.program())
+    w = Written()
+    w.call(number(S + 2), operator.add, w.given("s", number(S)), 1)
+    yield Row(w.program(guards=(sympy.Eq(S, 5),)), "`add` is recorded as int 7 where torch gives int 6")
+    w = Written()
+    w.call(number(S / 2, "SymFloat"), operator.truediv, w.given("s", number(S)), 2)
+    yield Row(w.program())
+    w = Written()
+    w.call(number(S > 3, "SymBool"), operator.gt, w.given("s", number(S)), 3)
+    yield Row(w.program())
+    w = Written()
+    start = w.given("s", number(S))
+    stop = w.call(number(S + 2), operator.add, start, 2)
+    w.call(tensor((2,), stride=(1,)), operator.getitem, w.given("x", tensor((6,))), slice(start, stop, None))
+    yield Row(w.program(guards=(sympy.Eq(S, 3),)), "`getitem` lies otherwise in memory than recorded")
+    yield from _unknown()
+
+
+def _unknown() -> Iterator[Row]:
+    """Sizes and numbers that depend on what a tensor holds."""
+    counted = sympy.Symbol("u", integer=True, nonnegative=True)
+    x = tensor((6,))
+    said = "`nonzero_default` is recorded as {} where torch gives int64['?', 1]"
+    for shape, dtype, wrong in (
+        ((counted, 1), I64, ""),
+        ((counted, 2), I64, "2"),
+        ((counted, 1), F32, "f"),
+        ((counted,), I64, "1"),
+    ):
+        sizes = {"2": "int64[5, 2]", "f": "float32[5, 1]", "1": "int64[5]"}
+        guards = (sympy.Eq(counted, 5),)
+        told = said.format(sizes[wrong]) if wrong else ""
+        yield _called(tensor(shape, dtype), aten.nonzero.default, x, said=told, guards=guards)
+    said = "`_local_scalar_dense_default` is recorded as {} where torch gives {}"
+    value = sympy.Symbol("v", integer=True)
+    for kind, read, told in (
+        ("SymInt", I64, ""),
+        ("SymFloat", F32, ""),
+        ("SymInt", F32, said.format("int 5", "SymFloat zuf0")),
+        ("SymFloat", I64, said.format("float 5.0", "SymInt u0")),
+    ):
+        recorded = number(value, kind)
+        yield _called(
+            recorded, aten._local_scalar_dense.default, tensor((), read), said=told, guards=(sympy.Eq(value, 5),)
+        )
+    told = said.format("float32[]", "SymFloat zuf0")
+    for dtype, number_of in ((F32, "SymFloat zuf0"), (I64, "SymInt u0")):
+        wrong = said.format(f"{dtype}[]".replace("torch.", ""), number_of)
+        yield _called(tensor((), dtype), aten._local_scalar_dense.default, tensor((), dtype), said=wrong)
+    yield _called(tensor(()), aten._local_scalar_dense.default, tensor(()), said=told)
+    w = Written()
+    rows = w.call(tensor((counted, 1), I64), aten.nonzero.default, w.given("x", x))
+    w.call(tensor((counted, 1), I64), aten.neg.default, rows)
+    yield Row(w.program())
+    w = Written()
+    rows = w.call(tensor((counted, 1), I64), aten.nonzero.default, w.given("x", x))
+    w.call(tensor((counted, 2), I64), aten.neg.default, rows)
+    yield Row(
+        w.program(guards=(sympy.Eq(counted, 5),)),
+        "`neg_default` is recorded as int64[5, 2] where torch gives int64[5, 1]",
+    )
+
+
+# ------------------------------------------------------------------------------------------------ kinds of nodes
+
+
+def _of_kinds() -> Iterator[Row]:
+    held = torch.ones(2, 3)
+    w = Written()
+    w.call(tensor((2, 3)), aten.neg.default, w.constant("c", held, tensor((2, 3))))
+    yield Row(w.program())
+    w = Written()
+    w.constant("c", held, tensor((2, 4)))
+    yield Row(w.program(), "`c` is recorded as float32[2, 4] where torch gives float32[2, 3]")
+    w = Written()
+    w.constant("c", held, tensor((2, 3), stride=(1, 2)))
+    yield Row(w.program())
+    w = Written()
+    w.constant("c", None, None)
+    yield Row(w.program())
+    w = Written()
+    w.given("mesh", StoredObject("mesh"))
+    w.call(StoredObject("mesh"), operator.getitem, w.given("all", (StoredObject("mesh"),)), 0)
+    yield Row(w.program())
+    w = Written()
+    group = w.call("", UnregisteredOperator("own.group.default"))
+    reduced = w.call(
+        tensor((4,)), torch.ops._c10d_functional.all_reduce.default, w.given("x", tensor((4,))), "sum", group
+    )
+    w.call(tensor((4,)), torch.ops._c10d_functional.wait_tensor.default, reduced)
+    yield Row(w.program(groups={group.name: (0,)}))
+    yield Row(w.program(groups={group.name: (0,)}), calls=2)
+    w = Written()
+    w.call(tensor((4, 2)), aten.cat.default, [w.given("x", tensor((2, 2))), w.given("y", tensor((2, 2)))], dim=0)
+    yield Row(w.program())
+    w = Written()
+    drawn = w.call(tensor((4,)), aten.bernoulli.p, w.given("x", tensor((4,))), 0.5)
+    drawn.kwargs = {"generator": StoredObject("Generator")}
+    yield Row(w.program())
+    w = Written()
+    w.call(tensor((4,)), aten.full.default, [4], 1.0, device=torch.device("cuda"))
+    yield Row(w.program())
+
+
+# ------------------------------------------------------------------------------------------------ repetition
+
+
+def _of_repetition() -> Iterator[Row]:
+    """Calls that are like one another, of operands of one description, are made once."""
+    x = tensor((4, 6))
+    w = Written()
+    first = w.call(x, aten.neg.default, w.given("x", x))
+    second = w.like(first, w.given("y", x))
+    w.like(first, w.like(first, second))
+    yield Row(w.program(), calls=1, tensors=1)
+    w = Written()
+    first = w.call(x, aten.neg.default, w.given("x", x))
+    w.call(x, aten.abs.default, first)
+    yield Row(w.program(), calls=2)
+    for other in (tensor((4, 6), I64), tensor((2, 6)), tensor((4, 6), stride=(1, 4))):
+        w = Written()
+        first = w.call(x, aten.neg.default, w.given("x", x))
+        second = w.like(first, w.given("y", other))
+        told = "float32[4, 6]"
+        given = f"{other.dtype}{list(other.shape)}".replace("torch.", "")
+        wrong = f"`{second.name}` is recorded as {told} where torch gives {given}"
+        lies = f"`{second.name}` lies otherwise in memory than recorded"
+        yield Row(w.program(), lies if given == told else wrong, calls=2)
+    halves = [tensor((4, 3), stride=(6, 1)), tensor((4, 3), stride=(6, 1), offset=3)]
+    w = Written()
+    first = w.call(halves, aten.split.Tensor, w.given("x", x), 3, 1)
+    second = w.like(first, w.given("y", x))
+    piece = w.call(halves[0], operator.getitem, first, 0)
+    w.like(piece, second)
+    yield Row(w.program(), calls=2)
+    w = Written()
+    w.call(halves, aten.split.Tensor, w.given("x", x), 3, 1)
+    columns = [tensor((4, 3), stride=(1, 4)), tensor((4, 3), stride=(1, 4), offset=12)]
+    other = w.call(columns, aten.split.Tensor, w.given("y", tensor((4, 6), stride=(1, 4))), 3, 1)
+    w.call(columns[1], operator.getitem, other, 1)
+    yield Row(w.program(), calls=3)
+    w = Written()
+    first = w.call(tensor((2,)), aten.as_strided.default, w.given("x", x), [2], [1])
+    w.like(first, w.given("y", x))
+    yield Row(w.program(), calls=2)
+    counted = sympy.Symbol("u", integer=True, nonnegative=True)
+    w = Written()
+    first = w.call(tensor((counted, 2), I64), aten.nonzero.default, w.given("x", x))
+    w.like(first, w.given("y", x))
+    yield Row(w.program(guards=(sympy.Eq(counted, 5),)))

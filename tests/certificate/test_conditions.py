@@ -1,0 +1,40 @@
+"""The conditions by which a certificate is refused: each of them changed must fail one of the checks beside this file.
+
+Here a part of the mutants is tried; ``python -m tests.lemmas`` tries them all and prints their number.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+
+import pytest
+
+from tests.certificate import annotations_checks, statement_checks, storage_checks
+from tests.lemmas.conditions import Check, found_by, mutants_of
+from verifycompile.certificate import annotations as recorded
+from verifycompile.certificate import statement, storage
+
+CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
+    statement: statement_checks.checks,
+    storage: storage_checks.checks,
+    recorded: annotations_checks.checks,
+}
+"""Modules of the checker, with what must hold of each."""
+
+PART = 12
+"""Of so many mutants one is tried."""
+
+
+@pytest.mark.parametrize("module", CHECKED, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_check_and_a_part_of_the_mutants(module: ModuleType) -> None:
+    checks = tuple(CHECKED[module]())
+    for name, check in checks:
+        try:
+            check()
+        except AssertionError as error:
+            raise AssertionError(name) from error
+    tried = list(itertools.islice(mutants_of(module), 0, None, PART))
+    assert len(tried) >= 10
+    assert [mutant.change for mutant in tried if not found_by(mutant, checks)] == []
