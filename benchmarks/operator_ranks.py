@@ -104,7 +104,8 @@ def main() -> None:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     counts = (options.degree, options.samples, options.placements)
-    mp.spawn(_work, (port, options.operator, options.indices, counts), nprocs=options.degree)
+    given = port, options.operator, options.indices, counts
+    mp.start_processes(_work, given, nprocs=options.degree, start_method="forkserver")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ def rank_main(rank, store, cases):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(rank_main, (folder + "/store", json.loads(sys.argv[1])), nprocs=2)
+        given = folder + "/store", json.loads(sys.argv[1])
+        mp.start_processes(rank_main, given, nprocs=2, start_method="forkserver")
 """
 
 WRAPS = ("DistributedDataParallel", "replicate", "fully_shard")

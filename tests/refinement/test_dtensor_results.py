@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -246,7 +247,7 @@ def run_on_rank(rank: int, name: str, store: str) -> None:
 )
 def test_torch_agrees(name: str, tmp_path: Path) -> None:
     program = (WRONG | RIGHT)[name]
-    torch.multiprocessing.spawn(run_on_rank, args=(name, str(tmp_path / "store")), nprocs=program.ranks)  # pyright: ignore[reportPrivateImportUsage]
+    mp.start_processes(run_on_rank, (name, str(tmp_path / "store")), program.ranks, start_method="forkserver")
 
 
 class TakenOut(nn.Module):

@@ -65,7 +65,7 @@ def work(rank: int, norm: str, folder: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, (sys.argv[1], folder), nprocs=WORLD_SIZE)
+        mp.start_processes(work, (sys.argv[1], folder), nprocs=WORLD_SIZE, start_method="forkserver")
         stopped = [rank for rank in range(WORLD_SIZE) if (pathlib.Path(folder) / f"stopped-{rank}").exists()]
         if stopped:
             print(f"stopped: {stopped}")

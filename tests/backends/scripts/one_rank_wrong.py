@@ -44,6 +44,6 @@ def work(rank: int, folder: str, correctness: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, args=(folder, sys.argv[1]), nprocs=2)
+        mp.start_processes(work, args=(folder, sys.argv[1]), nprocs=2, start_method="forkserver")
         for rank in range(2):
             print(f"rank {rank}: {open(f'{folder}/{rank}').read()}")  # noqa: PTH123, SIM115
