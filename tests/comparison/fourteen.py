@@ -20,13 +20,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
 from tests.comparison.programs import CopyTo, ReduceFrom, all_gather, all_reduce, reduce_scatter
+from verifycompile import Verdict
 
 WIDTH, VOCABULARY = 8, 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Bug:
-    """``module``: the one that a finding must name. ``options``: of ``compare``, from the mesh's placements."""
+    """``module``: the one that a finding must name. ``options``: of ``compare``, from the mesh's placements.
+
+    ``verdict``: on the wrong program. ``found_in``: dtypes whose rounding explains less than the bug makes.
+    """
 
     spec: Callable[[], nn.Module]
     build: Callable[[DeviceMesh, bool], nn.Module]
@@ -35,6 +39,8 @@ class Bug:
     shape: tuple[int, ...] = (2,)
     names: tuple[str, ...] = ("tp",)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    verdict: Verdict = Verdict.REFUTED
+    found_in: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
 
 
 def drawn(*shape: int, seed: int = 7) -> Callable[[torch.dtype], tuple[torch.Tensor, ...]]:
@@ -49,7 +55,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(VOCABULARY, WIDTH))
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:  # named: 26
         return F.embedding(ids, self.weight)
 
 
@@ -112,7 +118,7 @@ class Tanh(nn.Module):
         self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # named: 2
-        return torch.tanh(self.linear(x))
+        return torch.tanh(self.linear(x))  # named: 16
 
 
 class Stack(nn.Module):
@@ -122,7 +128,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Tanh() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)  # named: 9
+        x = self.first(x)  # named: 17
         for block in self.blocks:
             x = block(x)
         return x
@@ -394,7 +400,7 @@ class Zero(torch.optim.Optimizer):
         super().__init__(list(parameters), {"lr": lr})
         self.group, self.wrong = group, wrong
 
-    @torch.no_grad()
+    @torch.no_grad()  # named: 9
     def step(self, closure: Any = None) -> None:
         rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
         for held in self.param_groups:

@@ -143,7 +143,10 @@ def test_gradients_that_add_up_and_are_clipped(clip: Callable[..., None] | None,
     assert ("pass3.parameter.head.weight" in names) == right
     assert "parameter.head.weight" not in names
     if not right:
-        assert found.findings[0].output.startswith("pass1.parameter.")
+        place = found.findings[0].impl_location
+        assert found.findings[0].output.startswith("pass1.clipped.")
+        assert place is not None
+        assert place.function == ("clipped" if clip else "<lambda>")
 
 
 class Stale(Model):

@@ -62,7 +62,7 @@ def compare(
         raise UsageError("VC310", f"option `{useless[0]}` does not apply: there is no `optimizer`.")
     if min(steps, accumulation) < 1:
         raise UsageError("VC306", "options `steps` and `accumulation` must be whole numbers greater than zero.")
-    training = Training() if optimizer is None else Training(optimizer, clip, steps, accumulation)
+    training = Training() if optimizer is None else Training(optimizer, clip, steps, accumulation, clip is not None)
     spec_training = dataclasses.replace(training, optimizer=spec_optimizer or optimizer, clip=spec_clip or clip)
     each = [tuple(args)] if batches is None else [tuple(batch) for batch in batches]
     question = Question(model, each, dict(kwargs or {}), checked, training, spec_training, seeds, seed, proof, patience)

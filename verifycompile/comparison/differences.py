@@ -19,7 +19,7 @@ from verifycompile.comparison.worker import Ran
 from verifycompile.options import Options
 from verifycompile.program import Mesh
 
-FINAL = frozenset({Kind.OUTPUT, Kind.GRADIENT, Kind.PARAMETER, Kind.BUFFER, Kind.STATE})
+FINAL = frozenset({Kind.OUTPUT, Kind.GRADIENT, Kind.CLIPPED, Kind.PARAMETER, Kind.BUFFER, Kind.STATE})
 """What the spec ends with: a difference here is one of the programs, wherever it came from."""
 _SUMS = frozenset({Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.RECOMPUTED, Kind.OUTPUT})
 
@@ -103,7 +103,8 @@ class Comparing:
     def _judged(self, name: str, target: str, held: Mapping[int, Entry], parts: Mapping[int, torch.Tensor]) -> Judged:
         spec = self.reference.entries[target]
         first = next(iter(held.values()))
-        kind = first.kind if first.kind is Kind.RECOMPUTED else spec.kind
+        # What is an input of the spec as it is may be a part of it that the program has taken.
+        kind = first.kind if first.kind is Kind.RECOMPUTED or spec.kind is Kind.INPUT else spec.kind
         known = self._known(name, kind, first)
         is_scaled = kind is Kind.ACTIVATION_GRADIENT or name.startswith("grad.input.")
         value = self.reference.values[target]
@@ -133,7 +134,7 @@ class Comparing:
             return self.options.out_placements[plain]
         if kind is Kind.OUTPUT and entry.layout is None and plain in self.proved:
             return self.proved[plain]
-        if kind not in (Kind.GRADIENT, Kind.PARAMETER, Kind.BUFFER, Kind.STATE, Kind.INPUT):
+        if kind not in (Kind.GRADIENT, Kind.CLIPPED, Kind.PARAMETER, Kind.BUFFER, Kind.STATE, Kind.INPUT):
             return entry.layout
         if entry.layout is not None:
             return tuple(placement or Replicate() for placement in entry.layout)
@@ -143,7 +144,7 @@ class Comparing:
             if not entry.shape:
                 return tuple(Replicate() for _ in self.mesh.axes)
         given = next((v for k, v in self.options.grad_placements.items() if fnmatch.fnmatchcase(owner, k)), None)
-        if kind is Kind.GRADIENT and given is not None:
+        if kind in (Kind.GRADIENT, Kind.CLIPPED) and given is not None:
             return given
         return self.layouts.get(owner, tuple(Replicate() for _ in self.mesh.axes))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,12 +11,11 @@ from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.comparison.differences import FINAL, Differences
 from verifycompile.comparison.judge import Judged
-from verifycompile.comparison.trace import Kind
+from verifycompile.comparison.trace import Kind, definition
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.source import is_user_file
 
 _BEYOND, _REPLICAS, _OPEN = "VC120", "VC121", "VC213"
 _INSIDE = "its outputs are beyond rounding while its inputs are not"
@@ -30,9 +28,19 @@ _BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT})
 
 
 class Places:
-    """Where a module's code and its call are. ``modules``: path -> module; ``calls``: path -> where it is called."""
+    """Where a module's code and its call are. ``modules``: path -> module; ``calls``: path -> where it is called.
 
-    def __init__(self, modules: Mapping[str, nn.Module], model: Any, calls: Mapping[str, SourceLocation]) -> None:
+    ``steps``: the user's own code that makes tensors of a kind in a step.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        model: Any,
+        calls: Mapping[str, SourceLocation],
+        steps: Mapping[Kind, SourceLocation],
+    ) -> None:
+        self.steps = steps
         self._modules = modules
         self._model = model
         self._calls = calls
@@ -46,18 +54,11 @@ class Places:
         call = self._calls.get(module)
         held: Any = self._modules.get(module)
         function = type(held).forward if held is not None else self._model
-        own = _definition(function, module) if held is not None or not module else None
+        own = definition(function, module) if held is not None or not module else None
         if own is None:
             return call, ()
         labels = (Label(call, f"`{module}` is called here"),) if call is not None else ()
         return own, labels
-
-
-def _definition(function: Callable[..., Any], module: str) -> SourceLocation | None:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None or not is_user_file(code.co_filename):
-        return None
-    return SourceLocation(code.co_filename, code.co_firstlineno, 1, None, code.co_name, module)
 
 
 def findings_of(
@@ -145,6 +146,9 @@ def _cause(
     location, labels = places.of(culprit.module)
     if what is _BETWEEN or (what is _ALONE and ".input." in culprit.name):
         location, labels = places.call(culprit.module) or location, ()
+    step_place = places.steps.get(culprit.kind)
+    if step_place is not None:
+        location = dataclasses.replace(step_place, module=culprit.module)
     partial = _partial_before(culprit, judged)
     for item in partial:
         label = f"`{item.name}` is a {item.layout_text} here"

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.tensor.placement_types import Replicate
 
 from verifycompile.comparison.layout import Placements, candidates, merge_given, part_of
-from verifycompile.comparison.programs import drawn
+from verifycompile.comparison.programs import drawn, seed_of
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Kind
@@ -26,6 +26,7 @@ class Parameters:
     """``layouts``: name -> how the ranks hold it. ``whole``: the values. ``differ``: name -> ranks that hold others.
 
     ``own``: buffers that are a rank's own, whose values stay. ``inferred``: layouts that the shapes alone gave.
+    ``varied``: of which all ranks held the same part, and now hold parts of other values.
     """
 
     layouts: dict[str, Placements]
@@ -33,6 +34,7 @@ class Parameters:
     differ: dict[str, tuple[int, ...]]
     own: tuple[str, ...] = ()
     inferred: tuple[str, ...] = ()
+    varied: tuple[str, ...] = ()
 
     def sharded(self) -> list[str]:
         """Names of what the ranks hold in parts."""
@@ -97,11 +99,18 @@ def gather(
     entries: Mapping[str, Mapping[int, Entry]],
     spec: Mapping[str, torch.Tensor] | None,
     options: Options,
+    *,
+    seed: int | None,
 ) -> Parameters:
-    """The whole values that the ranks hold."""
+    """The whole values that the ranks hold.
+
+    With a ``seed``, parameters of which all ranks hold the same part, as those do that are initialised with one seed,
+    get other values: what a rank computes of its own part alone would be what it computes of all parts.
+    """
     layouts, own, inferred = layouts_of(entries, spec, mesh, options)
     whole = Store()
     differ: dict[str, tuple[int, ...]] = {}
+    varied: list[str] = []
     for name, layout in layouts.items():
         found: dict[int, torch.Tensor | None] = ranks.call("parameter", name)
         parts = {rank: part for rank, part in found.items() if part is not None}
@@ -110,10 +119,35 @@ def gather(
         others = tuple(
             r for r, other in replicas.items() if r != rank and not torch.equal(other.nan_to_num(), value.nan_to_num())
         )
+        kind = next(iter(entries[name].values())).kind
+        if seed is not None and kind is Kind.PARAMETER and _are_equal_parts(parts, value):
+            generator = torch.Generator().manual_seed(seed_of(name, seed))
+            value = (value * (0.5 + torch.rand(value.shape, generator=generator))).to(value.dtype)
+            varied.append(name)
         whole.keep(name, value)
         if others:
             differ[name] = others
-    return Parameters(layouts, whole, differ, own, inferred)
+    if varied:
+        _hand_out(ranks, mesh, whole, {name: layouts[name] for name in varied})
+    return Parameters(layouts, whole, differ, own, inferred, tuple(varied))
+
+
+def _are_equal_parts(parts: Mapping[int, torch.Tensor], whole: torch.Tensor) -> bool:
+    """Whether the ranks hold different parts of ``whole`` that have the same values, and not one number alone."""
+    first, *others = parts.values()
+    if not others or first.shape == whole.shape or not first.is_floating_point() or first.numel() < 2:
+        return False
+    return all(torch.equal(first, other) for other in others) and bool((first != first.flatten()[0]).any())
+
+
+def _hand_out(ranks: Ranks, mesh: Mesh, whole: Store, layouts: Mapping[str, Placements]) -> None:
+    """Let every rank hold its parts of the values."""
+
+    def held_by(rank: int, name: str) -> torch.Tensor | None:
+        return part_of(whole[name], layouts[name], rank, mesh) if name in layouts else None
+
+    ranks.call("assign", each={rank: (functools.partial(held_by, rank),) for rank in ranks.ranks})
+    ranks.call("save")
 
 
 def spread(
@@ -138,11 +172,7 @@ def spread(
             shape = held.whole or _whole_shape(held.shape, layout, mesh)
             value = part if tuple(part.shape) == tuple(shape) else drawn(name, part, tuple(shape), seed)
         whole.keep(name, value)
-
-    def held_by(rank: int, name: str) -> torch.Tensor | None:
-        return part_of(whole[name], layouts[name], rank, mesh) if name in layouts else None
-
-    ranks.call("assign", each={rank: (functools.partial(held_by, rank),) for rank in ranks.ranks})
+    _hand_out(ranks, mesh, whole, layouts)
     return Parameters(layouts, whole, {}, own, inferred)
 
 

@@ -16,7 +16,7 @@ from verifycompile.comparison.worker import Ran, Training
 
 _FORWARD = frozenset({Kind.INPUT, Kind.ACTIVATION, Kind.OUTPUT})
 _BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT, Kind.BUFFER})
-_STEP = frozenset({Kind.PARAMETER, Kind.STATE})
+_STEP = frozenset({Kind.CLIPPED, Kind.PARAMETER, Kind.STATE})
 
 
 def run(comparing: Comparing, training: Training, *, batches: int, seed: int) -> tuple[int, bool]:

@@ -152,10 +152,11 @@ class Question:
         entries = by_name(ranks.call("parameters"))
         held = None if spec is None else named_tensors(spec.model, {})
         if own is None:
-            parameters = gather(ranks, mesh, entries, held, options)
+            # The models that `build` made, one for each rank, are for this comparison alone.
+            vary = self.seed if options.build is not None and isinstance(ranks, InThisProcess) else None
+            parameters = gather(ranks, mesh, entries, held, options, seed=vary)
         else:
             parameters = spread(ranks, mesh, entries, held, options, own_rank=own, seed=self.seed)
-            ranks.call("save")
         # What other ranks pass is known in a running job alone.
         first, *others = ranks.ranks
         passed = first if is_pretended() and others else own
@@ -182,9 +183,7 @@ class Question:
         layouts = {**parameters.layouts, **{f"input.{name}": value for name, value in inputs.layouts.items()}}
         comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options, proved=layouts_of(self.proof, mesh))
         departed, drew = run(comparing, self.training, batches=len(self.args), seed=self.seed)
-        calls = ranks.call("places")[first]
-        inner = inner_model(model)
-        places = Places(named_modules(model), inner, calls)
+        places = Places(named_modules(model), inner_model(model), *ranks.call("places")[first])
         alone = self._each_alone(comparing) if departed == 0 else []
         causes = findings_of(comparing.found, places, departed, parameters.whole, alone)
         if departed == 0 and causes:
@@ -269,6 +268,9 @@ class Question:
         self.notes.append(f"all random streams begin with seed {self.seed}, on every rank and in the spec")
         if own is not None:
             self.notes.append("the parallel parameters are parts of the spec's values")
+        if parameters.varied:
+            names = ", ".join(f"`{name}`" for name in parameters.varied[:3])
+            self.notes.append(f"all ranks held the same part of {names}: they have parts of other values here")
 
     def _finished(
         self, findings: list[Finding], comparing: Comparing, ranks: Ranks, epsilons: tuple[float, float]

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
@@ -33,6 +34,7 @@ class Kind(enum.Enum):
     RECOMPUTED = "recomputed activation"
     ACTIVATION_GRADIENT = "gradient of an activation"
     GRADIENT = "gradient"
+    CLIPPED = "clipped gradient"
     PARAMETER = "parameter"
     BUFFER = "buffer"
     STATE = "optimizer state"
@@ -231,6 +233,16 @@ class Recorder:
             return None
         part = part.to(gradient.dtype)
         return like_dtensor(gradient, part) if isinstance(gradient, DTensor) else part
+
+
+def definition(function: Callable[..., Any] | None, module: str) -> SourceLocation | None:
+    """Where the user wrote a function, which is of ``module``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not is_user_file(code.co_filename):
+        return None
+    return SourceLocation(code.co_filename, code.co_firstlineno, 1, None, code.co_name, module)
 
 
 def calling_place(path: str) -> SourceLocation | None:

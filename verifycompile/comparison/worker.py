@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import Call, flattened, inner_model, named_modules, named_tensors
 from verifycompile.comparison.operations import Operation, Operations
 from verifycompile.comparison.store import Store
-from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, local_part, traced
+from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, definition, local_part, traced
+from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -27,13 +28,14 @@ class Training:
     """How a program is trained. ``optimizer``: makes an optimizer of parameters; without it one pass is run.
 
     ``clip``: what is done to the gradients of parameters before each of ``steps`` steps; ``passes`` of forward and
-    backward go before it, whose gradients add up.
+    backward go before it, whose gradients add up. ``traces_clipped``: whether they are traced again after ``clip``.
     """
 
     optimizer: Optimizer | None = None
     clip: Clip | None = None
     steps: int = 0
     passes: int = 1
+    traces_clipped: bool = False
 
     @property
     def all_passes(self) -> int:
@@ -89,6 +91,7 @@ class Worker:
         self._operations: Operations | None = None
         self._cotangents: dict[int, torch.Tensor] = {}
         self._before = Store()
+        self._original: Store | None = None
         self._gradients: dict[str, torch.Tensor | None] = {}
         self._streams = torch.get_rng_state(), random.getstate()
         self._training = training or Training()
@@ -131,39 +134,40 @@ class Worker:
 
     def assign(self, part: Callable[[str], torch.Tensor | None]) -> None:
         """Let parameters and buffers, which are of a copy, hold the ``part`` of their name, where there is one."""
-        with torch.no_grad():
-            for name, tensor in self.tensors.items():
-                value = part(name)
-                if value is not None:
-                    local_part(tensor).copy_(value)
+        self._set((name, value) for name in self.tensors if (value := part(name)) is not None)
 
     def save(self) -> None:
-        """Remember the program's state, which ``restore`` puts back."""
-        self._before.clear()
+        """Remember the program's state, with which it begins; ``restore`` puts back what was remembered first."""
+        self._before = Store()
         for name, tensor in self.tensors.items():
             self._before.keep(name, local_part(tensor))
+        if self._original is not None:
+            return
+        self._original = self._before
         self._gradients = {name: tensor.grad for name, tensor in self.tensors.items()}
         self._streams = torch.get_rng_state(), random.getstate()
         self.clear_gradients()
 
     def restore(self) -> None:
-        """Put back what ``save`` remembered: values, buffers and gradients."""
-        with torch.no_grad():
-            for name, value in self._before.items():
-                local_part(self.tensors[name]).copy_(value)
+        """Put back what ``save`` remembered first: values, buffers and gradients."""
+        assert self._original is not None
+        self._set(self._original.items())
         for name, gradient in self._gradients.items():
             self.tensors[name].grad = gradient
         self._optimizer = None
         torch.set_rng_state(self._streams[0])
         random.setstate(self._streams[1])
 
+    def _set(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
+        with torch.no_grad():
+            for name, value in values:
+                local_part(self.tensors[name]).copy_(value)
+
     def begin(self, seed: int) -> None:
         """Values and buffers as remembered, without gradients, and random streams that begin with ``seed``."""
         torch.manual_seed(seed)
         random.seed(seed)
-        with torch.no_grad():
-            for name, value in self._before.items():
-                local_part(self.tensors[name]).copy_(value)
+        self._set(self._before.items())
         self.clear_gradients()
         self._optimizer = None
         self._turn = 0
@@ -280,6 +284,9 @@ class Worker:
         if training.clip is not None:
             training.clip(trained)
         first = len(self._entries)
+        for name, tensor in self.tensors.items() if training.traces_clipped else ():
+            if tensor.grad is not None:
+                self._take(*self._traced(f"clipped.{name}", Kind.CLIPPED, tensor.grad, name))
         self._optimizer.step()
         state = getattr(self._optimizer, "state", {})
         for name, tensor in self.tensors.items():
@@ -314,9 +321,12 @@ class Worker:
             if held is not None:
                 held.detach()
 
-    def places(self) -> dict[str, Any]:
-        """Module -> the line that calls it."""
-        return {} if self._recorder is None else dict(self._recorder.places)
+    def places(self) -> tuple[dict[str, SourceLocation], dict[Kind, SourceLocation]]:
+        """Module -> the line that calls it; and the user's own code that clips, and that steps."""
+        step = definition(type(self._optimizer).step, "") if self._optimizer is not None else None
+        own = {Kind.CLIPPED: definition(self._training.clip, ""), Kind.PARAMETER: step, Kind.STATE: step}
+        calls = {} if self._recorder is None else dict(self._recorder.places)
+        return calls, {kind: place for kind, place in own.items() if place is not None}
 
 
 def _like(output: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
