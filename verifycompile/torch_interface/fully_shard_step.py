@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -192,14 +193,10 @@ def _replaced(found: ShardedGroups) -> Generator[None]:
         (FSDPParam, "to_sharded_post_forward", FSDPParam.to_sharded),
         (_fsdp_param_group, "foreach_reduce", reduce),
     )
-    before = [vars(owner)[name] for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in replaced:
+            stack.enter_context(mock.patch.object(owner, name, value))
         yield
-    finally:
-        for (owner, name, _), value in zip(replaced, before, strict=True):
-            setattr(owner, name, value)
 
 
 # ------------------------------------------------------------------------------------------------ communication

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed._functional_collectives as functional_collectives
@@ -38,7 +39,6 @@ def selected(tensor: torch.Tensor, dim: int, ranks: int, blocks: int, rank: int 
 def strided_shards_by_views() -> Generator[list[str]]:
     """While entered, even strided shards are made and gathered by views; yields what was done so, by name."""
     made: list[str] = []
-    replaced = {name: vars(_StridedShard)[name] for name in _NAMES}
     to_replicate, select, size_and_offset = (getattr(_StridedShard, name) for name in _NAMES)
 
     def gather(
@@ -72,13 +72,8 @@ def strided_shards_by_views() -> Generator[list[str]]:
             None if mode is placement_types._StridedShardOffsetMode.NONE else local // self.split_factor * rank,
         )
 
-    for name, function in zip(_NAMES, (gather, shard, sizes), strict=True):
-        setattr(_StridedShard, name, function)
-    try:
+    with mock.patch.multiple(_StridedShard, **dict(zip(_NAMES, (gather, shard, sizes), strict=True))):
         yield made
-    finally:
-        for name, original in replaced.items():
-            setattr(_StridedShard, name, original)
 
 
 def _even(size: Any, ranks: Any, blocks: Any) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Generator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed import ProcessGroup
@@ -50,28 +52,21 @@ class _Pending(TorchDispatchMode):
 @contextlib.contextmanager
 def waits_required() -> Generator[None]:
     """While entered, and at the end, raises ``UnwaitedError`` where a collective is not waited for before its use."""
-    pending = _Pending()
-    replaced: list[tuple[type, str, Any]] = []
+    pending, watched = _Pending(), set[tuple[type, str]]()
+    with contextlib.ExitStack() as replaced:
 
-    def replace(owner: type, name: str, function: Any) -> None:
-        replaced.append((owner, name, vars(owner)[name]))
-        setattr(owner, name, function)
+        def watch_waits(handle: type) -> None:
+            for owner, name in itertools.product(handle.__mro__, _WAITS):
+                if name in vars(owner) and (owner, name) not in watched:
+                    watched.add((owner, name))
+                    replaced.enter_context(mock.patch.object(owner, name, _waiting(vars(owner)[name], pending)))
 
-    def watch_waits(handle: type) -> None:
-        for owner in handle.__mro__:
-            for name in _WAITS:
-                if name in vars(owner) and not any(done[:2] == (owner, name) for done in replaced):
-                    replace(owner, name, _waiting(vars(owner)[name], pending))
-
-    try:
         for name in _COLLECTIVES:
             if name in vars(ProcessGroup):
-                replace(ProcessGroup, name, _launching(name, getattr(ProcessGroup, name), pending, watch_waits))
+                launch = _launching(name, getattr(ProcessGroup, name), pending, watch_waits)
+                replaced.enter_context(mock.patch.object(ProcessGroup, name, launch))
         with pending:
             yield
-    finally:
-        for owner, name, original in reversed(replaced):
-            setattr(owner, name, original)
     for _, name, _, _ in pending.works.values():
         raise UnwaitedError(f"an asynchronous `{name}` is never waited for")
 
