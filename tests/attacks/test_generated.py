@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.attacks import dtensors
 from tests.attacks.families import ANY, RIGHT, Family, Site, ask_family, families, held, is_value, proved
 from tests.attacks.generated import Answer, Numbers, Question, Step, Way, ask, decisions, questions
 from tests.attacks.parallel import OPERATORS
@@ -40,6 +41,48 @@ def test_what_is_wrong_does_not_verify(way: Way, examples: int) -> None:
     # Neither side of the comparison is empty.
     assert seen[Verdict.VERIFIED, Numbers.EQUAL]
     assert seen[Verdict.REFUTED, Numbers.WRONG]
+
+
+def test_wrong_programs_of_dtensors_do_not_verify() -> None:
+    seen: collections.Counter[tuple[Verdict, Numbers]] = collections.Counter()
+
+    @settings(PROFILE, max_examples=5)
+    @given(dtensors.questions())
+    def run(question: dtensors.Question) -> None:
+        answer = dtensors.ask(question)
+        if answer is None:
+            return
+        assert not answer.verified_wrongly, f"{question} {answer}"
+        assert answer.edited is not None or answer.numbers is Numbers.EQUAL, f"wrong by construction: {question}"
+        assert answer.verdict is not Verdict.REFUTED or answer.numbers is Numbers.WRONG, f"{question} {answer}"
+        seen[answer.verdict, answer.numbers] += 1
+
+    run()
+    assert seen[Verdict.VERIFIED, Numbers.EQUAL]
+
+
+OF_DTENSORS = dtensors.Question(
+    (2,),
+    ("R",),
+    (("S0",), ("S1",), ("R",)),
+    (
+        dtensors.Step("product 0", ("S1",), False),
+        dtensors.Step("own rows", None, False),
+        dtensors.Step("columns centred", None, False),
+    ),
+    True,
+    None,
+)
+"""A product of which every rank computes a summand, of whose sum it takes its rows."""
+
+
+@pytest.mark.parametrize("mistake", [None, *dtensors.MISTAKES])
+def test_every_mistake_with_dtensors_is_seen(mistake: str | None) -> None:
+    place = {"as a sum": 0, "as whole": 1, "no word on gradients": 1}.get(mistake or "", 2)
+    answer = dtensors.ask(dataclasses.replace(OF_DTENSORS, mistake=mistake and (place, mistake)))
+    assert answer is not None
+    expected = (Verdict.REFUTED, Numbers.WRONG) if mistake else (Verdict.VERIFIED, Numbers.EQUAL)
+    assert (answer.verdict, answer.numbers) == expected
 
 
 def test_edited_graphs_do_not_verify_wrongly() -> None:
