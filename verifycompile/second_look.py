@@ -15,7 +15,7 @@ from verifycompile.diagnostics.report import SecondLook
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.program import Program
 from verifycompile.reduction.search import described_sizes, evaluable
-from verifycompile.refinement.check import check_refinement
+from verifycompile.refinement.check import check_refinement, collection_paused
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
 from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, calls, elements, most_elements
 from verifycompile.witness.few_kinds import KINDS, kinds_of_ranks
@@ -46,6 +46,7 @@ class _How:
     at_sizes: str = ""
 
 
+@collection_paused()
 def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
     """What was found, and the finding where it contradicts the proof."""
     affordable = _CALLS_OF_A_NODE * sum(len(program.graph.graph.nodes) for program in (spec, implementation))

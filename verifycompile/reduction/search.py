@@ -28,6 +28,8 @@ _SMALLEST = 2
 _CHEAP = 1_000_000
 """Elements of an evaluation up to which it can be repeated often enough to make a difference small."""
 _MOST_READINGS = 32
+_FAR = (KEPT // _SMALLEST) ** 2
+"""A second look goes no further where two dimensions of every value would have to become as small as they can."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +141,11 @@ def evaluable(
         reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned, apart=apart)
         if reduced is None:
             continue
-        if max(elements(reduced.spec), elements(reduced.implementation, kinds)) <= max_elements:
+        cost = max(elements(reduced.spec), elements(reduced.implementation, kinds))
+        if cost <= max_elements:
             return reduced
+        if kinds is not None and cost > _FAR * max_elements:
+            return None
     return None
 
 

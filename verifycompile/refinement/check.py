@@ -58,13 +58,13 @@ def check_with_values(spec: Program, implementation: Program) -> tuple[Refinemen
 
     Where the steps hold a ``Repetition``, its nodes stand for those of an earlier part, which have the values.
     """
-    with _collection_paused():
+    with collection_paused():
         return _check(spec, implementation)
 
 
 @contextlib.contextmanager
-def _collection_paused() -> Generator[None]:
-    """Terms hold no cycles, and a collection of what a capture left behind costs more than a whole proof."""
+def collection_paused() -> Generator[None]:
+    """Terms and numbers hold no cycles; to collect what a capture left behind costs more than a whole proof."""
     enabled = gc.isenabled()
     gc.disable()
     try:
