@@ -259,14 +259,14 @@ def _loss() -> str:
     return report.certificate.to_json()
 
 
-def _with_steps() -> dict[str, Any]:
+def with_steps() -> dict[str, Any]:
     return json.loads(_loss())
 
 
 def _refused(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Iterator[str]:
     """Why a certificate is refused, for each of its steps after a change of the step."""
-    for number in range(len(_with_steps()["steps"])):
-        data = _with_steps()
+    for number in range(len(with_steps()["steps"])):
+        data = with_steps()
         change(data, data["steps"][number])
         yield _rejected(data)
 
@@ -274,14 +274,14 @@ def _refused(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Iter
 def test_a_step_that_is_left_out() -> None:
     """A relation may hold without a step: then the certificate says the same without it."""
     before, accepted = check_certificate(_loss()), 0
-    for step in _with_steps()["steps"]:
-        data = _with_steps()
+    for step in with_steps()["steps"]:
+        data = with_steps()
         data["steps"].remove(step)
         found = check_certificate(sealed(data))
         accepted += bool(found)
         assert not found or str(found) == str(before)
         assert found or found.reason.startswith(("no relation of", "its values", "it lists", "it holds a view"))
-    assert accepted <= len(_with_steps()["steps"]) // 4
+    assert accepted <= len(with_steps()["steps"]) // 4
 
 
 @pytest.mark.parametrize(("field", "other"), [(0, "7/3"), (2, "0" * 16), (3, []), (4, [2, 2])])
@@ -291,15 +291,15 @@ def test_a_view_of_a_step_is_another_one(field: int, other: Any) -> None:
     A linear law holds with a multiple of its values too: such a certificate holds, and says the same.
     """
     before, accepted = check_certificate(_loss()), 0
-    for number in range(len(_with_steps()["views"])):
-        data = _with_steps()
+    for number in range(len(with_steps()["views"])):
+        data = with_steps()
         same = data["views"][number][field] == other
         data["views"][number][field] = other
         found = check_certificate(sealed(data))
         assert not found or str(found) == str(before)
         assert found or found.reason.startswith(("its step by", "no relation of", "its values"))
         accepted += bool(found) and not same
-    assert accepted <= len(_with_steps()["views"]) // (2 if field == 0 else 8)
+    assert accepted <= len(with_steps()["views"]) // (2 if field == 0 else 8)
 
 
 def test_a_step_by_another_lemma() -> None:
@@ -332,25 +332,25 @@ def test_a_step_at_another_position() -> None:
 
 
 def test_two_steps_at_one_position() -> None:
-    data = _with_steps()
+    data = with_steps()
     data["steps"].append(data["steps"][0])
     assert _rejected(data) == "two steps are at one position"
 
 
 def test_a_step_with_something_more() -> None:
-    data = _with_steps()
+    data = with_steps()
     data["steps"][0]["believe"] = True
     assert _rejected(data) == "a step has no `believe`"
 
 
 def test_views_that_no_step_needs() -> None:
-    data = _with_steps()
+    data = with_steps()
     data["views"].append(data["views"][0])
     assert _rejected(data) == "it holds a view that no step needs"
 
 
 def test_families_that_were_not_used() -> None:
-    data = _with_steps()
+    data = with_steps()
     fewer = {**data, "families": [name for name in data["families"] if name != "contraction"]}
     reason = "it lists other families of declarations than the proof has used"
     assert _rejected(fewer) == _rejected({**data, "families": [*data["families"], "writing"]}) == reason

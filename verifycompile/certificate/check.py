@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from verifycompile.certificate.annotations import check_annotations
@@ -96,7 +96,7 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     for program in (spec, implementation):
         check_annotations(program)
         require_needed(program)
-    claims = Claims(placements, _equalities(data["equalities"]), cuts_from_data(data["parts"]))
+    claims = Claims(placements, [*map(_equality, data["equalities"])], cuts_from_data(data["parts"]))
     rules = LemmaSteps(steps_from_data(data["steps"], data["views"]))
     listed = set(map(str, data["facts"]))
     families.load(data["families"])
@@ -123,12 +123,10 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     )
 
 
-def _equalities(written: Sequence[Mapping[str, Any]]) -> Sequence[Equality]:
-    if not written:
-        return ()
+def _equality(written: Mapping[str, Any]) -> Equality:
     from verifycompile.certificate.equalities import Equality  # here, because few proofs have any
 
-    return [Equality.from_data(item) for item in written]
+    return Equality.from_data(written)
 
 
 def _replayed(spec: Program, implementation: Program, claims: Claims, rules: LemmaSteps) -> Replay:
