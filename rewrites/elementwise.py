@@ -250,6 +250,8 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
     left, right = b.view(then), b.view(otherwise)
     if not is_indicator(condition):
         raise UnsupportedError(UNSUPPORTED, "`where` on a condition that is not known to be boolean")
+    if b.call.dtype is torch.bool:
+        return b.either(b.mul(condition, _boolean(left)), b.mul(b.negate(condition), _boolean(right)))
     if right.is_zero or (condition.term is b.pool.unit and condition.coefficient == 1):
         return _spread(b, b.mul(condition, left), right)
     if left.is_zero:

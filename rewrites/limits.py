@@ -15,11 +15,15 @@ aten = torch.ops.aten
 
 @operator(aten.maximum.default)
 def maximum(b: Builder, self: View, other: View) -> View:
+    if b.call.dtype is torch.bool:
+        return b.either(self, other)
     return b.pointwise(MAXIMUM, self, other)
 
 
 @operator(aten.minimum.default)
 def minimum(b: Builder, self: View, other: View) -> View:
+    if b.call.dtype is torch.bool:
+        return b.mul(self, other)
     return b.pointwise(MINIMUM, self, other)
 
 

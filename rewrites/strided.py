@@ -28,13 +28,32 @@ def as_strided(
     sizes, strides = [_whole(s) for s in size], [_whole(s) for s in stride]
     # Dimensions of stride 0 repeat what the others read.
     extents = [1 if step == 0 else extent for extent, step in zip(sizes, strides, strict=True)]
-    read = _dense_order(extents, strides)
-    length, elements = _whole(product(extents)), _whole(product(b.shape(self)))
-    if start < 0 or start + length > elements:
-        raise UnsupportedError(UNREPRESENTABLE, "`as_strided` beyond the elements of its operand")
-    part = b.narrow(b.reshape(b.permute(self, order), [elements]), 0, start, length)
-    rearranged = b.permute(b.reshape(part, [extents[d] for d in read]), _inverse(read))
+    read = sorted(range(len(sizes)), key=lambda d: (extents[d] != 1, -strides[d] if extents[d] != 1 else 0))
+    in_memory = b.reshape(b.permute(self, order), [_whole(product(b.shape(self)))])
+    places = _places(b, in_memory, start, [(extents[d], strides[d]) for d in read if extents[d] != 1])
+    rearranged = b.permute(b.reshape(places, [extents[d] for d in read]), _inverse(read))
     return b.expand(rearranged, sizes)
+
+
+def _places(b: Builder, view: View, start: int, dims: Sequence[tuple[int, int]]) -> View:
+    """Elements of a flat view from ``start`` on: extents and strides of dimensions, from the slowest to the fastest.
+
+    Each is a dimension of blocks, as long as its stride, in which the faster ones lie. Raises UnsupportedError.
+    """
+    span = 1 + sum((extent - 1) * stride for extent, stride in dims)
+    if start < 0 or start + span > _whole(b.shape(view)[0]):
+        raise UnsupportedError(UNREPRESENTABLE, "`as_strided` beyond the elements of its operand")
+    for extent, stride in dims:
+        last, size = b.rank(view) - 1, _whole(b.shape(view)[-1])
+        span -= (extent - 1) * stride
+        first = start - start % stride if start % stride + span <= stride else start
+        if span > stride or first + extent * stride > size:
+            parts = [extent for extent, _ in dims], [stride for _, stride in dims]
+            text = f"extents {parts[0]} at strides {parts[1]}: elements overlap, or a block of them is cut"
+            raise UnsupportedError(UNREPRESENTABLE, text)
+        blocks = b.narrow(view, last, first, extent * stride)
+        view, start = b.reshape(blocks, [*b.shape(view)[:-1], extent, stride]), start - first
+    return b.select(view, b.rank(view) - 1, start)
 
 
 @operator(aten.as_strided_scatter.default)

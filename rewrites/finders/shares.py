@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, multiply_views, open_view
 from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import Axis, Term, TermPool, View
 from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
 from verifycompile.rewrites.lemmas.exponentials import REST_OF_SHARE
 from verifycompile.rewrites.lemmas.substitution import Substitution
@@ -32,10 +33,22 @@ def _parts(pool: TermPool, total: View, factors: Sequence[View]) -> Iterator[tup
                 yield part, base
 
 
+def _unsigned_factors(view: View) -> Counter[tuple[Term, tuple[Axis, ...]]]:
+    """The factors that are not known to be positive, as often as they occur."""
+    product = view.term.operation is CONTRACT and not view.term.summed
+    factors = open_view(view).operands if product else (view.unscaled(),)
+    return Counter((factor.term, factor.axes) for factor in factors if not is_positive(factor))
+
+
 def _rests_of_shares(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Iterator[Proposal]:
     """``x - x b / (a + b)`` for positive a and b."""
     for taken in operands:
         if taken.term.operation is not CONTRACT or taken.term.summed:
+            continue
+        # Both have the factors of x, of which those that are not known to be positive are neither a, b nor a quotient.
+        unsigned = _unsigned_factors(taken)
+        whole = [view for view in operands if view is not taken and _unsigned_factors(view) == unsigned]
+        if not whole:
             continue
         for factor in open_view(taken).operands:
             if factor.term.operation is not POWER or factor.term.attributes[0] != -1:
@@ -45,7 +58,7 @@ def _rests_of_shares(pool: TermPool, operands: Sequence[View], shape: tuple[Size
             for part, rest in _parts(pool, total, factors):
                 inverse = elementwise(pool, POWER, (-ONE,), (part,))
                 wanted = multiply_views(pool, taken.scaled(-ONE), total, inverse)
-                for view in operands:
+                for view in whole:
                     if (view.term, view.axes, view.coefficient) == (wanted.term, wanted.axes, wanted.coefficient):
                         given = Substitution({"x": (view,), "a": (rest,), "b": (part,)})
                         yield Proposal(REST_OF_SHARE, given, (view, taken))

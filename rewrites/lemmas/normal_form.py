@@ -72,6 +72,19 @@ _MASKS = (
         ("or", "m", "n"), ("not", ("mul", ("not", "m"), ("not", "n"))),
     ),
     Lemma(
+        "VL143", "equal-masks", "masks are equal where each of them implies the other one",
+        ("equal", "m", "n"), ("mul", ("not", ("mul", "m", ("not", "n"))), ("not", ("mul", "n", ("not", "m")))),
+        (("indicator", "m"), ("indicator", "n")),
+    ),
+    Lemma(
+        "VL144", "less-mask", "a mask is less than another one where the other one holds alone",
+        ("less", "m", "n"), ("mul", ("not", "m"), "n"), (("indicator", "m"), ("indicator", "n")),
+    ),
+    Lemma(
+        "VL145", "at-most-mask", "a mask is at most another one where it implies it",
+        ("less_equal", "m", "n"), ("not", ("mul", "m", ("not", "n"))), (("indicator", "m"), ("indicator", "n")),
+    ),
+    Lemma(
         "VL63", "exponential-of-mask", "exp of minus infinity under a mask, and of x elsewhere, is exp(x) without it",
         ("exp", ("where", "m", _LOWEST, "x")), ("mul", ("not", "m"), ("exp", "x")),
     ),

@@ -108,10 +108,14 @@ for _operator in (aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge):
     add(_operator.Scalar, real(3, 4), 0.25)
 for _operator in (aten.logical_not, aten.bitwise_not):
     add(_operator.default, truth(3, 4))
-for _operator in (aten.logical_and.default, aten.logical_or.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor):
+for _operator in (
+    aten.logical_and.default, aten.logical_or.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
+    aten.maximum.default, aten.minimum.default, aten.eq.Tensor, aten.lt.Tensor, aten.le.Tensor,
+):  # fmt: skip
     add(_operator, truth(3, 4), truth(3, 4))
     add(_operator, truth(3, 4), truth(4))
 add(aten.where.self, truth(3, 4), real(3, 4), real(3, 4))
+add(aten.where.self, truth(3, 4), truth(3, 4), truth(4))
 add(aten.where.self, truth(3, 1), real(4), real(3, 4))
 add(aten.where.self, truth(3, 4), real(3, 4), torch.zeros((), dtype=torch.float64))
 add(aten.where.ScalarSelf, truth(3, 4), 0.0, real(3, 4))

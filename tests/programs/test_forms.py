@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs.forms import attention, backwards, inference, losses, running, vocabulary
+from tests.programs.forms import attention, backwards, inference, losses, running, spellings, vocabulary
 from tests.programs.forms.form import Form
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
@@ -17,7 +17,11 @@ from verifycompile.options import Options
 from verifycompile.rank_verification import verify_captured
 from verifycompile.witness import find_witness
 
-FORMS: tuple[Form, ...] = (*vocabulary.FORMS, *losses.FORMS, *backwards.FORMS, *attention.FORMS, *running.FORMS, *inference.FORMS)
+FORMS: tuple[Form, ...] = tuple(
+    form
+    for family in (vocabulary, losses, backwards, attention, running, inference, spellings)
+    for form in family.FORMS
+)
 MISTAKES = [
     pytest.param(
         form,

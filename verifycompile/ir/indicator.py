@@ -53,6 +53,8 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     result = elementwise(pool, EQUAL, (), (left, right))
     if left.term is right.term is pool.unit and all(isinstance(v.coefficient, Fraction) for v in (left, right)):
         return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, result.shape)
+    if left.term is not pool.unit is not right.term and is_indicator(left) and is_indicator(right):
+        return both(pool, implies(pool, left, right), implies(pool, right, left))
     if _never_equal(pool, left, right) or _never_equal(pool, right, left):
         pool.lemma_trace.append(("no-such-position", ""))
         return pool.zero(result.shape)
@@ -74,6 +76,8 @@ def less(pool: TermPool, left: View, right: View) -> View:
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, less, (left, right))
     if moved is not None:
         return moved
+    if is_indicator(left) and is_indicator(right):
+        return both(pool, negate(pool, left), right)
     whole = whole_at_most(pool, left, right, strict=True)
     return elementwise(pool, LESS, (), (left, right)) if whole is None else whole
 
@@ -82,6 +86,8 @@ def less_equal(pool: TermPool, left: View, right: View) -> View:
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, less_equal, (left, right))
     if moved is not None:
         return moved
+    if is_indicator(left) and is_indicator(right):
+        return implies(pool, left, right)
     whole = whole_at_most(pool, left, right)
     return elementwise(pool, LESS_EQUAL, (), (left, right)) if whole is None else whole
 
@@ -109,6 +115,10 @@ def negate(pool: TermPool, view: View) -> View:
 
 def both(pool: TermPool, left: View, right: View) -> View:
     return multiply_views(pool, left, right)
+
+
+def implies(pool: TermPool, left: View, right: View) -> View:
+    return negate(pool, multiply_views(pool, left, negate(pool, right)))
 
 
 def either(pool: TermPool, left: View, right: View) -> View:

@@ -143,7 +143,10 @@ FORMS = (
         {"tp": 2},
         lambda: paged,
         paged_on_ranks,
-        lambda: (*(torch.randn(s) for s in ((2, 2, 4), (5, 3, 2, 4), (5, 3, 2, 4))), torch.tensor([[0, 4, 2], [1, 3, 2]])),
+        lambda: (
+            *(torch.randn(s) for s in ((2, 2, 4), (5, 3, 2, 4), (5, 3, 2, 4))),
+            torch.tensor([[0, 4, 2], [1, 3, 2]]),
+        ),
         {"in_placements": {"q": (S1,), "keys": (S2,), "values": (S2,)}, "out_placements": {"output.0": (S1,)}},
         ("pages of another row", "keys as values", "another scale"),
     ),
@@ -170,7 +173,12 @@ FORMS = (
         {"tp": 2},
         lambda: groups,
         groups_on_ranks,
-        lambda: (torch.randn(3, 8), torch.randint(0, 15, (4, 8), dtype=torch.uint8), torch.rand(4, 2), torch.rand(4, 2)),
+        lambda: (
+            torch.randn(3, 8),
+            torch.randint(0, 15, (4, 8), dtype=torch.uint8),
+            torch.rand(4, 2),
+            torch.rand(4, 2),
+        ),
         {
             "in_placements": dict.fromkeys(("x", "weight", "scale", "zero"), (S1,)),
             "out_placements": {"output.0": (R,)},

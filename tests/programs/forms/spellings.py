@@ -1,0 +1,119 @@
+"""The same function in two spellings: trust ratios, masks, strides, softmax in residual layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from tests.programs.forms import comm
+from tests.programs.forms.form import S0, Form, P, R
+
+Function = Callable[..., torch.Tensor]
+
+
+def ratio_of_norms(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    update = g / (g.abs() + 1)
+    return p - 0.1 * (p.norm() / update.norm()) * update
+
+
+def root_of_ratio(mesh: DeviceMesh, mistake: str) -> Function:
+    def step(p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        update = g / (g.abs() + 1)
+        of_p, of_update = p.pow(2).sum(), update.pow(2).sum()
+        if mistake != "own norms":
+            of_p = comm.total(of_p, mesh)
+            of_update = of_update if mistake == "own update" else comm.total(of_update, mesh)
+        ratio = of_p / of_update
+        return p - 0.1 * (ratio if mistake == "no root" else ratio.sqrt()) * update
+
+    return step
+
+
+def exclusive(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.where((x > 0) ^ (y < 1), torch.where((x > 0) <= (y < 2), x * y, x), 0.0)
+
+
+def by_operators(_: DeviceMesh, mistake: str) -> Function:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        a, b = x > 0, (y < 1) if mistake != "another bound" else (y < 0)
+        alone = torch.maximum(a & ~b, b & ~a) if mistake != "both too" else a | b
+        c = ~a | (y < 2) if mistake != "turned round" else a | ~(y < 2)
+        return torch.where(alone, torch.where(c, x * y, x), 0.0)
+
+    return function
+
+
+def every_second(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x[:, 1::2])
+
+
+def by_strides(_: DeviceMesh, mistake: str) -> Function:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        width, start = x.shape[1], 0 if mistake == "first columns" else 1
+        if mistake == "neighbours":
+            return torch.tanh(x.as_strided((x.shape[0], width // 2), (width, 1), start))
+        turned = mistake == "rows in columns"
+        strides = (2, width) if turned else (width, 2)
+        size = (width // 2, x.shape[0]) if turned else (x.shape[0], width // 2)
+        return torch.tanh(x.as_strided(size, strides, start).reshape(x.shape[0], width // 2))
+
+    return function
+
+
+class Residual(nn.Module):
+    """Layers that add a share of their softmax: each gradient has the weights of all layers before."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+        self.weights = nn.ParameterList([nn.Parameter(torch.rand(4)) for _ in range(5)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, weight in enumerate(self.weights):
+            dim = 0 if self.mistake == "another dimension" and number == 3 else -1
+            share = x.softmax(dim) * (0.25 if self.mistake == "another factor" and number == 3 else 0.5)
+            x = share * weight if self.mistake == "no residual" and number == 3 else x + share * weight
+        return x.sum() if self.mesh is None else comm.leave(x.sum(), self.mesh.get_group())
+
+
+FORMS = (
+    Form(
+        "ratio-of-norms-2",
+        {"fsdp": 2},
+        lambda: ratio_of_norms,
+        root_of_ratio,
+        lambda: (torch.randn(2, 4), torch.randn(2, 4)),
+        {"in_placements": {"p": (S0,), "g": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("own norms", "own update", "no root"),
+    ),
+    Form(
+        "masks-by-operators-2",
+        {"dp": 2},
+        lambda: exclusive,
+        by_operators,
+        lambda: (torch.randn(4, 6), torch.randn(4, 6)),
+        {"in_placements": {"x": (S0,), "y": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("both too", "another bound", "turned round"),
+    ),
+    Form(
+        "columns-by-strides-2",
+        {"dp": 2},
+        lambda: every_second,
+        by_strides,
+        lambda: (torch.randn(4, 6),),
+        {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("first columns", "neighbours", "rows in columns"),
+    ),
+    Form(
+        "residual-softmax-2",
+        {"dp": 2},
+        Residual,
+        Residual,
+        lambda: (torch.randn(3, 4),),
+        {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (R,)}, "grad_placements": {"weights.*": (P,)}},
+        ("another dimension", "another factor", "no residual"),
+    ),
+)
