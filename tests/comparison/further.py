@@ -446,7 +446,7 @@ FURTHER: dict[str, Bug] = {
         Dropped, lambda mesh, wrong: Dropped(Dropping(wrong)), drawn(4, WIDTH), "dropping", verdict=Verdict.UNPROVED
     ),
     "20 positions": Bug(Rotated, rotated, drawn(6, WIDTH), "rotary", names=("cp",), options={"in_placements": ROWS}),
-    "21 uneven batch": Bug(Judging, uneven, drawn(5, WIDTH), "criterion", names=("dp",)),
+    "21 uneven batch": Bug(Judging, uneven, drawn(5, WIDTH), "criterion", names=("dp",), found_in=(torch.float32,)),
     "22 padding": Bug(Padded, padded, drawn(10, WIDTH), "criterion", names=("dp",), options={"in_placements": ROWS}),
     "23 dtype of a norm": Bug(
         WithRms, lambda mesh, wrong: WithRms(wrong), drawn(4, WIDTH), "norm", found_in=(torch.float32,)
