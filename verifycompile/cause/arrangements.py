@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.draft import Draft, DraftError, called
 from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
 from verifycompile.cause.whole_dimensions import gathered
 
@@ -224,8 +224,8 @@ def _before_cut(scene: Scene, item: Arrangement, part: torch.fx.Node, dim: int, 
                 stop = arguments[3]
                 near_end = isinstance(stop, int) and local // 2 < stop <= local
                 arguments = (*arguments[:3], stop + total - local if near_end else stop, *arguments[4:])
-            value = _of_whole(step, arguments)
-            copies[step] = draft.insert(own, step.target, arguments, value, before=True)
+            copies[step] = draft.insert(own, step.target, arguments, before=True)
+            copies[step].meta["val"] = called(copies[step])
         result, length = copies[own], shape_of(own)[dim]
         coordinate = draft.coordinate(axis)
         start = draft.number(own, operator.mul, (coordinate, local))
@@ -237,12 +237,6 @@ def _before_cut(scene: Scene, item: Arrangement, part: torch.fx.Node, dim: int, 
     message = f"{value} is made of {cut}, the part of each rank of {over}: what crosses the border of two parts is lost"
     hint = f"make {value} of the whole, along dimension {dim}, and let each rank of {over} take its part then"
     return Move(("before cut", part.name, dim, axis), item.result.name, "VC104", fixed(message, hint), apply)
-
-
-def _of_whole(step: torch.fx.Node, arguments: Any) -> Any:
-    """What torch would record of a step with other arguments."""
-    values = torch.fx.map_arg(arguments, lambda operand: operand.meta["val"])
-    return step.target(*values, **step.kwargs)  # pyright: ignore[reportCallIssue]
 
 
 def _number(value: object) -> int:

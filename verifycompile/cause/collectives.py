@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,72 +20,61 @@ _NOUNS = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum"}
 
 def needless_collectives(scene: Scene) -> Iterator[Move]:
     """Each all-reduce left out."""
-    for node in scene.calls:
-        if node.target is functional_collectives().all_reduce.default:
-            yield from _dropped(scene, node)
+    for node in _all_reduces(scene):
+        change = functools.partial(_drop, node.name)
+        yield Move(("drop",), node.name, "VC102", functools.partial(_dropped_texts, scene, node), change)
+
+
+def _all_reduces(scene: Scene) -> list[torch.fx.Node]:
+    return [node for node in scene.calls if node.target is functional_collectives().all_reduce.default]
+
+
+def _drop(name: str, draft: Draft) -> None:
+    own = draft.node(name)
+    draft.redirect(own, own.all_input_nodes[0])
+
+
+def _dropped_texts(scene: Scene, node: torch.fx.Node, _: Draft) -> tuple[str, str]:
+    over = scene.names(scene.draft.group_axes(node)) or "its group"
+    message = f"{scene.value(node.all_input_nodes[0])} is all-reduced over {over} once too often"
+    return message, f"remove the all-reduce over {over} at {scene.line(node)}"
 
 
 def other_groups(scene: Scene) -> Iterator[Move]:
     """Each all-reduce over other mesh axes."""
-    for node in scene.calls:
-        if node.target is functional_collectives().all_reduce.default:
-            yield from _over_other_ranks(scene, node)
+    for node in _all_reduces(scene):
+        axes = scene.draft.group_axes(node)
+        for other in scene.axis_sets if axes else ():
+            if other == axes:
+                continue
+            found, wanted = scene.names(axes), scene.names(other)
+            message = f"the all-reduce runs over {found}, where the ranks along {wanted} hold the parts"
+            hint = f"pass the group of {wanted} to the all-reduce at {scene.line(node)}"
+            change = functools.partial(_over, node.name, other)
+            yield Move(("group", other), node.name, "VC105", fixed(message, hint), change)
+
+
+def _over(name: str, axes: tuple[int, ...], draft: Draft) -> None:
+    own = draft.node(name)
+    draft.set_arguments(own, (*own.args[:-1], draft.group(axes)))
 
 
 def other_reductions(scene: Scene) -> Iterator[Move]:
     """Each reducing collective with another reduction."""
     library = functional_collectives()
-    for node in scene.calls:
-        if node.target in (library.all_reduce.default, library.reduce_scatter_tensor.default):
-            yield from _other_reduction(scene, node)
+    reducing = (library.all_reduce.default, library.reduce_scatter_tensor.default)
+    for node in [node for node in scene.calls if node.target in reducing and node.args[1] in _NOUNS]:
+        operation, over = str(node.args[1]), scene.names(scene.draft.group_axes(node)) or "its group"
+        for other in (noun for noun in _NOUNS if noun != operation):
+            message = f"the collective {_GERUNDS[operation]} over {over}, where the {_NOUNS[other]} is expected"
+            hint = f'use "{other}" in the place of "{operation}" at {scene.line(node)}'
+            change = functools.partial(_with_reduction, node.name, other)
+            yield Move(("reduction", other), node.name, "VC103", fixed(message, hint), change)
 
 
-def _dropped(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
-    source = node.all_input_nodes[0]
-    over = scene.names(scene.draft.group_axes(node)) or "its group"
-
-    def apply(draft: Draft) -> None:
-        own = draft.node(node.name)
-        draft.redirect(own, own.all_input_nodes[0])
-
-    def texts(_: Draft) -> tuple[str, str]:
-        message = f"{scene.value(source)} is all-reduced over {over} once too often"
-        return message, f"remove the all-reduce over {over} at {scene.line(node)}"
-
-    yield Move(("drop",), node.name, "VC102", texts, apply)
-
-
-def _over_other_ranks(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
-    axes = scene.draft.group_axes(node)
-    if not axes:
-        return
-    for other in scene.axis_sets:
-        if other != axes:
-            found, wanted = scene.names(axes), scene.names(other)
-
-            def apply(draft: Draft, other: tuple[int, ...] = other) -> None:
-                own = draft.node(node.name)
-                draft.set_arguments(own, (*own.args[:-1], draft.group(other)))
-
-            message = f"the all-reduce runs over {found}, where the ranks along {wanted} hold the parts"
-            hint = f"pass the group of {wanted} to the all-reduce at {scene.line(node)}"
-            yield Move(("group", other), node.name, "VC105", fixed(message, hint), apply)
-
-
-def _other_reduction(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
-    operation = str(node.args[1])
-    over = scene.names(scene.draft.group_axes(node)) or "its group"
-    for other in ("sum", "avg", "max", "min"):
-        if other == operation or operation not in _NOUNS:
-            continue
-
-        def apply(draft: Draft, other: str = other) -> None:
-            own = draft.node(node.name)
-            draft.set_arguments(own, (own.args[0], other, *own.args[2:]))
-
-        message = f"the collective {_GERUNDS[operation]} over {over}, where the {_NOUNS[other]} is expected"
-        hint = f'use "{other}" in the place of "{operation}" at {scene.line(node)}'
-        yield Move(("reduction", other), node.name, "VC103", fixed(message, hint), apply)
+def _with_reduction(name: str, operation: str, draft: Draft) -> None:
+    own = draft.node(name)
+    draft.set_arguments(own, (own.args[0], operation, *own.args[2:]))
 
 
 def missing_reductions(scene: Scene) -> Iterator[Move]:

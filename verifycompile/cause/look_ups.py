@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, is_integer, is_tensor, shape_of
 from verifycompile.witness.interpreter import ancestors
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 def other_bounds(scene: Scene) -> Iterator[Move]:
     """Each order of whole numbers with its bound left out, or taken in."""
     for node in scene.calls:
-        if node.target in _TURNED and all(map(_is_integer, node.all_input_nodes[:1])):
+        if node.target in _TURNED and all(map(is_integer, node.all_input_nodes[:1])):
             yield _with_other_bound(scene, node)
 
 
@@ -128,12 +128,7 @@ def _of_table(node: torch.fx.Node, index: object, length: object, entries: objec
 def _counted(scene: Scene, look_up: _LookUp) -> list[torch.fx.Node]:
     """The integers that an index is made of, in graph order."""
     needed = ancestors([look_up.index])
-    return [value for value in scene.order if value in needed and _is_integer(value)]
-
-
-def _is_integer(node: torch.fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32)
+    return [value for value in scene.order if value in needed and is_integer(value)]
 
 
 def _counted_from_part(
@@ -141,7 +136,7 @@ def _counted_from_part(
 ) -> Move:
     """``way``: what alone takes the changed integers, where masks compare those that count from the whole."""
     readers = [later for later in scene.order if later in node.users and (way is None or later in way)]
-    readers = [later for later in readers if way is None or _is_integer(later)]
+    readers = [later for later in readers if way is None or is_integer(later)]
     names = {later.name for later in readers}
 
     def apply(draft: Draft) -> None:

@@ -178,6 +178,11 @@ def is_floating(node: torch.fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
+def is_integer(node: torch.fx.Node) -> bool:
+    """Whether a node's value is one tensor of whole numbers."""
+    return is_tensor(node) and node.meta["val"].dtype in (torch.int64, torch.int32)
+
+
 def shape_of(node: torch.fx.Node) -> tuple[object, ...]:
     """The sizes of a tensor as torch recorded them."""
     return tuple(node.meta["val"].shape)

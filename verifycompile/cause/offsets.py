@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, is_integer, is_tensor, shape_of
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ def own_parts(scene: Scene) -> Iterator[Move]:
 def own_part_of_operand(scene: Scene) -> Iterator[Move]:
     """Integers that are positions within the rank's part: each call's operand, with the part's beginning added."""
     for node in scene.calls:
-        if not _is_whole(node) or node.target in _POSITIONS or not node.meta["val"].dim():
+        if not is_integer(node) or node.target in _POSITIONS or not node.meta["val"].dim():
             continue
         for axis, item in enumerate(scene.mesh.axes):
             for dim in range(node.meta["val"].dim()) if item.size > 1 else ():
@@ -161,13 +161,6 @@ def _shifted(scene: Scene, node: torch.fx.Node, axis: int, dim: int) -> Move:
 
 def _size(node: object, dim: int) -> int:
     return _integer(shape_of(node)[dim]) if isinstance(node, torch.fx.Node) else 0
-
-
-def _is_whole(node: torch.fx.Node) -> bool:
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.dtype is torch.bool:
-        return False
-    return not value.is_floating_point() and not value.is_complex()
 
 
 def _integer(value: object) -> int:

@@ -373,7 +373,18 @@ class _Search:
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], partial: list[_Step]
     ) -> tuple[Cause, ...]:
         """Several changes, that with the most outputs first, and a search for what is still wrong then."""
-        applied = 0
+        more, after = self._applied_together(trial, outcome, partial)
+        found = self._mended(trial, after, (*causes, *more)) if more and not self.over else ()
+        if not found:
+            for _ in more:
+                self._undo()
+        return found
+
+    def _applied_together(
+        self, trial: Trial, outcome: Outcome, partial: list[_Step]
+    ) -> tuple[tuple[Cause, ...], Outcome]:
+        """The changes that still mend an output with those before them, which are applied, and how outputs compare."""
+        causes: list[Cause] = []
         for step in sorted(partial, key=lambda step: -len(step.mended)):
             if not step.mended & outcome.wrong:
                 continue
@@ -384,30 +395,15 @@ class _Search:
             if after is None:
                 self._undo()
                 continue
-            applied += 1
-            causes = (*causes, cause)
+            causes.append(cause)
             outcome = after
-        found = self._mended(trial, outcome, causes) if applied and not self.over else ()
-        if not found:
-            for _ in range(applied):
-                self._undo()
-        return found
+        return tuple(causes), outcome
 
     def _of_some_outputs(self, trial: Trial, outcome: Outcome) -> tuple[Cause, ...]:
         """The causes of those outputs that are proved with them, where nothing mends the others."""
         while self.applied:
             self._undo()  # what the search was trying when its time was over
-        causes: list[Cause] = []
-        for step in sorted(self.partial, key=lambda step: -len(step.mended)):
-            cause = self._cause(step)
-            if not step.mended & outcome.wrong or not self._apply(step.draft, step.moves):
-                continue
-            after = self._outcome(trial, outcome, step.mended & outcome.wrong)
-            if after is None:
-                self._undo()
-                continue
-            causes.append(cause)
-            outcome = after
+        causes, outcome = self._applied_together(trial, outcome, self.partial)
         right = outcome.right if _forward(outcome) <= outcome.right else outcome.right - outcome.backward
         proved = tuple(sorted(right)) if causes and self._proved(right) else ()
         while self.applied:
