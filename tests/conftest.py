@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.fx
 
+from tests.ir.validate_terms import validate_term
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.ir.validate_terms import validate_term
 from verifycompile.lowering.lower import Lowering
 from verifycompile.rewrites import families
 from verifycompile.torch_interface.observation import forget_reads

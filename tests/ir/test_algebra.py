@@ -10,6 +10,7 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from tests.ir.test_relabel import step
+from tests.ir.validate_terms import validate_pool
 from tests.ir.views import Leaves, leaf
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, iota, multiply_views, sum_over
@@ -19,7 +20,6 @@ from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
 from verifycompile.rewrites.reduction import reduce_extreme

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import algebra
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 

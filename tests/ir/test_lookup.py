@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import algebra
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
 from verifycompile.rewrites.elementwise import FUNCTIONS, choose

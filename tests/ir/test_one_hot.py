@@ -14,9 +14,9 @@ import torch
 import z3
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import algebra, relabel
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites import indexing
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS

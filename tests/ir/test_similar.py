@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir.algebra import combine, sum_over
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.similar import join_similar, stack_similar, sum_similar
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import sympy
 
+from tests.ir.validate_terms import validate_pool, validate_term
 from verifycompile.ir.algebra import CONTRACT, combine, contract
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, LEAF, Operation, Term, TermPool, View
 from verifycompile.ir.validate import InvalidTermError, validate
-from verifycompile.ir.validate_terms import validate_pool, validate_term
 
 POINT = Operation("point")
 

@@ -14,10 +14,10 @@ from torch._decomp import decomposition_table
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import relabel
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, MeshAxis, Program
 

@@ -7,10 +7,10 @@ import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir import relabel
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of

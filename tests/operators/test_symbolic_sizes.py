@@ -10,9 +10,9 @@ import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
+from tests.ir.validate_terms import validate_pool
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of
 from verifycompile.rewrites.values import Pieces

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.fx
 
+from tests.ir.validate_terms import validate_pool
 from tests.mutants.edits import copy_program
 from tests.programs import gpt2, llama, mlp
 from tests.programs.captured import capture
 from tests.programs.case import Case
 from tests.support import fake_mesh_world
 from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.validate_terms import validate_pool
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program
 from verifycompile.refinement.check import check_refinement

@@ -1,4 +1,4 @@
-"""Validity of terms and pools: what every pass of the engine must leave true, checked after it in tests."""
+"""Validity of terms and pools: what every pass of the engine must leave true."""
 
 from __future__ import annotations
 
