@@ -1,20 +1,22 @@
 """``python -m benchmarks``: a table of what verification costs. Every measurement runs in a process of its own.
 
-``coverage``, ``operators``, ``agreement``, ``refusals``, ``comparison``, ``attacks``, ``trusted`` and ``egraph`` are
-commands of their own, see the modules of these names.
+The names in ``COMMANDS`` are commands of their own, see the modules of these names.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import sys
 from collections.abc import Sequence
 
-from benchmarks import agreement, coverage, operators, trusted
 from benchmarks.measure import Measurement, Point, measure
 
+COMMANDS = (
+    "agreement", "attacks", "comparison", "coverage", "egraph", "first-call", "operators", "refusals", "trusted"
+)  # fmt: skip
 LAYERS = (1, 2, 4, 8, 32)
 DEGREES = (2, 8, 64, 1024)
 POINTS = (
@@ -139,30 +141,10 @@ def depth_rows(measurements: Sequence[Measurement]) -> list[tuple[str, ...]]:
 
 def main() -> int:
     """Exit status: 0 everything measured was verified, 1 something was not, 2 nothing was selected."""
-    if sys.argv[1:2] == ["coverage"]:
-        return coverage.main(sys.argv[2:])
-    if sys.argv[1:2] == ["operators"]:
-        return operators.main(sys.argv[2:])
-    if sys.argv[1:2] == ["agreement"]:
-        return agreement.main(sys.argv[2:])
-    if sys.argv[1:2] == ["refusals"]:
-        from benchmarks import refusals  # of the tests' programs
-
-        return refusals.main(sys.argv[2:])
-    if sys.argv[1:2] == ["comparison"]:
-        from benchmarks import comparison  # of the tests' programs
-
-        return comparison.main(sys.argv[2:])
-    if sys.argv[1:2] == ["egraph"]:
-        from benchmarks import egraph  # of the tests' programs
-
-        return egraph.main(sys.argv[2:])
-    if sys.argv[1:2] == ["trusted"]:
-        return trusted.main(sys.argv[2:])
-    if sys.argv[1:2] == ["attacks"]:
-        from benchmarks import attacks  # hypothesis comes with the tests' dependencies
-
-        return attacks.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        # Only what is asked for: some are of the tests' programs and dependencies.
+        command = importlib.import_module(f"benchmarks.{sys.argv[1].replace('-', '_')}")
+        return int(command.main(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--program", action="append", choices=sorted({point.program for point in POINTS}))
     parser.add_argument("--layers", action="append", type=int, metavar="N")

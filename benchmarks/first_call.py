@@ -1,0 +1,165 @@
+"""``python -m benchmarks first-call``: what the flag and the first call of ``backend="verify"`` cost.
+
+Every run is a process of its own, whose caches are empty. Runs without and with the package alternate (A B A B ...), so
+that what else the machine does meets both; of each pair the ratio is taken, and of all pairs the median. Seconds are
+those of the processor, in the process and in the compilers that it starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+HEADER = ("first call", "without s", "with s", "with / without", "least", "greatest")
+_UNLOADED = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""As where the package is not installed: torch does not call it at the end of its import."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """``run``: the seconds of one run, with the package or without. ``without``, ``using``: variables of either run."""
+
+    title: str
+    run: Callable[[bool], float]
+    without: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    using: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+
+def _seconds() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _import(_: bool) -> float:
+    started = _seconds()
+    import torch  # noqa: F401 - its import is what is measured
+
+    return _seconds() - started
+
+
+def _plain_model(_: bool) -> float:
+    started = _seconds()
+    import torch
+    from torch import nn
+
+    layers = [nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)]
+    torch.compile(nn.Sequential(*layers))(torch.randn(8, 64)).sum().backward()
+    return _seconds() - started
+
+
+def _parallel_model(question: Callable[[], tuple[Any, Any, dict[str, Any]]], is_verified: bool) -> float:
+    """The first step of a model: forward, loss and backward. ``question``: the model, its spec, and its arguments."""
+    import torch
+
+    model, spec, arguments = question()
+    if is_verified:
+        import verifycompile.backends.verify  # noqa: F401 - no cost of a model
+    torch.compile(torch.nn.Linear(2, 2))(torch.randn(2, 2)).sum().backward()
+    compiled = torch.compile(model, backend="verify", options={"spec": spec}) if is_verified else torch.compile(model)
+    started = _seconds()
+    result = compiled(**arguments)
+    (result if isinstance(result, torch.Tensor) else result.loss).backward()
+    return _seconds() - started
+
+
+def _example(is_dynamic: bool) -> tuple[Any, Any, dict[str, Any]]:
+    import torch
+
+    from examples import tensor_parallel_transformer as example
+    from verifycompile.torch_interface.shapes import mark_dynamic
+
+    model = example.parallelize(example.transformer(), _mesh(), bug=False)
+    arguments = {name: torch.zeros(4, 16, dtype=torch.int64) for name in ("tokens", "labels")}
+    for tensor in arguments.values() if is_dynamic else ():
+        mark_dynamic(tensor, 0)
+    return model, example.transformer(), arguments
+
+
+def _llama() -> tuple[Any, Any, dict[str, Any]]:
+    import torch
+    from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = LlamaConfig(vocab_size=128, num_hidden_layers=2, use_cache=False, **sizes)
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    plan: dict[str, ParallelStyle] = {f"model.layers.*.{name}": ColwiseParallel() for name in columns}
+    plan.update({f"model.layers.*.{name}": RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")})
+    tokens = torch.zeros(2, 16, dtype=torch.int64)
+    model = parallelize_module(LlamaForCausalLM(config), _mesh(), plan)
+    return model, LlamaForCausalLM(config), {"input_ids": tokens, "labels": tokens}
+
+
+def _mesh() -> Any:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    return init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+
+
+_VERIFIED = functools.partial(functools.partial, _parallel_model)
+CASES = {
+    "import": Case("`import torch`, the flag unset", _import, _UNLOADED),
+    "unset": Case("a model without parallelism, the flag unset", _plain_model, _UNLOADED),
+    "flag": Case("the same model, the flag set", _plain_model, _UNLOADED, {"VERIFYCOMPILE": "1"}),
+    "example": Case("the example of this page", _VERIFIED(functools.partial(_example, False))),
+    "dynamic": Case("the same, its batch of any size", _VERIFIED(functools.partial(_example, True))),
+    "llama": Case("two layers of transformers' llama", _VERIFIED(_llama)),
+}
+
+
+def _measured(name: str, is_used: bool) -> float:
+    case = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.first_call", name, "--measure", str(int(is_used))],
+            env={**os.environ, **caches, **(case.using if is_used else case.without)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+    return float(done.stdout)
+
+
+def row(case: Case, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
+    """The cells of one case, in the order of ``HEADER``."""
+    without, using = (statistics.median(column) for column in zip(*pairs, strict=True))
+    ratios = [used / unused for unused, used in pairs]
+    shown = (statistics.median(ratios), min(ratios), max(ratios))
+    return (case.title, f"{without:.2f}", f"{using:.2f}", *(f"{ratio:.3f}" for ratio in shown))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a line a case, the cells of a Markdown table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks first-call", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}; all by default")
+    parser.add_argument("--pairs", type=int, default=5, help="runs without and with the package (default: 5)")
+    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}")
+    if options.measure is not None:
+        print(CASES[options.cases[0]].run(bool(options.measure)))
+        return 0
+    for cells in (HEADER, tuple("-" * len(cell) for cell in HEADER)):
+        print(f"| {' | '.join(cells)} |", flush=True)
+    for name in options.cases or CASES:
+        pairs = [(_measured(name, False), _measured(name, True)) for _ in range(options.pairs)]
+        print(f"| {' | '.join(row(CASES[name], pairs))} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
