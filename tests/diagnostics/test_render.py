@@ -16,7 +16,6 @@ from verifycompile.diagnostics.describe import counterexample_lines
 from verifycompile.diagnostics.finding import Counterexample, Finding, Label, Sparse
 from verifycompile.diagnostics.report import Report, Stats
 from verifycompile.diagnostics.severity import Severity
-from verifycompile.diagnostics.style import wants_color
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 from verifycompile.refinement.result import NodeCounts
@@ -247,27 +246,6 @@ def test_tabs_are_expanded(source_files: Path) -> None:
         "2 |     return    g(x)",
         "  |               ^^^^",
     ]
-
-
-def test_color_only_adds_escapes() -> None:
-    painted = render_text.render_report(REFUTED, color=True)
-    assert painted.startswith("\x1b[1;31merror[VC101]\x1b[0m: \x1b[1mpartial sum used")
-    plain = painted
-    for style in ("0", "1", "1;31", "1;33", "1;32", "1;34", "34"):
-        plain = plain.replace(f"\x1b[{style}m", "")
-    assert plain == str(REFUTED)
-
-
-class Terminal:
-    def isatty(self) -> bool:
-        return True
-
-
-def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert wants_color(Terminal())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not wants_color(Terminal())
 
 
 def test_concise() -> None:

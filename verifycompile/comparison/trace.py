@@ -173,7 +173,7 @@ class Recorder:
 
         return mapped(args, own), mapped(kwargs, own)
 
-    def _after(self, path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG002
+    def _after(self, path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG002 - as torch calls a hook
         name, place = self._stack.pop()
         outputs = tensors_of(output if isinstance(output, (tuple, list, dict)) else (output,), "output")
         for index, tensor in enumerate(outputs.values()):

@@ -15,7 +15,6 @@ from verifycompile.diagnostics.describe import (
 from verifycompile.diagnostics.finding import Finding, Label
 from verifycompile.diagnostics.render_concise import tag
 from verifycompile.diagnostics.source_text import display_path, excerpt
-from verifycompile.diagnostics.style import Style, paint
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.program import SourceLocation
 
@@ -28,39 +27,39 @@ UNPROVED = "unproved: the parallel program is neither verified nor refuted; what
 WAIVED = "waived: all findings above are waived, so that the program goes on; nothing of it is verified"
 
 
-def render_report(report: Report, *, color: bool = False) -> str:
+def render_report(report: Report) -> str:
     """The text that ``str(report)`` and the compile error show. Ends without a newline."""
     if report.verdict is Verdict.VERIFIED:
-        lines = [paint(VERIFIED, Style.VERIFIED, color)]
-        lines += [_sub_item("=", line, "", color) for line in statistics_lines(report)]
-        lines += [_sub_item("= assumption:", line, "", color) for line in assumption_lines(report.assumptions)]
+        lines = [VERIFIED]
+        lines += [_sub_item("=", line, "") for line in statistics_lines(report)]
+        lines += [_sub_item("= assumption:", line, "") for line in assumption_lines(report.assumptions)]
         return "\n".join(lines)
-    parts = [render_finding(finding, color=color) for finding in report.findings]
+    parts = [render_finding(finding) for finding in report.findings]
     if report.assumptions:
-        lines = [_sub_item("-", line, "", color) for line in assumption_lines(report.assumptions)]
+        lines = [_sub_item("-", line, "") for line in assumption_lines(report.assumptions)]
         parts.append("\n".join(["assumed:", *lines]))
     if report.verdict is Verdict.UNPROVED:
-        parts.append(paint(UNPROVED, Style.UNPROVED, color))
+        parts.append(UNPROVED)
     if report.is_waived:
-        parts.append(paint(WAIVED, Style.UNPROVED, color))
+        parts.append(WAIVED)
     return "\n\n".join(parts)
 
 
-def render_finding(finding: Finding, *, color: bool = False) -> str:
+def render_finding(finding: Finding) -> str:
     """One finding. Ends without a newline."""
     labels = _labels(finding)
     margin = " " * max((len(str(label.location.line)) for label in labels), default=1)
-    lines = [_heading(finding, color)]
-    lines += _snippets(labels, margin, color)
+    lines = [_heading(finding)]
+    lines += _snippets(labels, margin)
     if not _message_is_shown(finding, labels):
-        lines.append(_sub_item("= note:", finding.message, margin, color))
-    lines += [_sub_item("= note:", note, margin, color) for note in finding_notes(finding)]
+        lines.append(_sub_item("= note:", finding.message, margin))
+    lines += [_sub_item("= note:", note, margin) for note in finding_notes(finding)]
     if finding.counterexample is not None:
         note = "\n".join(counterexample_lines(finding.counterexample))
-        lines.append(_sub_item("= note:", note, margin, color))
+        lines.append(_sub_item("= note:", note, margin))
     if finding.hint is not None:
-        lines.append(_sub_item("= help:", finding.hint, margin, color))
-    lines.append(_sub_item("= see:", f"verifycompile explain {finding.code}", margin, color))
+        lines.append(_sub_item("= help:", finding.hint, margin))
+    lines.append(_sub_item("= see:", f"verifycompile explain {finding.code}", margin))
     return "\n".join(lines)
 
 
@@ -71,17 +70,16 @@ def _message_is_shown(finding: Finding, labels: tuple[Label, ...]) -> bool:
     return bool(labels) and finding.label in {"", finding.message}
 
 
-def _heading(finding: Finding, color: bool) -> str:
+def _heading(finding: Finding) -> str:
     """The title of the code: the particulars stand at the source line."""
-    style = Style.ERROR if finding.verdict is Verdict.REFUTED else Style.UNPROVED
-    return f"{paint(tag(finding), style, color)}: {paint(title_of(finding), Style.EMPHASIS, color)}"
+    return f"{tag(finding)}: {title_of(finding)}"
 
 
-def _sub_item(marker: str, text: str, margin: str, color: bool) -> str:
+def _sub_item(marker: str, text: str, margin: str) -> str:
     """``  = note: text``; further lines of ``text`` are aligned with the first."""
     first, *rest = text.split("\n")
     kind = f"{margin} {marker}"
-    return "\n".join([f"{paint(kind, Style.GUTTER, color)} {first}", *(" " * len(kind) + " " + line for line in rest)])
+    return "\n".join([f"{kind} {first}", *(" " * len(kind) + " " + line for line in rest)])
 
 
 def _labels(finding: Finding) -> tuple[Label, ...]:
@@ -105,28 +103,26 @@ def _place(location: SourceLocation) -> tuple[str, int]:
     return location.file, location.line
 
 
-def _snippets(labels: tuple[Label, ...], margin: str, color: bool) -> Iterator[str]:
+def _snippets(labels: tuple[Label, ...], margin: str) -> Iterator[str]:
     """Source lines with their underlines; a new header wherever the file changes."""
-    bar = paint(f"{margin} |", Style.GUTTER, color)
     previous: SourceLocation | None = None
     for position, label in enumerate(labels):
         location = label.location
         if previous is None or previous.file != location.file:
-            arrow = paint(f"{margin}-->" if position == 0 else f"{margin}:::", Style.GUTTER, color)
-            yield f"{arrow} {display_path(location.file)}:{location.line}:{location.column}"
-            yield bar
-        yield from _snippet(label, position == 0, previous, margin, color)
+            arrow = "-->" if position == 0 else ":::"
+            yield f"{margin}{arrow} {display_path(location.file)}:{location.line}:{location.column}"
+            yield f"{margin} |"
+        yield from _snippet(label, position == 0, previous, margin)
         previous = location
 
 
-def _snippet(label: Label, primary: bool, previous: SourceLocation | None, margin: str, color: bool) -> Iterator[str]:
+def _snippet(label: Label, primary: bool, previous: SourceLocation | None, margin: str) -> Iterator[str]:
     location = label.location
     number = f"{location.line:>{len(margin)}}"
     if (line := excerpt(location)) is None:
-        yield f"{paint(f'{number} |', Style.GUTTER, color)} (source not available) {label.text}".rstrip()
+        yield f"{number} | (source not available) {label.text}".rstrip()
         return
     if previous is None or _place(previous) != _place(location):
-        yield f"{paint(f'{number} |', Style.GUTTER, color)} {line.text}"
+        yield f"{number} | {line.text}"
     underline = ("^" if primary else "-") * (line.end - line.start)
-    marks = paint(f"{underline} {label.text}".rstrip(), Style.ERROR if primary else Style.SECONDARY, color)
-    yield f"{paint(f'{margin} |', Style.GUTTER, color)} {' ' * line.start}{marks}"
+    yield f"{margin} | {' ' * line.start}{underline} {label.text}".rstrip()

@@ -50,10 +50,8 @@ def with_waivers(report: Report, waivers: Sequence[Waiver]) -> Report:
     findings: list[Finding] = []
     for finding in report.findings:
         fitting = next((waiver for waiver in waivers if waiver.fits(finding)), None)
-        if fitting is not None:
-            text = f"{fitting.reason} ({fitting.origin}, until {fitting.expires})"
-            finding = dataclasses.replace(finding, severity=Severity.WARNING, waived=text)  # noqa: PLW2901
-        findings.append(finding)
+        text = "" if fitting is None else f"{fitting.reason} ({fitting.origin}, until {fitting.expires})"
+        findings.append(dataclasses.replace(finding, severity=Severity.WARNING, waived=text) if fitting else finding)
     return dataclasses.replace(report, findings=tuple(findings))
 
 

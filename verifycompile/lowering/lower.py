@@ -157,8 +157,7 @@ class Lowering:
             return self._unknown(node, EXHAUSTED, f"`{node.target}`: {error}")
         except (UnalignedError, ShapeError) as error:
             return self._unknown(node, UNREPRESENTABLE, f"`{node.target}`: {error}")
-        except Exception as error:  # noqa: BLE001
-            # A defect of a declaration must not end as a crash of the user's program; an unknown proves nothing.
+        except Exception as error:  # noqa: BLE001 - a defect of a declaration is no crash of the user's program
             message = f"`{node.target}`: internal error, {type(error).__name__}: {error}"
             return self._unknown(node, UNREPRESENTABLE, message)
 

@@ -142,11 +142,11 @@ def acting_alone() -> Generator[None]:
 
     replaced: tuple[tuple[Any, str, Any], ...] = (
         (dist.ProcessGroup, "size", lambda group: 1),  # noqa: ARG005 - parameters are called as torch calls them
-        (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005
-        (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005
+        (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005 - the method's own signature
+        (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "shape", property(lambda mesh: (1,) * len(sizes.__get__(mesh)))),
         (DeviceMesh, "mesh", property(lambda mesh: torch.zeros((1,) * len(sizes.__get__(mesh)), dtype=torch.int32))),
-        (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005
+        (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
         (existence, "WORLD", property(no_world, world.fset)),
     )

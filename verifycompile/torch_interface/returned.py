@@ -98,7 +98,8 @@ def returned_layout(value: object) -> ReturnedLayout | None:
 def parts_that_hold(number: float) -> bool:
     """Whether a partial sum of a graph of the call in progress holds the number; NaN counts as one number."""
     with real_tensors():
-        same = [values.isnan() if number != number else values == number for values in _PARTS]  # noqa: PLR0124
+        is_nan = number != number  # noqa: PLR0124 - whole numbers may be too great for `math.isnan`
+        same = [values.isnan() if is_nan else values == number for values in _PARTS]
         return any(bool(found.any()) for found in same)
 
 
