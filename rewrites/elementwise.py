@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import sympy
 import torch
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY, has_infinity, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
@@ -260,40 +259,11 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
         if condition.term.operation is NOT:
             return choose(b, b.negate(condition), right, left)
         return b.add(b.mul(condition, b.sub(left, right)), right)
-    scaled = _scaled_choice(b, condition, left, right)
-    return _nested_choice(b, condition, left, right) if scaled is None else scaled
+    if left.term is right.term or WHERE in (left.term.operation, right.term.operation):
+        from verifycompile.rewrites.choices import choice_of_alike  # here, because few programs choose so
 
-
-def _nested_choice(b: Builder, condition: View, left: View, right: View) -> View:
-    """A choice of which one value is a choice with the other one is one choice under both masks."""
-    mask, first, second = b.aligned(condition, left, right)
-    for chosen, other, name in ((first, second, "choice-in-choice"), (second, first, "choice-else-choice")):
-        if chosen.term.operation is not WHERE or chosen.coefficient != 1:
-            continue
-        inner, then, otherwise = open_view(chosen).operands
-        same, differs = (otherwise, then) if chosen is first else (then, otherwise)
-        if (same.term, same.axes, same.coefficient) != (other.term, other.axes, other.coefficient):
-            continue
-        b.pool.lemma_trace.append((name, ""))
-        both = b.mul(mask, inner) if chosen is first else b.either(mask, inner)
-        return choose(b, both, *((differs, other) if chosen is first else (other, differs)))
+        return choice_of_alike(b, condition, left, right)
     return b.pointwise(WHERE, condition, left, right)
-
-
-def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View | None:
-    """A choice between multiples of one value is that between the numbers, times the value.
-
-    So the gradient of a maximum, which is halved where the operands are equal, is as linear as any other.
-    """
-    if b.call.dtype is None or not b.call.dtype.is_floating_point or b.pool.unit in (left.term, right.term):
-        return None
-    scale, other = left.coefficient, right.coefficient
-    if left.is_zero or not isinstance(scale, Fraction) or not isinstance(other, Fraction):
-        return None
-    _, first, second = b.aligned(condition, left, right)
-    if first.unscaled() != second.unscaled() or has_infinity(left):
-        return None
-    return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())
 
 
 def _spread(b: Builder, result: View, other: View) -> View:
