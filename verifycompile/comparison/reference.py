@@ -13,7 +13,7 @@ from verifycompile.comparison.names import Call
 from verifycompile.comparison.operations import Operation
 from verifycompile.comparison.programs import seed_of
 from verifycompile.comparison.store import Store
-from verifycompile.comparison.threshold import Responses, norm_of
+from verifycompile.comparison.threshold import distance, norm_of
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
@@ -84,14 +84,14 @@ class Reference:
 
     def responses(self, epsilon: float, seeds: int) -> Mapping[str, float]:
         """How far each tensor moved at most in runs whose operators err by ``epsilon``."""
-        found = Responses(self.values)
+        largest: dict[str, float] = {}
         for number in range(seeds):
             with self._alone(), perturbed(epsilon, 1000 * self._seed + number) as mode:
 
                 def measure(name: str, entry: Entry, part: torch.Tensor, mode: Any = mode) -> None:
-                    if entry.kind is not Kind.INPUT or entry.dtype.is_floating_point:
+                    if name in self.values and (entry.kind is not Kind.INPUT or entry.dtype.is_floating_point):
                         with unperturbed(mode):
-                            found.take(name, part)
+                            largest[name] = max(largest.get(name, 0.0), distance(part, self.values[name]))
 
                 self._take = measure
                 with unperturbed(mode):
@@ -99,7 +99,7 @@ class Reference:
                 self._run()
         self._take = self._store
         self._take_inputs(lambda tensor: tensor)
-        return found.largest
+        return largest
 
     def thresholds(self, epsilons: tuple[float, float], seeds: int) -> dict[str, float]:
         """The sum of the responses at both machine epsilons: each program is off by its own rounding."""

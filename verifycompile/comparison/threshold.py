@@ -10,7 +10,7 @@ an error of the tensor itself. No constant is chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 
@@ -55,21 +55,6 @@ def norm_of(value: torch.Tensor) -> float:
     held = held if held.is_floating_point() and held.dtype.itemsize >= 4 else held.double()
     norm = float(torch.linalg.vector_norm(held))
     return norm if _SMALL < norm < 1 / _SMALL else float(torch.linalg.vector_norm(held.double()))
-
-
-class Responses:
-    """The largest response of each tensor over the perturbed runs at one epsilon."""
-
-    def __init__(self, reference: Mapping[str, torch.Tensor]) -> None:
-        self._reference = reference
-        self.largest: dict[str, float] = {}
-
-    def take(self, name: str, value: torch.Tensor) -> None:
-        """One tensor of a perturbed run."""
-        reference = self._reference.get(name)
-        if reference is None:
-            return
-        self.largest[name] = max(self.largest.get(name, 0.0), distance(value, reference))
 
 
 def ratio_to(error: float, threshold: float) -> float:

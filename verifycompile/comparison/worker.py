@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from verifycompile.comparison.layout import Known
-from verifycompile.comparison.names import Call, flattened, inner_model, named_modules, named_tensors
+from verifycompile.comparison.names import Call, flattened, named_modules, named_tensors
 from verifycompile.comparison.operations import Operation, Operations
 from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, definition, local_part, traced
@@ -82,6 +82,7 @@ class Worker:
         self._turn = 0
         self._layout = layout
         self._modules = named_modules(model)
+        self._root = self._modules.get("")
         self.tensors = named_tensors(model, renamed)
         self._values = Store()
         self._entries: list[Entry] = []
@@ -213,9 +214,7 @@ class Worker:
         """Run the program on its inputs. ``rewritten``: parts that tensors of modules hold once they are traced."""
         self.forget()
         call = self._call
-        inner = inner_model(self.model)
-        root = inner if isinstance(inner, nn.Module) else None
-        recorder = self._recorder = Recorder(self._modules, root, self._keep_of_run, self._layout, rewritten or {})
+        recorder = self._recorder = Recorder(self._modules, self._root, self._take, self._layout, rewritten or {})
         before = torch.get_rng_state()
         recorder.arguments(call.names)
         with recorder.attached():
@@ -224,16 +223,11 @@ class Worker:
         drew = not torch.equal(before, torch.get_rng_state())
         return Ran(tuple(self._entries), dict(recorder.aliases), tuple(recorder.names), drew)
 
-    def _keep_of_run(self, entry: Entry, part: torch.Tensor) -> None:
-        self._take(entry, part)
-
     def operations(self, path: str) -> Ran:
         """Run the program forward, and trace what each operation in the forward of one module computes."""
         self.forget()
         call = self._call
-        inner = inner_model(self.model)
-        root = inner if isinstance(inner, nn.Module) else None
-        traced = self._operations = Operations(path, self._modules, root, self._take, self._layout)
+        traced = self._operations = Operations(path, self._modules, self._root, self._take, self._layout)
         with traced.recorded():
             if not path:
                 traced.arguments(list(call.names.values()))
