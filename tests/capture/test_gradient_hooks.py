@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
@@ -219,3 +219,33 @@ def test_hooks_that_do_not_trace() -> None:
     report = check(change)
     assert report.verdict is Verdict.VERIFIED, str(report)
     assert any("comes after what is proved" in text for text in report.assumptions)
+
+
+def over_norm_of_part(gradient: Any) -> torch.Tensor:
+    local = gradient.to_local()
+    return DTensor.from_local(local / (local.norm() + 1), gradient.device_mesh, gradient.placements, run_check=False)
+
+
+OVER_NORM = lambda gradient: gradient / (gradient.norm() + 1)  # noqa: E731 - one of several hooks
+
+
+@pytest.mark.parametrize(
+    ("hook", "of_spec", "verdict"),
+    [
+        (OVER_NORM, OVER_NORM, Verdict.VERIFIED),
+        (over_norm_of_part, OVER_NORM, Verdict.REFUTED),
+        (lambda gradient: gradient * 2, None, Verdict.REFUTED),
+        (lambda gradient: None, None, Verdict.VERIFIED),
+        (lambda gradient: gradient.redistribute(placements=[Replicate()]).redistribute(placements=[Shard(0)]), None, Verdict.VERIFIED),
+    ],
+)
+def test_hooks_on_gradients_that_are_dtensors(hook: Any, of_spec: Any, verdict: Verdict) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model, spec = (nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4)) for _ in range(2))
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+        model[0].weight.register_hook(hook)
+        if of_spec is not None:
+            spec[0].weight.register_hook(of_spec)
+        report = verifycompile.verify(model, (torch.randn(2, 4),), spec=spec)
+    assert report.verdict is verdict
+    assert not [text for text in report.assumptions if "hooks" in text]

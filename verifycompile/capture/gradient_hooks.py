@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.distributed.tensor import DTensor
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
@@ -21,7 +22,7 @@ from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, ex
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
 from verifycompile.torch_interface.graph_modules import groups_in
-from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.mesh import real_mesh, real_object
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of
 from verifycompile.torch_interface.wrappers import holds_mesh
@@ -92,7 +93,8 @@ def apply_hooks(exported: Export, hooks: Hooks, reduced_outside: Outside | None 
                 continue
         graph = _graph_of(own, flat)
         if graph is not None:
-            outputs[position] = dataclasses.replace(flat, node=_append(joint.graph, graph, flat.node))
+            layout = _returned(graph).layout
+            outputs[position] = dataclasses.replace(flat, node=_append(joint.graph, graph, flat.node), layout=layout)
             continue
         listed = ", ".join(f"`{hook.name}`" for hook in own)
         message = f"the hooks {listed} on the gradient of `{name}` are no part of the program"
@@ -118,14 +120,19 @@ def _may_reduce(hook: GradientHook, flat: Flat, groups: frozenset[frozenset[int]
 
 
 def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:
-    """The graph of ``hooks`` on a plain gradient like ``flat``, None where they do not trace."""
+    """The graph of ``hooks`` on a gradient like ``flat``, plain or a DTensor, None where they do not trace."""
     assert flat.node is not None
     value = flat.node.meta.get("val")
-    if flat.part is not Part.WHOLE or not isinstance(value, torch.Tensor):
+    if any(hook.function is None for hook in hooks) or not isinstance(value, torch.Tensor):
         return None
-    if any(hook.function is None for hook in hooks) or not all(isinstance(size, int) for size in shape_of(value)):
+    whole_sizes = () if flat.layout is None else flat.layout.global_shape
+    if not all(isinstance(size, int) for size in (*shape_of(value), *whole_sizes)):
         return None
     gradient = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    if flat.layout is not None:
+        layout, mesh = flat.layout, real_mesh(flat.layout.mesh)
+        whole, stride = torch.Size(layout.global_shape), layout.global_stride
+        gradient = DTensor.from_local(gradient, mesh, layout.placements, run_check=False, shape=whole, stride=stride)
 
     def export(traced: TracedFrame) -> JointGraph:
         return _with_objects(export_joint(traced.graph, traced.example_inputs), traced.example_inputs)
@@ -134,8 +141,14 @@ def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:
         graph = trace_frame(frame_of_call(hooked(tuple(hooks)), (gradient,), {}), export)
     except GraphBreakError:
         return None
-    results = [item for item in graph.outputs if item.node is not None]
-    return graph if len(results) == 1 and results[0].origin is Origin.RESULT else None
+    results = [item for item in graph.outputs if item.node is not None and item.part is not Part.MESH]
+    is_alike = len(results) == 1 and results[0].origin is Origin.RESULT and results[0].part is flat.part
+    return graph if is_alike else None
+
+
+def _returned(hook: JointGraph) -> Flat:
+    """The gradient that the hooks return."""
+    return next(item for item in hook.outputs if item.node is not None and item.part is not Part.MESH)
 
 
 def _with_objects(joint: JointGraph, inputs: Sequence[Any]) -> JointGraph:
@@ -143,12 +156,14 @@ def _with_objects(joint: JointGraph, inputs: Sequence[Any]) -> JointGraph:
     module = joint.graph
     for position, flat in enumerate(joint.inputs):
         value = inputs[flat.index] if flat.origin is Origin.ARGUMENT else None
+        if flat.part is Part.MESH and isinstance(value, DTensor):
+            value = value.device_mesh
         if flat.node is None or isinstance(value, torch.Tensor):
             continue
         name = f"hook_object_{position}"
         setattr(module, name, real_object(value))
         with module.graph.inserting_before(flat.node):
-            held = module.graph.get_attr(name)
+            held = module.graph.create_node("get_attr", name)
         held.meta.update(flat.node.meta)
         flat.node.replace_all_uses_with(held)
     return joint
@@ -165,11 +180,12 @@ def _append(target: torch.fx.GraphModule, hook: JointGraph, gradient: torch.fx.N
             elif node.op == "get_attr":
                 name = f"{node.target}_{len(target.graph.nodes)}"
                 setattr(target, name, getattr(hook.graph, str(node.target)))
-                copies[node] = target.graph.get_attr(name)
+                copies[node] = target.graph.create_node("get_attr", name)
                 copies[node].meta.update(node.meta)
             elif node.op != "output":
                 copies[node] = target.graph.node_copy(node, copies.__getitem__)
-    returned = next(item.node for item in hook.outputs if item.node is not None)
+    returned = _returned(hook).node
+    assert returned is not None
     return copies[returned]
 
 
