@@ -13,7 +13,7 @@ import torch
 from verifycompile import bounds
 from verifycompile.bounds import GRACE, LimitReachedError, Limits, RanOut, Stage
 from verifycompile.process_memory import peak_memory, resident_memory
-from verifycompile.torch_interface import evaluation
+from verifycompile.torch_interface import elements
 
 MUCH = 1 << 40
 TOLERANCE = GRACE + 3.0
@@ -150,7 +150,7 @@ class Counting:
 
 def changing_the_state_of_the_process() -> None:
     while True:
-        with evaluation.real_tensors(), Counting():
+        with elements.real_tensors(), Counting():
             sum(range(50))
 
 

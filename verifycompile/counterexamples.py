@@ -14,7 +14,7 @@ from verifycompile.diagnostics.finding import Counterexample, Sparse
 from verifycompile.program import Mesh, Program
 from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reproduction import NoScriptError, reproduction_script
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.witness import Witness
 
 _WRITTEN_OUT = 16

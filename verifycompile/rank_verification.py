@@ -44,7 +44,7 @@ from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.reduction.search import programs_to_evaluate
 from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.value_names import operator_of, value_name
 from verifycompile.verification import Repairs, finding_of_limit, finding_of_mismatch, proves, verify_programs

@@ -7,13 +7,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from verifycompile.torch_interface import evaluation
+from verifycompile.torch_interface import elements, evaluation
 
 aten = torch.ops.aten
 
 
 def test_real_tensors_leaves_fake_modes():
-    with FakeTensorMode(), evaluation.real_tensors():
+    with FakeTensorMode(), elements.real_tensors():
         value = aten.ones.default([2])
         assert not isinstance(value, FakeTensor)
         assert value.dtype == torch.float64
@@ -22,13 +22,13 @@ def test_real_tensors_leaves_fake_modes():
 
 def test_real_tensors_leaves_autocast_and_gradients():
     matrix = torch.ones(2, 2, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16), evaluation.real_tensors():
+    with torch.autocast("cpu", dtype=torch.bfloat16), elements.real_tensors():
         product = aten.mm.default(matrix, matrix)
     assert (product.dtype, product.requires_grad) == (torch.float32, False)
 
 
 def test_real_tensors_restores_the_default_dtype_after_an_error():
-    with pytest.raises(RuntimeError), evaluation.real_tensors():
+    with pytest.raises(RuntimeError), elements.real_tensors():
         aten.mm.default(torch.ones(2), torch.ones(2))
     assert torch.get_default_dtype() == torch.float32
 
@@ -37,7 +37,7 @@ def test_real_tensors_inside_a_backend():
     seen: list[torch.Tensor] = []
 
     def backend(graph, inputs):
-        with evaluation.real_tensors():
+        with elements.real_tensors():
             seen.append(aten.ones.default([2]) + 1)
         return graph.forward
 
@@ -47,10 +47,10 @@ def test_real_tensors_inside_a_backend():
 
 
 def test_constant_value():
-    assert evaluation.constant_value(torch.ones(2)) is not None
+    assert elements.constant_value(torch.ones(2)) is not None
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(torch.ones(2))
-    assert evaluation.constant_value(fake) is None
+    assert elements.constant_value(fake) is None
 
 
 def test_operator_facts():

@@ -11,7 +11,7 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, values_of
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
-from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import own_rank
 from verifycompile.torch_interface.placements import outer_blocks, sharded_dimension
 

@@ -18,7 +18,7 @@ import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.program import Mesh
-from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.mesh import coordinate_of, real_object
 from verifycompile.torch_interface.ranks import exchanges_parts, new_coordinate
 from verifycompile.torch_interface.schema import arguments_of

@@ -20,7 +20,7 @@ from verifycompile.program import Program, Role
 from verifycompile.rewrites.builder import LARGEST_CONSTANT
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.contents import real_content
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 
 OF_SPEC = "verifycompile.held_numbers"
 """Key of ``graph.meta`` of a spec: the whole numbers in the tensors that enter it, by the names of its inputs."""

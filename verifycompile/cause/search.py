@@ -48,7 +48,7 @@ from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.cause.whole_dimensions import gathered_operands, needless_gathers
 from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import is_backward

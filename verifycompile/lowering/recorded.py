@@ -12,7 +12,7 @@ import torch.fx
 
 from verifycompile.program import Program
 from verifycompile.rewrites.builder import DOUBLE_DTYPES, LARGEST_CONSTANT, Memory
-from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.prims import READ_NUMBER
 from verifycompile.torch_interface.schema import arguments_of
 

@@ -21,7 +21,8 @@ import torch.fx
 from verifycompile.program import Program
 from verifycompile.reduction.recorded import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
-from verifycompile.torch_interface.evaluation import constant_value, operator_name
+from verifycompile.torch_interface.elements import constant_value
+from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.schema import names_of, number_arguments
 
 Number = int | float

@@ -12,7 +12,7 @@ from verifycompile.program import Program
 from verifycompile.reduction.constants import Number, unexplained
 from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
 from verifycompile.reduction.rewrite import UnreducibleError
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 from verifycompile.witness.draw import Distribution, draw

@@ -15,12 +15,8 @@ import torch.fx
 from verifycompile.capture.merged_collectives import RANK
 from verifycompile.diagnostics.source_text import display_path, excerpt
 from verifycompile.program import Program, SourceLocation
-from verifycompile.torch_interface.evaluation import (
-    argument_names,
-    constant_value,
-    operator_name,
-    symbolic_expression,
-)
+from verifycompile.torch_interface.elements import constant_value
+from verifycompile.torch_interface.evaluation import argument_names, operator_name, symbolic_expression
 from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
 from verifycompile.witness import attention, collectives, operators
 from verifycompile.witness.interpreter import ancestors

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from verifycompile.torch_interface.evaluation import constant_value, real_tensors
+from verifycompile.torch_interface.elements import constant_value, real_tensors
 
 _KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 
 _OF_TORCH = frozenset(
     {"aten", "prim", "prims", "inductor", "quantized", "rngprims", "debugprims", "device_mesh", "symm_mem"}

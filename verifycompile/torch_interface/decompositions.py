@@ -33,7 +33,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.logs import without_logged_failures
 
 MOST_CALLS = 2_000

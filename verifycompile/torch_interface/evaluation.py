@@ -1,49 +1,14 @@
-"""What numeric evaluation of a captured graph needs from torch's private parts.
-
-A backend runs under fake tensor modes, functionalization and a tracing context; :func:`real_tensors` leaves
-all of them, so that operators called inside compute real CPU values.
-"""
+"""What torch says of the operators of a captured graph: names, aliases, writing, randomness, decompositions."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 
 import sympy
 import torch
 from torch._decomp import decomposition_table
-from torch._guards import tracing
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-)
-
-
-@contextlib.contextmanager
-def real_tensors() -> Generator[None]:
-    """Operators called inside compute on real tensors, without gradients or autocast, in float64 by default."""
-    default = torch.get_default_dtype()
-    with (
-        tracing(None),
-        _disable_current_modes(),
-        torch._C.DisableTorchFunction(),
-        torch._C._DisableAutocast(),
-        torch.no_grad(),
-    ):
-        torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(default)
-
-
-def constant_value(constant: torch.Tensor) -> torch.Tensor | None:
-    """The real values of a tensor held by a captured graph; None for a fake tensor that carries none."""
-    if not isinstance(constant, FakeTensor):
-        return constant
-    return constant.constant
 
 
 def operator_name(target: object) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch.distributed.tensor import DTensor
 
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 
 _LISTED = 1 << 22
 """Elements whose places are written out; tensors with gaps and more elements share memory if they begin together."""

@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.program import MeshAxis
 from verifycompile.torch_interface.dynamo import Frame
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.torch_interface.evaluation import real_tensors
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.value_names import value_name
 from verifycompile.witness.cost import elements, most_elements
 from verifycompile.witness.draw import Distribution, draw

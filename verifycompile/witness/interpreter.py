@@ -17,9 +17,9 @@ import torch.fx
 
 from verifycompile import bounds
 from verifycompile.program import Mesh, Program
+from verifycompile.torch_interface.elements import constant_value
 from verifycompile.torch_interface.evaluation import (
     argument_names,
-    constant_value,
     is_view,
     mutated_arguments,
     operator_name,
