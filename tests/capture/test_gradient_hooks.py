@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -109,6 +110,14 @@ def test_a_hook_that_is_given_with_a_spec_and_another_degree() -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+def twice_at_the_node(model: Heads, mesh: DeviceMesh) -> None:
+    """The node that accumulates the gradient has a hook; it lives as long as the model."""
+    weight = model.q_norm.weight
+    weight.register_hook(lambda gradient: functional.all_reduce(gradient, "sum", mesh.get_group()))
+    weight.node = get_gradient_edge(weight).node
+    weight.node.register_prehook(lambda gradients: (2 * gradients[0],))
+
+
 WRONG: dict[str, tuple[Callable[[Heads, DeviceMesh], object], str]] = {
     "no hook": (lambda model, mesh: None, "VC101"),
     "mean": (lambda model, mesh: model.q_norm.weight.register_post_accumulate_grad_hook(mean_over(mesh)), "VC103"),
@@ -116,6 +125,7 @@ WRONG: dict[str, tuple[Callable[[Heads, DeviceMesh], object], str]] = {
         lambda model, mesh: [model.q_norm.weight.register_post_accumulate_grad_hook(sum_over(mesh)) for _ in "ab"],
         "VC103",
     ),
+    "of the node, twice as much": (lambda model, mesh: twice_at_the_node(model, mesh), "VC103"),
     "in forward, mean": (lambda model, mesh: register_in_forward(model.q_norm, mean_over(mesh)), "VC103"),
 }
 
@@ -206,6 +216,15 @@ def test_hooks_that_do_not_trace() -> None:
         return hook
 
     report = check(lambda model, mesh: model.q_norm.weight.register_post_accumulate_grad_hook(unreadable(mesh)))
+    assert report.verdict is not Verdict.VERIFIED
+    assert any("the hooks `" in finding.message for finding in report.findings), str(report)
+
+    def of_node(model: Heads, mesh: DeviceMesh) -> None:
+        REDUCTIONS["in forward"](model, mesh)
+        model.nodes = [get_gradient_edge(model.o_proj.weight).node]
+        model.nodes[0].register_hook(lambda *_: dist.all_reduce(model.o_proj.weight.grad, group=mesh.get_group()))
+
+    report = check(of_node)
     assert report.verdict is not Verdict.VERIFIED
     assert any("the hooks `" in finding.message for finding in report.findings), str(report)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame
-from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
+from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, register_hooks, registered_hooks
 
 
 def double(gradient: torch.Tensor) -> torch.Tensor:
@@ -41,6 +42,20 @@ def test_hooks_of_a_tensor_in_the_order_in_which_autograd_calls_them():
     assert [hook.name for hook in registered_hooks(weight)] == ["double", "halve"]
 
 
+def test_hooks_of_the_node_that_accumulates_are_found_while_it_lives():
+    weight = torch.ones(3, requires_grad=True)
+    node = get_gradient_edge(weight).node
+    node.register_hook(double)
+    node.register_prehook(halve)
+    expected = (GradientHook(halve, after=False, of_node=True), GradientHook(double, after=True, of_node=True))
+    assert registered_hooks(weight) == expected
+    other = torch.ones(3, requires_grad=True)
+    kept = register_hooks(expected, other)
+    assert registered_hooks(other) == expected
+    del node, kept
+    assert registered_hooks(weight) == registered_hooks(other) == ()
+
+
 def test_hooks_that_a_frame_registers():
     def look(traced: TracedFrame) -> dict[str, tuple[GradientHook, ...]]:
         return dict(traced.hooks)
@@ -59,6 +74,9 @@ def test_hooks_as_one_function_are_what_autograd_computes():
     weight.register_hook(lambda gradient: None)
     weight.register_hook(lambda gradient: gradient + 1)
     weight.register_post_accumulate_grad_hook(halve)
+    node = get_gradient_edge(weight).node
+    node.register_prehook(lambda gradients: (3 * gradients[0],))
+    node.register_prehook(lambda gradients: None)
     cotangent = torch.tensor([1.0, 2.0, 3.0])
     (5 * weight).backward(cotangent)
     assert torch.equal(hooked(registered_hooks(weight))(5 * cotangent), weight.grad)

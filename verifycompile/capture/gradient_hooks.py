@@ -123,7 +123,8 @@ def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:
     """The graph of ``hooks`` on a gradient like ``flat``, plain or a DTensor, None where they do not trace."""
     assert flat.node is not None
     value = flat.node.meta.get("val")
-    if any(hook.function is None for hook in hooks) or not isinstance(value, torch.Tensor):
+    unknown = any(hook.function is None or (hook.of_node and hook.after) for hook in hooks)
+    if unknown or not isinstance(value, torch.Tensor):
         return None
     whole_sizes = () if flat.layout is None else flat.layout.global_shape
     if not all(isinstance(size, int) for size in (*shape_of(value), *whole_sizes)):

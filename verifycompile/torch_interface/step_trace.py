@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.torch_interface.data_parallel_step import without_wrappers, wrappers_in_step
+from verifycompile.torch_interface.gradient_hooks import register_hooks, registered_hooks
 from verifycompile.torch_interface.tensors import of_acting_rank, without_pending_collective
 from verifycompile.torch_interface.unwaited import UnwaitedError, waits_required
 
@@ -190,15 +191,13 @@ def _without_memory(tensor: torch.Tensor, mode: FakeTensorMode) -> Generator[Non
     other = _fake_like(tensor, mode)
     if isinstance(tensor, nn.Parameter):
         other = nn.Parameter(other, requires_grad=tensor.requires_grad)
-    for hook in (tensor._backward_hooks or {}).values():
-        other.register_hook(hook)
-    for hook in (getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values():
-        other.register_post_accumulate_grad_hook(hook)
+    node = register_hooks(registered_hooks(tensor), other)
     _swap(tensor, other)
     try:
         yield
     finally:
         _swap(tensor, other)
+        del node
 
 
 def _swap(one: Any, other: Any) -> None:
