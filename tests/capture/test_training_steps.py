@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
@@ -555,3 +556,44 @@ def test_step_that_updates_every_other_time(mesh: DeviceMesh) -> None:
         "the step cannot be captured: its second and its third call do not call the same operators: a step must do one "
         "thing."
     )
+
+
+def averaged_by_hooks(model: nn.Module, optimizer: torch.optim.Optimizer, kind: str) -> Callable[..., torch.Tensor]:
+    """Gradients become means by hooks: of the parameters, or of the nodes that accumulate."""
+
+    def average(gradient: torch.Tensor) -> torch.Tensor:
+        summed = gradient.clone()
+        dist.all_reduce(summed)
+        return summed if kind == "sum at the node" else summed / dist.get_world_size()
+
+    nodes = [get_gradient_edge(parameter).node for parameter in model.parameters()]
+    for parameter, node in zip(model.parameters(), nodes, strict=True):
+        if kind == "of the parameter":
+            parameter.register_hook(average)
+        else:
+            node.register_prehook(lambda gradients: (average(gradients[0]),))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        assert nodes
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        ("of the parameter", Verdict.VERIFIED),
+        ("mean at the node", Verdict.VERIFIED),
+        ("sum at the node", Verdict.REFUTED),
+    ],
+)
+def test_hooks_that_reduce(kind: str, verdict: Verdict, mesh: DeviceMesh) -> None:
+    report = report_of(
+        lambda m, o: averaged_by_hooks(m, o, kind), lambda m, o: plain(m, o, clip=False), in_placements=ROWS
+    )
+    assert report.verdict is verdict, str(report)
