@@ -40,6 +40,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
+from verifycompile.torch_interface.constructed import MISSING
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
@@ -154,7 +155,9 @@ class _Recovery:
         copies = tuple((module, globalizer(module)) for module in tuple(globalizer.modules))
         constructed = {place: place.constructed for place in changed_since_construction(module for module, _ in copies)}
         for place, value in {**constructed, **assignment}.items():
-            put(globalizer(place.owner), place.steps, value)
+            copied = dataclasses.replace(place, owner=globalizer(place.owner))
+            if copied.now() is not MISSING:  # else it is of a wrapper that the spec is without
+                put(copied.owner, copied.steps, value)
         parts = _Parts(tensors, globalizer, copies)
         try:
             with acting_alone():
