@@ -296,6 +296,28 @@ def test_a_number_that_changed_otherwise(mesh: DeviceMesh) -> None:
     assert verify(parallel(TimesFactor(), mesh, factor=0.5), X).verdict is Verdict.VERIFIED
 
 
+@dataclasses.dataclass
+class Style:
+    times: int = 2
+
+
+def test_numbers_of_a_wrapper_that_the_spec_is_without(mesh: DeviceMesh) -> None:
+    """They are read by the program alone: as `transformers` wraps the `forward` of layers under its own plan."""
+    model, style = parallel(Attention(), mesh, n_heads=2), Style()
+    layer: Any = model.o
+    original = layer.forward
+
+    def forward(x: Any) -> Any:
+        whole = original(x)
+        for _ in range(style.times):
+            whole = whole.redistribute(mesh, [Replicate()])
+        return whole
+
+    layer.forward = forward
+    assert verify(model, X, per_rank_numbers=["n_heads"]).verdict is Verdict.VERIFIED
+    assert verify(model, X, per_rank_numbers=[]).verdict is Verdict.REFUTED
+
+
 SCALE = 0.25
 
 
