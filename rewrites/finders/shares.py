@@ -9,7 +9,7 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, mu
 from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Axis, Term, TermPool, View
+from verifycompile.ir.term import UNIT, Axis, Term, TermPool, View
 from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
 from verifycompile.rewrites.lemmas.exponentials import REST_OF_SHARE
 from verifycompile.rewrites.lemmas.substitution import Substitution
@@ -37,7 +37,8 @@ def _unsigned_factors(view: View) -> Counter[tuple[Term, tuple[Axis, ...]]]:
     """The factors that are not known to be positive, as often as they occur."""
     product = view.term.operation is CONTRACT and not view.term.summed
     factors = open_view(view).operands if product else (view.unscaled(),)
-    return Counter((factor.term, factor.axes) for factor in factors if not is_positive(factor))
+    unknown = (factor for factor in factors if factor.term.operation is not UNIT and not is_positive(factor))
+    return Counter((factor.term, factor.axes) for factor in unknown)
 
 
 def _rests_of_shares(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Iterator[Proposal]:
