@@ -44,7 +44,8 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     shown_here = [cause for cause in of_output if cause in here]
     first = next(iter(shown_here or here or of_output or merged))
     others = [cause for cause in merged if cause is not first]
-    of_another = first in of_output and told_of not in ("", *first.outputs)
+    # A relation that was found says more of what is wrong than the change that mends it, of whichever output it is.
+    of_another = first in of_output and told_of not in ("", *first.outputs) and not finding.relation_found
     return [
         _of_first(finding, first, suffix, alone=len(merged) == 1, of_another=of_another),
         *(_of_other(finding, cause, suffix) for cause in others),
