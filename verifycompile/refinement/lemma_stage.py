@@ -103,7 +103,7 @@ def _oriented(
     for placements in candidate_placements(left, right, mesh, allow_partial=True):
         try:
             yield placements, *oriented(pool, left, right, placements, mesh)
-        except (UnsupportedError, UnalignedError):
+        except (UnsupportedError, UnalignedError, RecursionError):  # finders whose steps undo each other never end
             continue
 
 
