@@ -12,9 +12,7 @@ from collections.abc import Generator
 import torch
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-)
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 @contextlib.contextmanager
