@@ -26,6 +26,7 @@ from verifycompile.torch_interface.mesh import (
 )
 from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
+from verifycompile.torch_interface.replaced import replaced
 
 _ROOTED = ("scatter", "gather")
 """Collectives in which a backend checks that the root alone gives a list; it knows this process's rank, not the acted
@@ -140,7 +141,7 @@ def acting_alone() -> Generator[None]:
         by_others = caller.f_code is asking and _asking_file(caller.f_back) != distributed_c10d.__file__
         return None if by_others else world.__get__(owner)
 
-    replaced: tuple[tuple[Any, str, Any], ...] = (
+    attributes: tuple[tuple[Any, str, Any], ...] = (
         (dist.ProcessGroup, "size", lambda group: 1),  # noqa: ARG005 - parameters are called as torch calls them
         (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005 - the method's own signature
@@ -150,24 +151,20 @@ def acting_alone() -> Generator[None]:
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
         (existence, "WORLD", property(no_world, world.fset)),
     )
-    before = [vars(owner)[name] for owner, name, _ in replaced]
     numbers = {name: "0" for name in os.environ if is_rank_variable(name)}
     numbers |= {name: "1" for name in os.environ if is_degree_variable(name)}
     variables = {name: os.environ[name] for name in numbers}
     # User code may hold the function itself, so that its code is replaced.
     members = distributed_c10d.get_process_group_ranks
     code_of_members = members.__code__
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    members.__code__ = _only_this_rank.__code__
-    os.environ.update(numbers)
-    try:
-        yield
-    finally:
-        os.environ.update(variables)
-        members.__code__ = code_of_members
-        for (owner, name, _), value in zip(replaced, before, strict=True):
-            setattr(owner, name, value)
+    with replaced(attributes):
+        members.__code__ = _only_this_rank.__code__
+        os.environ.update(numbers)
+        try:
+            yield
+        finally:
+            os.environ.update(variables)
+            members.__code__ = code_of_members
 
 
 def _only_this_rank(group: Any) -> list[int]:  # noqa: ARG001 - called as torch's function is

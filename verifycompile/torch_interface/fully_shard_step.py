@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -32,6 +31,7 @@ from verifycompile.torch_interface.outer import (
     fully_shard_states,
     replaced_communication,
 )
+from verifycompile.torch_interface.replaced import replaced
 from verifycompile.torch_interface.tensors import arrived
 
 
@@ -183,7 +183,7 @@ def _replaced(found: ShardedGroups) -> Generator[None]:
     def nothing(*_: Any) -> None:
         pass
 
-    replaced: tuple[tuple[Any, str, Any], ...] = (
+    attributes: tuple[tuple[Any, str, Any], ...] = (
         (FSDPParamGroup, "unshard", unshard),
         (FSDPParamGroup, "wait_for_unshard", wait_for_unshard),
         (FSDPParamGroup, "_wait_for_post_backward", nothing),
@@ -193,9 +193,7 @@ def _replaced(found: ShardedGroups) -> Generator[None]:
         (FSDPParam, "to_sharded_post_forward", FSDPParam.to_sharded),
         (_fsdp_param_group, "foreach_reduce", reduce),
     )
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in replaced:
-            stack.enter_context(mock.patch.object(owner, name, value))
+    with replaced(attributes):
         yield
 
 
