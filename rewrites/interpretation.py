@@ -8,7 +8,7 @@ dimension, with size one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -57,11 +57,15 @@ Expression = Any
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """Named indices: their ``sizes``, of which the first ``rank`` are dimensions, and views of the leaves over them."""
+    """Named indices: their ``sizes``, of which the first ``rank`` are dimensions, and views of the leaves over them.
+
+    ``read``: expressions with the values that they were read from.
+    """
 
     sizes: tuple[Size, ...]
     rank: int
     leaves: tuple[View, ...]
+    read: Mapping[Expression, View] = dataclasses.field(default_factory=dict[Expression, View])
 
 
 def ground(pattern: Pattern, values: Mapping[str, Expression]) -> Expression:
@@ -77,28 +81,32 @@ def ground(pattern: Pattern, values: Mapping[str, Expression]) -> Expression:
     return (operator, *(ground(argument, values) for argument in arguments))
 
 
-def build(b: Builder, space: Space, expression: Expression) -> View:
-    """The value of a ground expression over the space."""
+def build(b: Builder, space: Space, expression: Expression, built: dict[Expression, View] | None = None) -> View:
+    """The value of a ground expression over the space. ``built``: values of expressions that are known."""
     if isinstance(expression, int):
         return space.leaves[expression]
     if isinstance(expression, Fraction):
         raise TypeError("a number where a value is expected")
+    known = {} if built is None else built
+    if expression not in known:
+        known[expression] = _applied(b, space, expression, known)
+    return known[expression]
+
+
+def _applied(b: Builder, space: Space, expression: Expression, known: dict[Expression, View]) -> View:
     operator, *arguments = expression
-    ones = (1,) * len(space.sizes)
     if operator in ("one", "zero"):
-        return b.pool.constant(Fraction(operator == "one"), ones)
+        return b.pool.constant(Fraction(operator == "one"), (1,) * len(space.sizes))
     if operator == "sum":
-        return _sum(b, space, arguments)
+        return _sum(b, space, int(arguments[0]), build(b, space, arguments[1], known))
     if operator in ("scale", "power"):
-        return _BUILT[operator](b, arguments[0], build(b, space, arguments[1]))
-    operands = [build(b, space, argument) for argument in arguments]
+        return _BUILT[operator](b, arguments[0], build(b, space, arguments[1], known))
+    operands = [build(b, space, argument, known) for argument in arguments]
     if operator in POINTWISE:
         return b.pointwise(POINTWISE[operator], *operands)
     return _BUILT[operator](b, *operands)
 
 
-def _sum(b: Builder, space: Space, arguments: Sequence[Any]) -> View:
-    dim = int(arguments[0])
-    body = build(b, space, arguments[1])
+def _sum(b: Builder, space: Space, dim: int, body: View) -> View:
     shape = tuple(space.sizes[dim] if k == dim else size for k, size in enumerate(body.shape))
     return b.sum(View(body.coefficient, body.term, shape, body.axes), [dim], keepdim=True)

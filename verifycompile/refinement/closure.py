@@ -53,10 +53,14 @@ def instances_prove(
         closure = _Closure(pool, space)
         used = [instance for instance in instances[:_MOST_INSTANCES] if closure.meets_guards(instance)]
         for _ in range(min(len(used), _ROUNDS)):  # an instance says the same again without others
-            learnt = [closure.learn(instance) for instance in used]
-            if closure.equal(left, right):
-                return tuple(instance for instance in used if closure.uses(instance))
-            if not any(learnt):
+            learnt = False
+            for instance in used:
+                if not closure.learn(instance):
+                    continue
+                learnt = True
+                if closure.equal(left, right):
+                    return tuple(instance for instance in used if closure.uses(instance))
+            if not learnt:
                 break
     return None
 
@@ -93,6 +97,8 @@ class _Closure:
         self._pool, self._space = pool, space
         self._builder = Builder(pool)
         self._replaced: dict[int, Term] = {}
+        self._built = dict(space.read)
+        """Values of expressions in which no term is replaced any more."""
 
     def meets_guards(self, instance: Instance) -> bool:
         law = LAWS.get(instance.code)
@@ -106,20 +112,27 @@ class _Closure:
     def _is_met(self, kind: str, value: Any) -> bool:
         if kind in ("positive_number", "negative_number"):
             return isinstance(value, Fraction) and (value > 0 if kind == "positive_number" else value < 0)
-        view = build(self._builder, self._space, value)
+        view = self._build(value)
         if kind == "indicator":
             return is_indicator(view)
         return kind == "defined" and is_defined(view)
 
+    def _build(self, expression: Expression) -> View:
+        return build(self._builder, self._space, expression, self._built)
+
     def learn(self, instance: Instance) -> bool:
         """Replace a term by what the instance says that it equals; whether that changes anything."""
         law, pool = LAWS[instance.code], self._pool
-        before = self._replaced.pop(id(instance), None)
-        known = None if before is None else pool.aliases.pop(before, None)
-        if known is not None:
+        before = self._replaced.get(id(instance))
+        if before is not None and not self._is_changed(before):
+            return False
+        known = None if before is None else pool.aliases.pop(before)
+        if before is not None:
+            del self._replaced[id(instance)]
             pool.forget()
+            self._built.clear()
         try:
-            sides = [build(self._builder, self._space, ground(side, instance.values)) for side in (law.left, law.right)]
+            sides = [self._build(ground(side, instance.values)) for side in (law.left, law.right)]
             found = next(self._solved(*sides), None)
         except (*_ERRORS, KeyError, TypeError, ValueError, IndexError):
             found = None
@@ -128,7 +141,13 @@ class _Closure:
         term, alias = found
         self._replaced[id(instance)] = term
         pool.replace(term, alias)
+        self._built = {e: view for e, view in self._built.items() if not _holds(view.term, term)}
         return term is not before or alias != known
+
+    def _is_changed(self, term: Term) -> bool:
+        """Whether something that was replaced since stands in a term that is replaced, or in what stands for it."""
+        others = [other for other in self._pool.aliases if other is not term]
+        return any(_holds(t, other) for other in others for t in (term, self._pool.aliases[term].term))
 
     def _solved(self, left: View, right: View) -> Iterator[tuple[Term, View]]:
         """Terms of the equation with what each of them equals, the left side first."""
@@ -159,7 +178,7 @@ class _Closure:
     def equal(self, left: Expression, right: Expression) -> bool:
         """Whether both are one value now."""
         try:
-            first, second = (self._over_dimensions(build(self._builder, self._space, e)) for e in (left, right))
+            first, second = (self._over_dimensions(self._build(e)) for e in (left, right))
             return equal_in_ring(self._pool, first, second)
         except _ERRORS:
             return False

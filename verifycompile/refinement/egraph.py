@@ -4,8 +4,8 @@ Only what normal form and the ring prover left open comes here. Both values are 
 and scalings over named indices; everything else is an opaque leaf. Rules are generated as text from the table
 ``rewrites/lemmas/functions.py``; a rule that fires writes its instance into a relation. The instances are the answer,
 and it is not believed: ``closure.py`` decides whether they hold and whether the values are equal by them. Saturation
-stops after a number of rounds or e-nodes. A rule that matches too often in a round waits for the next ones: in a
-class that holds zero, scalings alone grow from a hundred to a hundred thousand within one round.
+stops after a number of rounds or e-nodes, which are counted after every step of a round. A scaling of zero matches no
+more, and what equals its own multiple is zero: else scalings alone grow from a hundred to a hundred thousand in a step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -31,25 +31,24 @@ from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
 from verifycompile.rewrites.lemmas.ring import LINEAR_ALGEBRA
 
 _ROUNDS = 4
-_MAX_MATCHES = 500
-"""Of one rule in a round."""
+_FIRST_STEPS, _STEPS = 8, 4
+"""Of what is made simpler, before the first round and in each."""
 _MAX_NODES = 1_500
 _MAX_INSTANCES = 64
 _FEW = 8
 """Instances that are tried before all of them are: most proofs need two, and each has to be built."""
+_MAX_GRAPHS = 16
 _MAX_INTEGER = 2**63 - 1  # of egglog's literals
 
 _ARITY = {
     "zero": "", "one": "", "add": "V V", "mul": "V V", "scale": "BigRat V", "sum": "i64 V", "power": "BigRat V",
     "exp": "V", "log": "V", "not": "V", "maximum": "V V", "minimum": "V V", "where": "V V V",
 }  # fmt: skip
-_NO_CONSTRUCTORS = {"plus", "times", *NUMBERS}
-"""Of numbers, which egglog computes itself."""
-
 _RING = frozenset({"add-commutes", "multiply-commutes", "scale-scale", "collect"})
 """Laws of the ring that let the others match. What they do needs no instance: the ring prover knows it."""
 
 _GUARDS = """
+(ruleset absorb)
 (ruleset simplify)
 (relation defined (V))
 (relation indicator (V))
@@ -72,7 +71,9 @@ _SIMPLIFY = """
 (rule ((= e (Add a a))) ((union e (Scale (bigrat (bigint 2) (bigint 1)) a))) :ruleset simplify)
 (rule ((= e (Scale (bigrat (bigint 1) (bigint 1)) a))) ((union e a)) :ruleset simplify)
 (rule ((= e (Add a (Zero)))) ((union e a)) :ruleset simplify)
-(rule ((= e (Scale p (Zero)))) ((union e (Zero))) :ruleset simplify)
+(rule ((= e (Scale (bigrat (bigint 0) (bigint 1)) a))) ((union e (Zero))) :ruleset absorb)
+(rule ((= e (Scale p e)) (!= p (bigrat (bigint 1) (bigint 1)))) ((union e (Zero))) :ruleset absorb)
+(rule ((= e (Scale p (Zero)))) ((union e (Zero)) (subsume (Scale p (Zero)))) :ruleset absorb)
 """
 
 
@@ -179,37 +180,51 @@ _KNOWN = frozenset(
 def propose(space: Space, left: Expression, right: Expression) -> list[Instance]:
     """Instances of laws that fired on two expressions, the shortest first."""
     operators = frozenset(_operators_of(left) | _operators_of(right))
-    laws, graph = _laws_for(operators), _graph_for(operators)
+    laws = _laws_for(operators)
+    graph = _graph_for(laws)
     facts = [f"(let $left {_written(left)})", f"(let $right {_written(right)})", *_facts(space)]
     found: dict[str, Instance] = {}
     graph.run_program(*graph.parse_program("(push)\n" + "\n".join(facts)))
     try:
         _saturate(graph)
         for law in laws:
-            for text, arguments in _rows(graph.run_program(*_printing(law.code))[0]):
+            (fired,) = graph.run_program(*_parsed(f"(print-function fired-{law.code} {_MAX_INSTANCES})"))
+            for text, arguments in _rows(fired):
                 found[text] = Instance(law.code, dict(zip(_variables(law), arguments, strict=True)))
     except BaseException:
-        _graphs().pop(operators)
+        _graphs().pop(laws)
         raise
-    graph.run_program(*graph.parse_program("(pop)"))
+    graph.run_program(*_parsed("(pop)"))
     return [found[text] for text in sorted(found, key=len)][:_MAX_INSTANCES]
 
 
 def _saturate(graph: Any) -> None:
-    graph.run_program(*graph.parse_program(_scheduled("(repeat 8 (run-with matches simplify))")))
-    step, size = (
-        graph.parse_program(_scheduled("(run-with matches) (repeat 4 (run-with matches simplify))")),
-        graph.parse_program("(print-size)"),
-    )
+    if _are_many(graph, _FIRST_STEPS):
+        return
     for _ in range(_ROUNDS):
         bounds.check()
-        (output,) = graph.run_program(*step)
-        if not output.report.updated or _are_equal(graph):
+        updated = _ran(graph, "(run 1)")
+        if _are_many(graph, _STEPS) or not updated or _are_equal(graph):
             return
-        (sizes,) = graph.run_program(*size)
+
+
+def _ran(graph: Any, command: str) -> bool:
+    """Whether a run changed anything."""
+    (output,) = graph.run_program(*_parsed(command))
+    return output.report.updated
+
+
+def _are_many(graph: Any, steps: int) -> bool:
+    """Make simpler what is there, step by step; whether there are too many e-nodes then."""
+    for _ in range(steps):
+        updated = _ran(graph, "(run-schedule (saturate (run absorb)) (run simplify))")
+        (sizes,) = graph.run_program(*_parsed("(print-size)"))
         if sum(count for name, count in sizes.sizes if name[0].isupper()) > _MAX_NODES:
             _exhausted[f"{_MAX_NODES} e-nodes"] = None
-            return
+            return True
+        if not updated:
+            return False
+    return False
 
 
 def _are_equal(graph: Any) -> bool:
@@ -217,14 +232,17 @@ def _are_equal(graph: Any) -> bool:
     from egglog import bindings
 
     try:
-        graph.run_program(*graph.parse_program("(check (= $left $right))"))
+        graph.run_program(*_parsed("(check (= $left $right))"))
     except bindings.EggSmolError:
         return False
     return True
 
 
-def _scheduled(steps: str) -> str:
-    return f"(run-schedule (let-scheduler matches (back-off :match-limit {_MAX_MATCHES})) {steps})"
+@functools.cache
+def _parsed(command: str) -> Any:
+    from egglog import bindings
+
+    return bindings.EGraph().parse_program(command)
 
 
 def _operators_of(expression: Expression) -> set[str]:
@@ -259,20 +277,23 @@ def _operators_in(pattern: Pattern) -> set[str]:
 _local = threading.local()
 
 
-def _graphs() -> dict[frozenset[str], Any]:
-    """E-graphs of this thread that hold the rules for some operators and nothing else."""
+def _graphs() -> dict[tuple[Lemma, ...], Any]:
+    """E-graphs of this thread that hold the rules of some laws and nothing else."""
     if not hasattr(_local, "graphs"):
         _local.graphs = {}
     return _local.graphs
 
 
-def _graph_for(operators: frozenset[str]) -> Any:
+def _graph_for(laws: tuple[Lemma, ...]) -> Any:
     from egglog import bindings  # imported here: it costs a fifth of a second and most programs never need it
 
-    graph = _graphs().get(operators)
+    graphs = _graphs()
+    graph = graphs.get(laws)
     if graph is None:
-        graph = _graphs()[operators] = bindings.EGraph()
-        graph.run_program(*graph.parse_program(rules_text(_laws_for(operators), operators)))
+        while len(graphs) >= _MAX_GRAPHS:
+            del graphs[next(iter(graphs))]
+        graph = graphs[laws] = bindings.EGraph()
+        graph.run_program(*graph.parse_program(rules_text(laws)))
     return graph
 
 
@@ -297,17 +318,10 @@ def _expression(tokens: Iterator[str]) -> Expression:
     return Fraction(parts[1], parts[2]) if operator == "bigrat" else (operator, *parts[1:])
 
 
-@functools.cache
-def _printing(code: str) -> Any:
-    from egglog import bindings
-
-    return bindings.EGraph().parse_program(f"(print-function fired-{code} {_MAX_INSTANCES})")
-
-
-def rules_text(laws: Sequence[Lemma], operators: Collection[str]) -> str:
-    """Laws with ``operators`` and those that they are about, and the guards, as egglog text."""
-    known = {*_ARITY, *operators}.union(*(_operators_in(side) for law in laws for side in (law.left, law.right)))
-    constructors = [f"({name.capitalize()} {_ARITY.get(name, 'V')})" for name in sorted(known - _NO_CONSTRUCTORS)]
+def rules_text(laws: Sequence[Lemma]) -> str:
+    """Every operator, the guards, and laws, as egglog text."""
+    operators = sorted({*_ARITY, *OPERATORS.values()})
+    constructors = [f"({name.capitalize()} {_ARITY.get(name, 'V')})" for name in operators]
     ring = [_rule(lemma.left, lemma.right, end=" :ruleset simplify") for lemma in LINEAR_ALGEBRA if lemma.name in _RING]
     values = f"(datatype V (Leaf i64) {' '.join(constructors)})"
     return "\n".join([values, _GUARDS, _SIMPLIFY, *ring, *map(rule_text, laws)])

@@ -17,6 +17,8 @@ from verifycompile.ir.term import CONSTANT, UNIT, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.interpretation import OPERATORS, Expression, Space
 
+_Named = tuple[tuple[tuple[object, Size, Size], ...], ...]
+
 MAX_DEPTH = 8
 _MAX_NODES = 200
 
@@ -85,7 +87,8 @@ class _Encoder:
         self._sizes: dict[object, Size] = {("dim", d): size for d, size in enumerate(shape)}
         self._rank = len(shape)
         self._nodes = 0
-        self._leaves: dict[tuple[Term, tuple[tuple[tuple[object, Size, Size], ...], ...]], int] = {}
+        self._leaves: dict[tuple[Term, _Named], int] = {}
+        self._read: dict[Expression, tuple[Term, _Named]] = {}
 
     def encode(self, view: View, names: Sequence[object], depth: int = 0, level: int = 0) -> Expression:
         """The expression of ``view`` whose dimensions are called ``names``."""
@@ -95,6 +98,8 @@ class _Encoder:
         if view.is_zero:
             return ("zero",)
         body = self._term(view, names, depth, level)
+        if not isinstance(body, int):
+            self._read[body] = view.term, _named(view, names)
         return body if view.coefficient == 1 else ("scale", view.coefficient, body)
 
     def _term(self, view: View, names: Sequence[object], depth: int, level: int) -> Expression:
@@ -129,20 +134,26 @@ class _Encoder:
     def _leaf(self, view: View, names: Sequence[object]) -> int:
         if _WHOLE(view.term):
             raise _NotEncodedError  # arithmetic on integers wraps around, and the laws are those of real numbers
-        axes = tuple(tuple((CONSTANT if d[0] == CONSTANT else names[d[0]], d[1], d[2]) for d in a) for a in view.axes)
-        return self._leaves.setdefault((view.term, axes), len(self._leaves))
+        return self._leaves.setdefault((view.term, _named(view, names)), len(self._leaves))
 
     def space(self) -> Space:
         """The names, and the leaves over them; a leaf has size one along what it does not depend on."""
         place = {name: dim for dim, name in enumerate(self._sizes)}
         sizes = tuple(self._sizes.values())
-        leaves: list[View] = []
-        for term, named in self._leaves:
+
+        def over_names(term: Term, named: _Named) -> View:
             axes = tuple(
                 tuple((CONSTANT if name == CONSTANT else place[name], low, size) for name, low, size in axis)
                 for axis in named
             )
             used = {digit[0] for axis in axes for digit in axis}
             shape = tuple(size if dim in used else 1 for dim, size in enumerate(sizes))
-            leaves.append(View(Fraction(1), term, shape, axes))
-        return Space(sizes, self._rank, tuple(leaves))
+            return View(Fraction(1), term, shape, axes)
+
+        leaves = tuple(over_names(term, named) for term, named in self._leaves)
+        return Space(sizes, self._rank, leaves, {e: over_names(*read) for e, read in self._read.items()})
+
+
+def _named(view: View, names: Sequence[object]) -> _Named:
+    """The axes of a view with names for its dimensions."""
+    return tuple(tuple((CONSTANT if d[0] == CONSTANT else names[d[0]], d[1], d[2]) for d in a) for a in view.axes)

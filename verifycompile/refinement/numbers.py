@@ -47,7 +47,9 @@ class _Reading:
     """A number for each leaf at one place of the space."""
 
     def __init__(self, space: Space, trial: int) -> None:
-        self._space, self._trial = space, trial
+        self._space = space
+        self._generator = random.Random(trial)  # noqa: S311 - no secret
+        self._numbers: dict[tuple[int, tuple[int, ...]], float] = {}
         self._place = _place(space, trial) if _is_small(space) else None
 
     def evaluate(self, expression: Expression) -> float:
@@ -72,10 +74,11 @@ class _Reading:
         return total
 
     def _leaf(self, view: View) -> float:
-        generator = random.Random(f"{view.term.id} {self._position(view)} {self._trial}")  # noqa: S311 - no secret
-        if view.term.operation.indicator:
-            return float(generator.random() < 0.5)
-        return generator.uniform(-2, 2)
+        key = view.term.id, self._position(view)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = self._generator.uniform(-2, 2)
+        return float(number < 0) if view.term.operation.indicator else number
 
     def _position(self, view: View) -> tuple[int, ...]:
         """Where the term of a leaf is read."""
