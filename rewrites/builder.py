@@ -287,7 +287,7 @@ class Builder:
         if nested is not None:
             return nested
         if e in (2, 3):
-            return self.mul(*[view] * int(e))  # pyright: ignore[reportArgumentType]
+            return self.mul(*[view] * int(e))
         if view.term is self.pool.unit and view.coefficient == 1:
             return view
         factors = exponential.product_factors(self.pool, view)
@@ -297,7 +297,7 @@ class Builder:
             if view.coefficient == 1:
                 return self._power_of_nonnegatives(view, e)
             power = self.power(view.unscaled(), e)
-            factor = view.coefficient ** int(e)  # pyright: ignore[reportArgumentType]
+            factor = view.coefficient ** int(e)
             return power.scaled(factor if isinstance(factor, sympy.Expr) else as_scalar(factor))
         return self._power_of_nonnegatives(view, e)
 
@@ -344,7 +344,7 @@ class Builder:
 
     def exp(self, view: View) -> View:
         """``e ** view``: a product of exponentials for a sum."""
-        return exponential.exponential(self.pool, view, self.power)  # pyright: ignore[reportArgumentType]
+        return exponential.exponential(self.pool, view, self.power)
 
     def log(self, view: View) -> View:
         """Natural logarithm: a sum of logarithms for a product of positive factors."""
@@ -474,7 +474,7 @@ class Builder:
             tuple((label,) for label in cores.split()),
             {label: size for label, size in (fresh or {}).items()},  # noqa: C416 - the key type widens to Label
         )
-        return apply(self.pool, operation, attributes, views, signature)  # pyright: ignore[reportArgumentType]
+        return apply(self.pool, operation, attributes, views, signature)
 
     def along(
         self, operation: Operation, attributes: tuple[object, ...], view: View, dim: int, length: Size | None = None
@@ -486,7 +486,7 @@ class Builder:
         output = tuple("fresh" if d == position else d for d in labels)
         size = view.shape[position] if length is None else length
         signature = Signature((labels,), output, frozenset(), ((position,),), {"fresh": size})
-        return apply(self.pool, operation, attributes, (view,), signature)  # pyright: ignore[reportArgumentType]
+        return apply(self.pool, operation, attributes, (view,), signature)
 
     def _labels(self, text: str, views: Sequence[View]) -> tuple[tuple[tuple[Label, ...], ...], tuple[Label, ...]]:
         left, right = text.split("->")
@@ -560,7 +560,7 @@ class Builder:
 
     def _narrow(self, view: View, position: int, base: Size, length: Size) -> View:
         size, dim = view.shape[position], position - self.lead
-        if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:  # pyright: ignore[reportOperatorIssue]
+        if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
         if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int) and length:
             if self.pool.piecewise.holds_parts(view, position):
@@ -749,8 +749,8 @@ def _covers_term(view: View) -> bool:
                 return False
             ends.setdefault(dim, []).append((divisor, divisor * size))
     for spans in ends.values():
-        spans.sort()  # pyright: ignore[reportCallIssue]  # all are ints here
-        if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):  # pyright: ignore[reportOperatorIssue]
+        spans.sort()
+        if any(end > start for (_, end), (start, _) in itertools.pairwise(spans)):
             return False
     return True
 

@@ -39,7 +39,7 @@ def _over_elements(overload: Any, for_element: ForElement) -> None:
 
     names = ("b", *(argument.name for argument in arguments_of(overload) or ()))
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    handler.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by the registry
+    handler.__signature__ = inspect.Signature(parameters)
     operator(overload)(handler)
 
 

@@ -118,7 +118,7 @@ class OnMatrices:
 
         arguments = [argument.name for argument in arguments_of(self.target) or ()]
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("b", *arguments)]
-        handler.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        handler.__signature__ = inspect.Signature(parameters)
         operator(self.target)(handler)
 
 

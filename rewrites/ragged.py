@@ -114,7 +114,7 @@ def _for_rows(
 ) -> View:
     """The operator on some consecutive rows of the table."""
     whole = {
-        name: b.narrow(value.view, value.dim, start, size) if isinstance(value, Ragged) else value  # pyright: ignore[reportArgumentType]
+        name: b.narrow(value.view, value.dim, start, size) if isinstance(value, Ragged) else value
         for name, value in bound.items()
     }
     shapes = [b.shape(value) for value in whole.values() if isinstance(value, View)]
@@ -136,7 +136,7 @@ def _defined(
     mask = bound.get("mask", bound.get("condition"))
     if len(spans) == 2 and isinstance(mask, Ragged) and len(undefined) == 1 and spans[1][0] == defined:
         (name,) = undefined
-        behind = b.narrow(mask.view, mask.dim, *spans[1])  # pyright: ignore[reportArgumentType]
+        behind = b.narrow(mask.view, mask.dim, *spans[1])
         wanted = b.full(replaced[name], b.shape(behind)) if name in replaced else None
         if behind == wanted:
             return None

@@ -49,7 +49,7 @@ SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h
 def _with_arguments(handler: Handler, *names: str) -> Handler:
     """``handler``, declared to take arguments of these names."""
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("b", *names)]
-    handler.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    handler.__signature__ = inspect.Signature(parameters)
     return handler
 
 

@@ -66,7 +66,7 @@ def index(b: Builder, counts: Counts, self: Any, indices: Sequence[Any]) -> Ragg
         return without_masks_of_rows(b, counts, found)
     results: list[View] = []
     for start, size in parts_of_table(counts, first.rows):
-        at = [None if whole is None else b.narrow(whole, 0, start, size) for whole in wholes]  # pyright: ignore[reportArgumentType]
+        at = [None if whole is None else b.narrow(whole, 0, start, size) for whole in wholes]
         results.append(dense(b, aten.index.Tensor, self, at))
     return Ragged(b.concatenate(results, given[0]), given[0], first.rows)
 

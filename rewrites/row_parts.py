@@ -148,7 +148,7 @@ def cat_rows(b: Builder, counts: Counts, tensors: Sequence[Any], dim: int) -> Ra
     if dim != first.dim:
         require(all(isinstance(t, Ragged) and t.dim == first.dim and t.rows == first.rows for t in tensors), "cat of")
         spans = parts_of_table(counts, first.rows) if are_in_parts(b, tensors) else [(0, first.rows.total)]
-        rows_of = [[b.narrow(t.view, t.dim, start, size) for t in tensors] for start, size in spans]  # pyright: ignore[reportArgumentType]
+        rows_of = [[b.narrow(t.view, t.dim, start, size) for t in tensors] for start, size in spans]
         joined_rows = [b.concatenate(views, dim) for views in rows_of]
         view = joined_rows[0] if len(spans) == 1 else b.concatenate(joined_rows, first.dim)
         return Ragged(view, first.dim, first.rows)

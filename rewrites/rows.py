@@ -208,8 +208,8 @@ def _joined_ties(ties: Sequence[Hashable]) -> Hashable:
     if all(tie is None for tie in ties):
         return None
     first: Any = ties[0]
-    if isinstance(first, tuple) and list(ties) == [(first[0], k, len(ties)) for k in range(len(ties))]:  # pyright: ignore[reportUnknownArgumentType]
-        return first[0]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(first, tuple) and list(ties) == [(first[0], k, len(ties)) for k in range(len(ties))]:
+        return first[0]
     return tuple(ties)
 
 

@@ -226,6 +226,6 @@ def _exchanged(ties: Hashable, group: Group) -> Hashable:
     """Rows that are sent back are in the order in which they were."""
     if ties is None:
         return None
-    if isinstance(ties, tuple) and len(ties) == 3 and ties[0] == "exchanged" and ties[1] == group:  # pyright: ignore[reportUnknownArgumentType]
-        return ties[2]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(ties, tuple) and len(ties) == 3 and ties[0] == "exchanged" and ties[1] == group:
+        return ties[2]
     return ("exchanged", group, ties)

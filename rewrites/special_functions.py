@@ -67,7 +67,7 @@ def _element_by_element(target: Any, linear: bool) -> Handler:
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         for name in ("b", *(argument.name for argument in arguments))
     ]
-    handler.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    handler.__signature__ = inspect.Signature(parameters)
     return handler
 
 

@@ -143,7 +143,7 @@ class _Space:
         for own, _, size in reversed(whole.other.axes[0]):
             replaced[own] = [(dim, weight, size)]
             weight = product((weight, size))
-        coefficient = part.coefficient if factor == 1 else -part.coefficient  # pyright: ignore[reportOperatorIssue]
+        coefficient = part.coefficient if factor == 1 else -part.coefficient
         number = () if coefficient == 1 else (pool.constant(coefficient, self.shape),)
         self.values = (*number, *(substitute(view, replaced, self.shape) for view in factors))
         self.fits = any(view.uses(dim) for view in self.values) and weight == count

@@ -41,7 +41,7 @@ def build_product(pool: TermPool, pattern: Pattern, shape: Shape, substitution: 
     if operator == "range":
         (dim,) = substitution.indices[str(arguments[0])]
         first, after = span(pattern, substitution)
-        return [] if (first, after) == (0, shape[dim]) else [range_view(pool, dim, shape, (int(first), int(after)))]  # type: ignore[arg-type]  # whole numbers
+        return [] if (first, after) == (0, shape[dim]) else [range_view(pool, dim, shape, (int(first), int(after)))]
     return [_build(pool, pattern, shape, substitution)]
 
 

@@ -65,14 +65,14 @@ def _is_within_or(
     size = product(shape[dim] for dim in substitution.indices[index])
     number = substitution.numbers[exception]
     for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
-        if fact.exception == number and fact.size <= size and not 0 <= number < size:  # type: ignore[operator]  # a whole number
+        if fact.exception == number and fact.size <= size and not 0 <= number < size:
             pool.assumptions[fact.source] = None
             return True
     return False
 
 
 def _is_ordered(pool: TermPool, shape: Shape, substitution: Substitution, low: str, high: str) -> bool:
-    return bool(substitution.numbers[low] <= substitution.numbers[high])  # type: ignore[operator]  # whole numbers
+    return bool(substitution.numbers[low] <= substitution.numbers[high])
 
 
 def _implies(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
@@ -116,9 +116,9 @@ def _reads(
         return False
     dims = [axis_along(view, *substitution.indices[index]) for index in (window, line)]
     numbers = [substitution.numbers[end] for end in (first, after, *ends)]
-    if dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):  # type: ignore[arg-type]  # no symbols
+    if dims != [WINDOWS, LINE] or any(int(number) != number for number in numbers):
         return False
-    start, stop, *spans = (int(number) for number in numbers)  # type: ignore[arg-type]  # no symbols
+    start, stop, *spans = (int(number) for number in numbers)
     if not 0 <= start < stop <= matrix.windows:
         return False
     low, high = matrix.hits(LINE, (start, stop - 1))

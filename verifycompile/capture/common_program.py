@@ -81,8 +81,8 @@ def on_axes(program: Program, axes: Sequence[int], ranks: Sequence[int]) -> Prog
 
 def _boundary(program: Program) -> tuple[object, ...]:
     """Everything about a program but its nodes."""
-    inputs = tuple(dataclasses.replace(item, node=None) for item in program.inputs)  # type: ignore[type-var]
-    outputs = tuple(dataclasses.replace(item, node=None) for item in program.outputs)  # type: ignore[type-var]
+    inputs = tuple(dataclasses.replace(item, node=None) for item in program.inputs)
+    outputs = tuple(dataclasses.replace(item, node=None) for item in program.outputs)
     tables = (dict(program.coordinates), dict(program.groups), dict(program.size_values))
     return inputs, outputs, *tables, program.guards, program.piecewise
 

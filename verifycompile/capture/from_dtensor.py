@@ -16,7 +16,7 @@ def layout_taken_from(exported: Export, index: int) -> Layout | None:
     ``DTensor.from_local`` believes what it is told, so that it may be wrong. None for any other result.
     """
     output = next(iter(exported.traced.graph.graph.find_nodes(op="output")))
-    result = output.args[0][index]  # type: ignore[index]  # the output node holds a tuple
+    result = output.args[0][index]
     if not isinstance(result, torch.fx.Node) or result.op != "call_method":
         return None
     if result.target not in ("full_tensor", "to_local") or not isinstance(result.args[0], torch.fx.Node):

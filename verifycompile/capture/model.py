@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import types
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
@@ -40,20 +38,25 @@ def model_or_built(model: Callable[..., Any] | None, options: Options) -> Genera
     Raises ``UsageError`` VC306 where there is neither, and for a model that is no Python program.
     """
     if model is not None:
-        _check_model(model)
+        check_model(model)
         yield model
         return
     if options.build is None:
         raise UsageError("VC306", "there is nothing to verify: pass a model, or the option `build` that makes it.")
     with groups_of_its_own() if is_pretended() else contextlib.nullcontext():
-        yield called(options.build, "for this rank")
+        made = called(options.build, "for this rank")
+        check_model(made)
+        yield made
 
 
-def _check_model(model: object) -> None:
+def check_model(model: object) -> None:
+    """Raises ``UsageError`` VC306 for a model that is no Python program."""
     if isinstance(model, type):
         what = f"it is the class `{model.__name__}`: make a model of it first"
     elif isinstance(model, (torch.jit.ScriptModule, torch.jit.ScriptFunction)):
         what = "it is scripted: pass the Python program that was scripted"
+    elif isinstance(model, torch.export.ExportedProgram):
+        what = "it is an exported program: pass the model that was exported, or its graphs to `verify_graphs`"
     elif not callable(model):
         what = f"it is a value of type `{type(model).__name__}`, which cannot be called"
     else:
@@ -112,16 +115,6 @@ def frame_of_model(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
 
 
 def _entered(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
-    while isinstance(function, functools.partial):
-        args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
-        function = function.func
-    if not isinstance(function, types.FunctionType | types.MethodType | nn.Module):
-        method = getattr(type(function), "__call__", None)  # noqa: B004 - what it does is traced
-        if not isinstance(method, types.FunctionType):
-            name = getattr(function, "__name__", type(function).__name__)
-            text = f"`{name}` is not written in Python, so that torch cannot trace it: pass a module or a function."
-            raise UsageError("VC306", text)
-        function = types.MethodType(method, function)
     try:
         return frame_of_call(function, args, kwargs)
     except TypeError as mismatch:

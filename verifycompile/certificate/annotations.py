@@ -94,7 +94,7 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _flat(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
+        for item in value:
             yield from _flat(item)
     else:
         yield value
@@ -152,8 +152,8 @@ class Derived:
     def _one_of_its_kind(self, value: Any) -> Any:
         """Of values that no call tells apart, one."""
         if isinstance(value, (list, tuple)):
-            items = type(value)(map(self._one_of_its_kind, value))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            return self._described.setdefault((type(value), *map(id, items)), items)  # pyright: ignore[reportUnknownArgumentType]
+            items = type(value)(map(self._one_of_its_kind, value))
+            return self._described.setdefault((type(value), *map(id, items)), items)
         if not isinstance(value, torch.Tensor):
             return self._described.setdefault((type(value), repr(value)), value)
         held = value.untyped_storage().nbytes()
@@ -180,7 +180,7 @@ class Derived:
         if isinstance(argument, torch.fx.Node):
             return self.values.get(argument, "")  # a group is named where its axes are
         if isinstance(argument, (list, tuple)):
-            return type(argument)(self._operand(item) for item in argument)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return type(argument)(self._operand(item) for item in argument)
         if isinstance(argument, slice):
             return slice(*(self._operand(v) for v in (argument.start, argument.stop, argument.step)))
         if isinstance(argument, StoredObject):
@@ -197,7 +197,7 @@ class Derived:
             lies = (memory[:-1], memory[-1]) if memory else None
             return self._derivation.tensor(shape, recorded.dtype, lies)
         if isinstance(recorded, (list, tuple)):
-            return type(recorded)(self._number(item) for item in recorded)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return type(recorded)(self._number(item) for item in recorded)
         if not is_derived_number(recorded):
             return recorded
         value = _expression(self._program, recorded).xreplace(self._sizes)
@@ -209,10 +209,10 @@ class Derived:
 
     def _compare(self, node: torch.fx.Node, recorded: Any, derived: Any) -> None:
         if isinstance(recorded, (list, tuple)):
-            same = isinstance(derived, (list, tuple)) and len(recorded) == len(derived)  # pyright: ignore[reportUnknownArgumentType]
+            same = isinstance(derived, (list, tuple)) and len(recorded) == len(derived)
             if not same:
-                raise AnnotationError(f"`{node.name}` is recorded as {len(recorded)} values")  # pyright: ignore[reportUnknownArgumentType]
-            for ours, theirs in zip(recorded, derived, strict=True):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                raise AnnotationError(f"`{node.name}` is recorded as {len(recorded)} values")
+            for ours, theirs in zip(recorded, derived, strict=True):
                 self._compare(node, ours, theirs)
         elif _described(recorded) != _described(derived) and not _may_be(recorded, derived):
             raise AnnotationError(

@@ -67,13 +67,13 @@ class Certificate:
     def from_json(text: str) -> Certificate:
         """Read what ``to_json`` wrote. Raises ``ValueError`` for anything else and for another format version."""
         data: Any = json.loads(text)
-        if isinstance(data, dict) and data.keys() == {"packed"}:  # pyright: ignore[reportUnknownMemberType]
-            data = json.loads(_unpacked(str(data["packed"])))  # pyright: ignore[reportUnknownArgumentType]
-        if not isinstance(data, dict) or data.keys() != FIELDS:  # pyright: ignore[reportUnknownMemberType]
+        if isinstance(data, dict) and data.keys() == {"packed"}:
+            data = json.loads(_unpacked(str(data["packed"])))
+        if not isinstance(data, dict) or data.keys() != FIELDS:
             raise ValueError("not a verifycompile certificate")
         if data["version"] != FORMAT_VERSION:
             raise ValueError(f"certificate format {data['version']} is not the supported format {FORMAT_VERSION}")
-        return Certificate(lambda: data, data["relations"], data["assumptions"])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        return Certificate(lambda: data, data["relations"], data["assumptions"])
 
 
 def _packed(text: str) -> str:

@@ -66,7 +66,7 @@ class Digests:
         if isinstance(value, Group):
             return f"group {value.axes}"
         if isinstance(value, (list, tuple)):
-            return f"({', '.join(self._described(item) for item in value)})"  # pyright: ignore[reportUnknownVariableType]
+            return f"({', '.join(self._described(item) for item in value)})"
         return f"{type(value).__name__} {value}"
 
 

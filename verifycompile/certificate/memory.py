@@ -69,7 +69,7 @@ class _Memory(Derived):
 def _lying(recorded: Any, derived: Any) -> Any:
     """What was recorded, where ``derived`` lies."""
     if isinstance(recorded, (list, tuple)):
-        return type(recorded)(map(_lying, recorded, derived))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return type(recorded)(map(_lying, recorded, derived))
     if not isinstance(recorded, torch.Tensor) or not isinstance(derived, torch.Tensor):
         return recorded
     memory = (*derived.stride(), derived.storage_offset()) if derived.layout is torch.strided else ()

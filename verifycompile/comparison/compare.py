@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from verifycompile.capture import arguments_of_call, check_model
 from verifycompile.comparison.question import Question
 from verifycompile.comparison.report import CompareReport
 from verifycompile.comparison.worker import Clip, Optimizer, Training
@@ -52,20 +53,33 @@ def compare(
     checked = Options.from_mapping(options)
     if model is None and checked.build is None:
         raise UsageError("VC306", "there is nothing to compare: pass a model, or the option `build` that makes it.")
+    if model is not None:
+        check_model(model)
+    positional, named = arguments_of_call(args, kwargs)
     if batches is not None and (not batches or args):
         raise UsageError("VC306", "option `batches` is a list of the arguments of each pass, in the place of `args`.")
+    if not all(isinstance(batch, (tuple, list)) for batch in batches or ()):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
+        raise UsageError("VC306", "each of `batches` must be a tuple of arguments: write `(x,)`.")
+    functions = {"optimizer": optimizer, "spec_optimizer": spec_optimizer, "clip": clip, "spec_clip": spec_clip}
+    uncallable = [name for name, value in functions.items() if value is not None and not callable(value)]
+    if uncallable:
+        raise UsageError("VC306", f"option `{uncallable[0]}` must be a function of parameters.")
+    if proof is not None and not isinstance(proof, Report):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
+        raise UsageError("VC306", "option `proof` must be a report of `verifycompile.verify`.")
+    if not patience > 0:
+        raise UsageError("VC306", "option `patience` must be a number of seconds greater than zero.")
     trains = {"batches": batches is not None and len(batches) > 1, "steps": steps != 1,
               "accumulation": accumulation != 1, "clip": clip is not None, "spec_clip": spec_clip is not None,
               "spec_optimizer": spec_optimizer is not None}  # fmt: skip
     useless = [name for name, given in trains.items() if given and optimizer is None]
     if useless:
         raise UsageError("VC310", f"option `{useless[0]}` does not apply: there is no `optimizer`.")
-    if min(steps, accumulation) < 1:
+    if not all(isinstance(number, int) and number > 0 for number in (steps, accumulation)):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
         raise UsageError("VC306", "options `steps` and `accumulation` must be whole numbers greater than zero.")
     training = Training() if optimizer is None else Training(optimizer, clip, steps, accumulation, clip is not None)
     spec_training = dataclasses.replace(training, optimizer=spec_optimizer or optimizer, clip=spec_clip or clip)
-    each = [tuple(args)] if batches is None else [tuple(batch) for batch in batches]
-    question = Question(model, each, dict(kwargs or {}), checked, training, spec_training, seeds, seed, proof, patience)
+    each = [positional] if batches is None else [tuple(batch) for batch in batches]
+    question = Question(model, each, named, checked, training, spec_training, seeds, seed, proof, patience)
     with torch.enable_grad():
         if has_world() and not is_pretended():
             return question.in_the_job()

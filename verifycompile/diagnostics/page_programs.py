@@ -205,7 +205,7 @@ def _type(value: object) -> str:
 def _bytes(value: object) -> int:
     """Of what a collective returns; of a symbolic size the value it was traced with."""
     if isinstance(value, (tuple, list)):
-        return sum(map(_bytes, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - of any content
+        return sum(map(_bytes, value))
     if not isinstance(value, torch.Tensor):
         return 0
     return math.prod(int(size) for size in value.shape) * value.itemsize

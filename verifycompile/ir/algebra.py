@@ -564,4 +564,4 @@ def _without_fixed_digits(pool: TermPool, operands: list[View], shape: tuple[Siz
 def elementwise(pool: TermPool, operation: Operation, attributes: tuple[object, ...], operands: Sequence[View]) -> View:
     """Apply an operation point by point to views of equal rank (size 1 broadcasts)."""
     labels = tuple(range(operands[0].rank))
-    return apply(pool, operation, attributes, operands, Signature(tuple(labels for _ in operands), labels))  # pyright: ignore[reportArgumentType]
+    return apply(pool, operation, attributes, operands, Signature(tuple(labels for _ in operands), labels))

@@ -34,7 +34,7 @@ def _lowest_powers(parts: Sequence[View]) -> dict[tuple[bool, View], Scalar]:
     powers = [_powers(part) for part in parts]
     lowest: dict[tuple[bool, View], Scalar] = {}
     for key in {key: None for found in powers for key in found}:
-        least = min((found.get(key, ZERO) for found in powers), key=lambda e: e)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        least = min((found.get(key, ZERO) for found in powers), key=lambda e: e)
         if least != 0:
             lowest[key] = least
     return lowest

@@ -97,7 +97,7 @@ def negate(pool: TermPool, view: View) -> View:
     if not is_indicator(view):
         raise ValueError("negation of a value that is not an indicator")
     if view.term is pool.unit:
-        return pool.constant(1 - view.coefficient, view.shape)  # pyright: ignore[reportArgumentType]
+        return pool.constant(1 - view.coefficient, view.shape)
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, negate, (view,))
     if moved is not None:
         return moved

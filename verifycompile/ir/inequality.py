@@ -187,7 +187,7 @@ class _Difference:
         """
         split = _split(self.digits)
         own = {digit: weight for digit, weight in split.items() if digit[0] in bound and weight != 0}
-        ordered = sorted(own, key=lambda digit: abs(own[digit]))  # pyright: ignore[reportArgumentType, reportUnknownLambdaType, reportCallIssue]
+        ordered = sorted(own, key=lambda digit: abs(own[digit]))
         expected, sign = 1, 0
         for digit in ordered:
             weight, size = own[digit], digit[2]
@@ -262,7 +262,7 @@ class _Difference:
         if self.pool.piecewise is None or len(digits) != 1:
             return None
         (((dim, divisor, size), weight),) = digits.items()
-        if divisor != 1 or size != self.shape[dim] or not isinstance(size, int) or abs(weight) != 1:  # pyright: ignore[reportArgumentType]
+        if divisor != 1 or size != self.shape[dim] or not isinstance(size, int) or abs(weight) != 1:
             return None
         first = -int(constant) if weight == 1 else int(constant) + 1
         before, after = (Fraction(0), ONE) if weight == 1 else (ONE, Fraction(0))
@@ -333,8 +333,8 @@ def _reduce(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: F
         constant = Fraction(math.ceil(constant / common) - 1 if strict else math.floor(constant / common))
         strict = False
         for mapping in (digits, others):
-            for key, weight in mapping.items():  # pyright: ignore[reportUnknownVariableType]
-                mapping[key] = divide(weight, common)  # pyright: ignore[reportArgumentType, reportUnknownArgumentType]
+            for key, weight in mapping.items():
+                mapping[key] = divide(weight, common)  # pyright: ignore[reportArgumentType]
         negligible = _negligible(digits, others, constant)
         if negligible is None:
             return constant
@@ -346,7 +346,7 @@ def _negligible(digits: dict[Digit, Scalar], others: dict[View, Scalar], constan
     for digit, weight in digits.items():
         if not isinstance(weight, Fraction) or not isinstance(digit[2], int):
             continue
-        rest = [int(w) for d, w in (*digits.items(), *others.items()) if d != digit and isinstance(w, Fraction)]  # pyright: ignore[reportUnnecessaryComparison]
+        rest = [int(w) for d, w in (*digits.items(), *others.items()) if d != digit and isinstance(w, Fraction)]
         step = math.gcd(*rest) if rest else 0
         reach = weight * (digit[2] - 1)
         if step > 1 and 0 <= constant % step + reach < step:

@@ -58,9 +58,9 @@ def divisibility_chain(cuts: set[Size]) -> list[Size] | None:
     if 0 in cuts:
         return None
     if all(isinstance(cut, int) for cut in cuts):
-        ordered = sorted(cuts)  # pyright: ignore[reportArgumentType]  # all are ints here
+        ordered = sorted(cuts)
         for low, high in itertools.pairwise(ordered):
-            if high % low:  # pyright: ignore[reportOperatorIssue]
+            if high % low:
                 return None
         return list(ordered)
     rest, chain = list(cuts), list[Size]()

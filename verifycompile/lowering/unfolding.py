@@ -81,7 +81,7 @@ class Unfolding:
         if isinstance(argument, torch.Tensor):
             return Operand(tuple(self._sizes.known(size) for size in argument.shape), argument.dtype)
         if isinstance(argument, (list, tuple)):
-            return [self._described(item) for item in argument]  # pyright: ignore[reportUnknownVariableType]
+            return [self._described(item) for item in argument]
         return self._sizes.known(argument)
 
     def _require_recorded(self, node: torch.fx.Node, found: Decomposition) -> None:

@@ -78,9 +78,9 @@ def _pool_of(value: Any) -> Expressions:
         if isinstance(item, SymbolicTensor):
             return item.pool
         if isinstance(item, (list, tuple)):
-            pending.extend(item)  # pyright: ignore[reportUnknownArgumentType]
+            pending.extend(item)
         elif isinstance(item, Mapping):
-            pending.extend(item.values())  # pyright: ignore[reportUnknownArgumentType]
+            pending.extend(item.values())
     raise EvaluationError("no operand is symbolic")
 
 
@@ -99,7 +99,7 @@ def _moved(pool: Expressions, func: Any, args: Sequence[Any], kwargs: Mapping[st
 
     def numbers(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [numbers(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return [numbers(item) for item in value]
         if isinstance(value, SymbolicTensor) or (isinstance(value, torch.Tensor) and value.is_floating_point()):
             dtypes.append(value.dtype)
             return symbolic(pool, value).numbers

@@ -7,6 +7,7 @@ import datetime as dt
 import multiprocessing
 import os
 import pathlib
+import pickle
 import queue
 import tempfile
 import time
@@ -24,6 +25,8 @@ LOOK = 0.5
 """Seconds between two looks at whether the processes are still there."""
 LAST_WORDS = 5.0
 """Seconds for which the answer of a process that has ended is waited for."""
+FAREWELL = 60.0
+"""Seconds that processes which have all answered have to end by themselves: a process that is ended leaves semaphores."""
 
 
 class RankError(AssertionError):
@@ -38,9 +41,16 @@ def run_on_ranks(function: Callable[..., Any], world_size: int, *arguments: Any,
     """``function(rank, *arguments)`` on each of ``world_size`` processes; what they return, by rank.
 
     The function, its arguments and its results must be picklable: a function of a module, no lambda. Each process has
-    the default process group when it is called. Raises ``RankError`` where one raises or time runs out; no process
-    outlives the call.
+    the default process group when it is called. Raises ``RankError`` where one raises or time runs out, ``ValueError``
+    for a function that cannot go there; no process outlives the call.
     """
+    if not isinstance(world_size, int) or world_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
+        raise ValueError(f"`world_size` must be a number of processes greater than zero, not {world_size!r}.")
+    try:
+        pickle.dumps((function, arguments))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        text = f"the function and its arguments go to other processes: give a function of a module, no lambda ({error})."
+        raise ValueError(text) from None
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tempfile.TemporaryDirectory(prefix="verifycompile-") as folder:
@@ -50,7 +60,10 @@ def run_on_ranks(function: Callable[..., Any], world_size: int, *arguments: Any,
         for process in processes:
             process.start()
         try:
-            return _collected(results, processes, seconds)
+            found = _collected(results, processes, seconds)
+            for process in processes:
+                process.join(FAREWELL)
+            return found
         finally:
             for process in processes:
                 process.terminate()

@@ -83,7 +83,7 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     try:
         yield
     finally:
-        dist.ProcessGroup.rank = read_rank  # type: ignore[method-assign]
+        dist.ProcessGroup.rank = read_rank
         for name, method in rooted.items():
             setattr(dist.ProcessGroup, name, method)
         if previous is None:

@@ -53,7 +53,7 @@ def lift_attributes(
         with copy.graph.inserting_after(last):
             last = copy.graph.placeholder(f"{reads[0].name}_stored")
         last.meta = {**reads[0].meta, "example_value": reads[0].meta.get("example_value", value)}
-        last._dynamo_source = sources[name]  # type: ignore[attr-defined]
+        last._dynamo_source = sources[name]
         names = [read.name for read in reads]
         for read in reads:
             read.replace_all_uses_with(last)

@@ -19,7 +19,7 @@ Tensors = list[torch.Tensor]
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, src: int, group: Any, tensor: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, src: int, group: Any, tensor: torch.Tensor) -> torch.Tensor:
         ctx.src, ctx.group = src, group
         tensor = tensor.clone()
         dist.broadcast(tensor, src, group=group)
@@ -36,7 +36,7 @@ class _Broadcast(torch.autograd.Function):
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dst: int, op: str, group: Any, tensor: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, dst: int, op: str, group: Any, tensor: torch.Tensor) -> torch.Tensor:
         ctx.dst, ctx.group = dst, group
         tensor = tensor.clone()
         dist.reduce(tensor, dst, op, group=group)  # type: ignore[arg-type]  # its name, where it is traced
@@ -51,7 +51,7 @@ class _Reduce(torch.autograd.Function):
 
 class _AllReduce(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, op: str, group: Any, tensor: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, op: str, group: Any, tensor: torch.Tensor) -> torch.Tensor:
         ctx.op, ctx.group = op, group
         tensor = tensor.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(tensor, op, group=group)  # type: ignore[arg-type]  # its name, where it is traced
@@ -66,14 +66,14 @@ class _AllReduce(torch.autograd.Function):
 
 class _AllGather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: Any, tensor: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, group: Any, tensor: torch.Tensor) -> Any:
         ctx.group = group
         outputs = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
         dist.all_gather(outputs, tensor.contiguous(), group=group)
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
         gradient = torch.empty_like(grad_outputs[0])
         dist.reduce_scatter(gradient, [part.contiguous() for part in grad_outputs], group=ctx.group)
         return None, gradient
@@ -81,7 +81,7 @@ class _AllGather(torch.autograd.Function):
 
 class _ReduceScatter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, op: str, group: Any, output: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, op: str, group: Any, output: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
         ctx.group = group
         result = torch.empty_like(output)
         dist.reduce_scatter(result, [part.contiguous() for part in parts], op, group=group)  # type: ignore[arg-type]  # its name, where it is traced
@@ -96,7 +96,7 @@ class _ReduceScatter(torch.autograd.Function):
 
 class _AllToAll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: Any, outputs: Tensors, *parts: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(ctx: Any, group: Any, outputs: Tensors, *parts: torch.Tensor) -> Any:
         ctx.group = group
         ctx.shapes = [part.shape for part in parts]
         results = [torch.empty_like(output) for output in outputs]
@@ -104,7 +104,7 @@ class _AllToAll(torch.autograd.Function):
         return tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
         gradients = [grad_outputs[0].new_empty(shape) for shape in ctx.shapes]
         dist.all_to_all(gradients, [part.contiguous() for part in grad_outputs], group=ctx.group)
         return None, None, *gradients
@@ -112,7 +112,7 @@ class _AllToAll(torch.autograd.Function):
 
 class _AllToAllSingle(torch.autograd.Function):
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(
         ctx: Any, group: Any, output: torch.Tensor, received: Any, sent: Any, tensor: torch.Tensor
     ) -> torch.Tensor:
         ctx.group, ctx.shape, ctx.received, ctx.sent = group, tensor.shape, received, sent

@@ -18,7 +18,7 @@ _LEAF = 2**64 - 1
 
 def next_number() -> int:
     """The number of the node that this thread makes next."""
-    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType, reportAttributeAccessIssue]
+    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def nodes_since(values: Sequence[torch.Tensor], number: int) -> list[Node]:
@@ -27,7 +27,7 @@ def nodes_since(values: Sequence[torch.Tensor], number: int) -> list[Node]:
     pending = [value.grad_fn for value in reversed(values) if value.grad_fn is not None]
     while pending:
         node = pending.pop()
-        own: int = node._sequence_nr()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
+        own: int = node._sequence_nr()
         if node in found or not number <= own < _LEAF:
             continue
         found[node] = None

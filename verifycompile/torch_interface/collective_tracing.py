@@ -89,7 +89,7 @@ def _install() -> None:
                 return call_class(self, translator, args, kwargs)
         return call_class(self, translator, args, kwargs)
 
-    CollectiveFunctionRewriteVariable.can_rewrite = staticmethod(can_rewrite_more)  # type: ignore[method-assign]
+    CollectiveFunctionRewriteVariable.can_rewrite = staticmethod(can_rewrite_more)
     CollectiveFunctionRewriteVariable.create = staticmethod(create_more)  # type: ignore[method-assign]
     CollectiveFunctionRewriteVariable.call_function = call_more  # type: ignore[method-assign]
     UserDefinedClassVariable.call_function = call_class_more  # type: ignore[method-assign]

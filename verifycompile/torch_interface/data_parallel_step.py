@@ -74,7 +74,7 @@ def wrappers_in_step(model: nn.Module) -> Generator[Wrappers]:
             name, ranks = ddp_name(wrapper), contract.ranks
             text = f"{name} takes the mean of its gradients over its {ranks} ranks after backward{casts}"
             wrappers.assumptions[Assumption(text, AssumptionKind.WRAPPER)] = None
-        torch.autograd.backward = backward_then_reduce  # type: ignore[assignment]
+        torch.autograd.backward = backward_then_reduce
         try:
             yield wrappers
         finally:

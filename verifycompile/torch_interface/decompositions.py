@@ -130,7 +130,7 @@ _known: dict[Hashable, Decomposition | str] = {}
 def _key(argument: Any) -> Hashable:
     """An argument with its type: ``1``, ``1.0`` and ``True`` are equal in Python, and so are ``0.0`` and ``-0.0``."""
     if isinstance(argument, (list, tuple)):
-        return tuple(_key(item) for item in argument)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return tuple(_key(item) for item in argument)
     return type(argument), repr(argument) if isinstance(argument, float) else argument
 
 
@@ -201,7 +201,7 @@ def _traced(
         named = {name: torch.device("cpu") if isinstance(v, torch.device) else v for name, v in named.items()}
         with _Counted():
             result = function(*filled, **named)
-        return list(result) if isinstance(result, (list, tuple)) else [result]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return list(result) if isinstance(result, (list, tuple)) else [result]
 
     with mode, torch.no_grad(), enable_python_dispatcher():
         graph = make_fx(call)(*inputs)
@@ -363,7 +363,7 @@ def _widened(value: Any) -> Any:
 
 def _same(expected: Any, found: Any) -> bool:
     if isinstance(expected, (list, tuple)):
-        return len(expected) == len(found) and all(map(_same, expected, found))  # pyright: ignore[reportUnknownArgumentType]
+        return len(expected) == len(found) and all(map(_same, expected, found))
     if not isinstance(expected, torch.Tensor) or not isinstance(found, torch.Tensor):
         return expected is None and found is None
     return expected.shape == found.shape and torch.allclose(

@@ -6,6 +6,7 @@ import ast
 import builtins
 import contextlib
 import dataclasses
+import functools
 import inspect
 import re
 import traceback
@@ -34,6 +35,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from verifycompile.errors import UsageError
 from verifycompile.torch_interface.attributes import lift_attributes, with_results
 from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.collective_tracing import trace_collectives
@@ -174,7 +176,7 @@ def _traced(frame: Frame, graph: torch.fx.GraphModule, example_inputs: Sequence[
 def _made_again(left: LeftBehind, graph: torch.fx.GraphModule) -> tuple[str, ...]:
     """Nodes that Dynamo leaves out of the results of its graph: it reads the attribute of an input (``x.T``) again."""
     output = next(iter(graph.graph.find_nodes(op="output")))
-    results = {item.name for item in output.args[0] if isinstance(item, torch.fx.Node)}  # type: ignore[union-attr]
+    results = {item.name for item in output.args[0] if isinstance(item, torch.fx.Node)}
     inner = {node.name for node in graph.graph.nodes if node.op not in ("placeholder", "output")}
     leaves = (*left.returned.values(), *left.changed.values())
     found = dict.fromkeys(leaf.name for leaf in leaves if isinstance(leaf, torch.fx.Node))
@@ -182,9 +184,25 @@ def _made_again(left: LeftBehind, graph: torch.fx.GraphModule) -> tuple[str, ...
 
 
 def frame_of_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Frame:
-    """The frame that ``function(*args, **kwargs)`` enters; for a module with hooks, its ``__call__``."""
+    """The frame that ``function(*args, **kwargs)`` enters; for a module with hooks, its ``__call__``.
+
+    Raises ``UsageError`` VC306 for what is no Python function that returns, ``TypeError`` for other arguments.
+    """
+    while isinstance(function, functools.partial):
+        args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
+        function = function.func
+    if not isinstance(function, types.FunctionType | types.MethodType | nn.Module):
+        method = getattr(type(function), "__call__", None)  # noqa: B004 - what it does is traced
+        if not isinstance(method, types.FunctionType):
+            name = getattr(function, "__name__", type(function).__name__)
+            text = f"`{name}` is not written in Python, so that torch cannot trace it: pass a module or a function."
+            raise UsageError("VC306", text)
+        function = types.MethodType(method, function)
     decorated, self_object = torch._dynamo.convert_frame.get_traced_fn(function)
     code_owner, contexts = undecorated(decorated)
+    if code_owner.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        text = f"`{code_owner.__qualname__}` yields or awaits: torch traces functions that return their results."
+        raise UsageError("VC306", text)
     positional = args if self_object is None else (self_object, *args)
     bound = inspect.signature(code_owner, follow_wrapped=False).bind(*positional, **kwargs)
     bound.apply_defaults()
@@ -299,6 +317,8 @@ def _explanation(failure: Exception) -> str:
     """Dynamo's message without what is for its developers, then the user's lines, innermost last."""
     if (rejected := _REJECTION.search(str(failure))) is not None:
         kept = [f"{rejected[1]}: {ast.literal_eval(rejected[2])}"]
+    elif (raised := _RAISED.search(str(failure))) is not None:
+        kept = [f"It raises {raised[1]}"]
     else:
         kept = _without_context(failure)
     frames = [frame for frame in getattr(failure, "real_stack", None) or () if is_user_file(frame.filename)]
@@ -310,6 +330,9 @@ def _explanation(failure: Exception) -> str:
 
 _REJECTION = re.compile(r"""failed to run FX node with fake tensors: .*: got (\w+)\(('.*'|".*")\)$""", re.MULTILINE)
 """What an operator says of its arguments, behind the call as Dynamo writes it."""
+
+_RAISED = re.compile(r"^  Developer debug context: raised exception (.*)$", re.MULTILINE)
+"""An exception that the traced program raises and does not catch, as Dynamo writes it."""
 
 
 def _without_context(failure: Exception) -> list[str]:

@@ -24,7 +24,7 @@ Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 def backend_of(choice: str | Backend, mode: str | None) -> Backend:
     """The backend that ``torch.compile(backend=choice, mode=mode)`` would call.
 
-    Raises ``UsageError`` VC306 for a name that is not registered.
+    Raises ``UsageError`` VC306 for a name that is not registered, and for a mode that there is not.
     """
     try:
         if choice == "inductor":
@@ -33,6 +33,8 @@ def backend_of(choice: str | Backend, mode: str | None) -> Backend:
         return torch._TorchCompileWrapper(choice, mode, None, None)
     except InvalidBackend as error:
         raise UsageError("VC306", f"option `inner` names no backend of torch.compile: `{choice}`.") from error
+    except RuntimeError as error:
+        raise UsageError("VC306", f"argument `mode` of torch.compile: {error}.") from error
 
 
 def chosen_backend() -> Backend:

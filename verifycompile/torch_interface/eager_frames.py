@@ -149,8 +149,8 @@ def _install() -> None:
             return from_stance(callback)
         return _callback_under_watch(watch, callback, compiler, from_stance(callback))
 
-    ConvertFrameAssert.__call__ = convert_and_remember  # type: ignore[method-assign]
-    CatchErrorsWrapper._handle_skip = handle_skip_and_tell  # type: ignore[method-assign]
+    ConvertFrameAssert.__call__ = convert_and_remember
+    CatchErrorsWrapper._handle_skip = handle_skip_and_tell
     torch._dynamo.eval_frame._callback_from_stance = from_stance_of_watched
 
 

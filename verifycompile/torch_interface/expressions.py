@@ -28,7 +28,7 @@ def expression_from_data(data: Any) -> sympy.Basic:
         return sympy.Integer(data)
     if not isinstance(data, list) or not data:
         raise ValueError("no expression")
-    kind, *arguments = data  # pyright: ignore[reportUnknownVariableType]
+    kind, *arguments = data
     if kind == "symbol":
         return sympy.Symbol(str(arguments[0]), **arguments[1])
     if kind == "rational":

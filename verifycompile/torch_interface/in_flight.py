@@ -42,9 +42,9 @@ def without_marks(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
         source = mark.args[0]
         for user in list(mark.users):
             if is_mark(mark, in_flight) and user.target == "copy_" and user.args[1] is mark:
-                user.replace_all_uses_with(user.args[0])  # type: ignore[arg-type]
+                user.replace_all_uses_with(user.args[0])
                 graph.graph.erase_node(user)
-        mark.replace_all_uses_with(source)  # type: ignore[arg-type]
+        mark.replace_all_uses_with(source)
         graph.graph.erase_node(mark)
     graph.recompile()
     return graph

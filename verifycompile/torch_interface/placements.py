@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torch.distributed.tensor._ops._math_ops import _NormPartial  # pyright: ignore[reportPrivateUsage]
+from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import (
     Partial,
     Placement,
     Replicate,
     Shard,
-    _StridedShard,  # pyright: ignore[reportPrivateUsage]
+    _StridedShard,
 )
 
 TRUTH_REDUCTIONS = {"sum": "max", "product": "min"}

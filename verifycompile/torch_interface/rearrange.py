@@ -67,13 +67,13 @@ def collectives_rearrange_by_views() -> Generator[list[str]]:
         group = functional_collectives._group_or_group_name(functional_collectives._resolve_group((mesh, mesh_dim)))
         return torch.ops._dtensor.shard_dim_alltoall(local_tensor, self.dim, new_shard_dim, group)
 
-    Shard._to_new_shard_dim = exchange  # type: ignore[method-assign]  # restored below
+    Shard._to_new_shard_dim = exchange
     functional_collectives._maybe_view_chunk_cat = gather
     functional_collectives._chunk_or_narrow_cat = scatter
     try:
         yield made
     finally:
-        Shard._to_new_shard_dim = to_new_shard_dim  # type: ignore[method-assign]
+        Shard._to_new_shard_dim = to_new_shard_dim
         functional_collectives._maybe_view_chunk_cat = view_chunk_cat
         functional_collectives._chunk_or_narrow_cat = narrow_cat
 

@@ -43,7 +43,7 @@ class RecordedValues:
         if symbol in self._environment.var_to_range:
             return
         lower = 0 if symbol.is_nonnegative or symbol.is_integer else -int_oo
-        self._environment.var_to_range[symbol] = ValueRanges(lower, int_oo)  # type: ignore[assignment]
+        self._environment.var_to_range[symbol] = ValueRanges(lower, int_oo)
         if str(symbol) in self._hints:
             self._environment.backed_var_to_val[symbol] = sympy.Integer(self._hints[str(symbol)])
 

@@ -57,11 +57,11 @@ def sharding_decided_once() -> Generator[None]:
             decisions[key] = found, tuple(meshes.values())
         return found
 
-    ShardingPropagator.propagate_op_sharding_non_cached = decide  # type: ignore[method-assign]
+    ShardingPropagator.propagate_op_sharding_non_cached = decide
     try:
         yield
     finally:
-        ShardingPropagator.propagate_op_sharding_non_cached = original  # type: ignore[method-assign]
+        ShardingPropagator.propagate_op_sharding_non_cached = original
 
 
 def _frozen(value: Any, meshes: dict[int, Any]) -> Any:

@@ -32,7 +32,7 @@ def selected(tensor: torch.Tensor, dim: int, ranks: int, blocks: int, rank: int 
     """The strided shard of one rank."""
     rest = tensor.shape[dim] // (ranks * blocks)
     pieces = tensor.unflatten(dim, (blocks, ranks, rest))
-    return pieces.narrow(dim + 1, rank, 1).flatten(dim, dim + 2)  # type: ignore[arg-type]
+    return pieces.narrow(dim + 1, rank, 1).flatten(dim, dim + 2)
 
 
 @contextlib.contextmanager

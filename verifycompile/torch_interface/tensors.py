@@ -94,4 +94,4 @@ def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
     try:
         yield taken
     finally:
-        DTensor.from_local = original  # type: ignore[method-assign]  # as it was
+        DTensor.from_local = original

@@ -22,4 +22,4 @@ def expression_to_data(expression: sympy.Basic) -> Any:
         return ["constant", str(expression)]
     kind = type(expression)
     name = f"torch.{kind.__name__}" if kind.__module__ == torch_functions.__name__ else kind.__name__
-    return [name, *(expression_to_data(argument) for argument in expression.args)]  # pyright: ignore[reportArgumentType]
+    return [name, *(expression_to_data(argument) for argument in expression.args)]
