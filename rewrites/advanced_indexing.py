@@ -33,7 +33,7 @@ def index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tupl
         raise UnsupportedError(UNSUPPORTED, "a mask as an index: the size of the result depends on data")
     indexed = [d for d, index in enumerate(indices) if index is not None]
     rest = [d for d in range(b.rank(view)) if d not in indexed]
-    rank = max(b.rank(indices[d]) for d in indexed)  # pyright: ignore[reportArgumentType]
+    rank = max(b.rank(indices[d]) for d in indexed)  # pyright: ignore[reportArgumentType]  # those indexed are given
     together = indexed == list(range(indexed[0], indexed[-1] + 1))
     return indexed, rest, rank, indexed[0] if together else 0
 
@@ -45,7 +45,7 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
     first = indices[0]
     if indexed == [0] and first is not None and from_the_start(b.pool, first, b.shape(self)[0]):
         return rows_at(b, self, first)
-    lookups = [matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    lookups = [matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]  # those indexed are given
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
     text = ", ".join(f"*i v{d}" for d in indexed)
@@ -56,7 +56,7 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
 def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
     """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
     indexed, rest, rank, front = index_labels(b, view, indices)
-    lookups = [matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]
+    lookups = [matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]  # those indexed are given
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]
     for _ in range(rank + len(rest) - b.rank(values)):

@@ -266,7 +266,7 @@ class Builder:
         try:
             return view.scaled(self.scalar(factor))
         except NonFiniteScalarError:
-            return self.mul(view, factor)  # pyright: ignore[reportArgumentType]
+            return self.mul(view, factor)  # pyright: ignore[reportArgumentType]  # a number that is not finite, which `mul` takes
 
     def power(self, view: View, exponent: Number | Scalar) -> View:
         """``view ** exponent``; small whole powers are products, whole powers take the coefficient along."""

@@ -139,7 +139,7 @@ def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
     if b.call.shape is None or (fractional and (b.call.dtype is None or not b.call.dtype.is_floating_point)):
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}, {step})")
     length = b.call.shape[0]
-    if step == 1 and not fractional and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]
+    if step == 1 and not fractional and exact_quotient(normalize_size(end - start), 1) != length:  # pyright: ignore[reportArgumentType]  # whole numbers
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}) of {length} elements")
     _list_rounding(b, (start + step * k for k in range(length)) if isinstance(length, int) else (length,))
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)

@@ -52,7 +52,7 @@ class Formula:
     def __eq__(self, other: object) -> Formula:  # type: ignore[override]  # a statement, not its truth
         return Formula("==", (self, _lift(other)))
 
-    def __ne__(self, other: object) -> Formula:  # type: ignore[override]
+    def __ne__(self, other: object) -> Formula:  # type: ignore[override]  # a statement, not its truth
         return Formula("!=", (self, _lift(other)))
 
     __hash__ = None  # type: ignore[assignment]  # equality is a statement

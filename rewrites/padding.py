@@ -30,7 +30,7 @@ def slice_backward(
     first = bound(total, start)
     assert isinstance(first, int) or first is total
     if step == 1:
-        return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]
+        return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]  # a whole number or the size itself
     return b.along(PAD, (first, step), grad_output, dim, total)
 
 

@@ -91,9 +91,9 @@ def _reshaped(b: Builder, counts: Counts, value: Ragged, size: Sequence[Number])
     require(len(dims) == 1, "another shape of")
     (dim,) = dims
     before, after = list(size[:dim]), list(size[dim + 1 :])
-    kept = product(before) == product(shape[: value.dim]) and product(after) == product(shape[value.dim + 1 :])  # pyright: ignore[reportArgumentType]
+    kept = product(before) == product(shape[: value.dim]) and product(after) == product(shape[value.dim + 1 :])  # pyright: ignore[reportArgumentType]  # sizes are whole numbers or expressions
     require(kept, "another shape of")
-    return Ragged(b.reshape(value.view, [*before, value.rows.total, *after]), dim, value.rows)  # pyright: ignore[reportArgumentType]
+    return Ragged(b.reshape(value.view, [*before, value.rows.total, *after]), dim, value.rows)  # pyright: ignore[reportArgumentType]  # sizes are whole numbers or expressions
 
 
 @ragged(aten.expand.default)
@@ -104,4 +104,4 @@ def expand(b: Builder, counts: Counts, self: Any, size: Sequence[Number]) -> Rag
     others = [d for d, n in enumerate(size) if counts.occur_in(n) and d != dim]
     require(not others, "a repetition along")
     shape = [self.rows.total if d == dim else n for d, n in enumerate(size)]
-    return Ragged(b.expand(self.view, shape), dim, self.rows)  # pyright: ignore[reportArgumentType]
+    return Ragged(b.expand(self.view, shape), dim, self.rows)  # pyright: ignore[reportArgumentType]  # sizes are whole numbers or expressions

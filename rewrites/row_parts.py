@@ -287,6 +287,6 @@ def _filled(b: Builder, counts: Counts, size: Sequence[Number]) -> Filled | View
     dims = [d for d, length in enumerate(size) if counts.occur_in(length)]
     require(len(dims) <= 1, "zeros with more than")
     if not dims:
-        return b.full(0, [normalize_size(n) for n in size])  # pyright: ignore[reportArgumentType]
+        return b.full(0, [normalize_size(n) for n in size])  # pyright: ignore[reportArgumentType]  # sizes are whole numbers or expressions
     shape = [1 if d in dims else n for d, n in enumerate(size)]
-    return Filled(b.full(0, shape), dims[0], sympy.sympify(size[dims[0]]))  # pyright: ignore[reportArgumentType]
+    return Filled(b.full(0, shape), dims[0], sympy.sympify(size[dims[0]]))  # pyright: ignore[reportArgumentType]  # sizes are whole numbers or expressions

@@ -122,7 +122,7 @@ def _rebuild(pool: TermPool, term: Term, operands: Sequence[View]) -> View | Non
 def _rebuild_inequality(pool: TermPool, terms: _Terms, operands: Sequence[View]) -> View | None:
     """``left <= right + c[piece]`` where c grows evenly: a counter of the pieces joins the right side."""
     left, right = operands
-    constants = [int(term.attributes[0]) for term in terms]  # type: ignore[call-overload]
+    constants = [int(term.attributes[0]) for term in terms]  # type: ignore[call-overload]  # a whole number
     step = constants[1] - constants[0]
     if any(c != constants[0] + k * step for k, c in enumerate(constants)):
         return None

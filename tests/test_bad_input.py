@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
-from verifycompile import UsageError, Verdict, verify, verify_graphs
-from verifycompile.testing import fake_mesh
+from verifycompile import UsageError, Verdict, compare, verify, verify_graphs
+from verifycompile.testing import fake_mesh, over_meshes, run_on_ranks
 from verifycompile.torch_interface.errors import CompileUsageError
 
 X = torch.ones(4, 8)
@@ -53,6 +54,29 @@ def itself(mesh: DeviceMesh) -> Any:
     return verify(model, (X,), spec=model)
 
 
+class Holder:
+    def __init__(self, model: nn.Module, reference: nn.Module | None = None) -> None:
+        self.model, self.reference = model, reference
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x) if self.reference is None else self.reference(x)
+
+
+def held_by(mesh: DeviceMesh, holder: Callable[[nn.Module], Any]) -> Any:
+    model = parallel(mesh)
+    return verify(model, (X,), spec=holder(model))
+
+
+def yielding(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield x
+
+
+class Raising(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not today")
+
+
+HELD = "error[VC307]: the option `spec` is no single-device program: it holds DTensors or collectives."
 TUPLE = "error[VC306]: `args` must be a tuple of arguments, not a value of type"
 CALL = "error[VC303]: the model cannot be called with these `args` and `kwargs`:"
 RUN = "error[VC303]: the model does not run on these inputs."
@@ -90,6 +114,27 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a number as model": (lambda _: verify(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
     "a list as model": (lambda m: verify([parallel(m)], (X,)), f"{MODEL} it is a value of type `list`, which cannot be called."),
     "a class as model": (lambda _: verify(Perceptron, (X,)), f"{MODEL} it is the class `Perceptron`: make a model of it first."),
+    "an exported program as model": (
+        lambda m: verify(torch.export.export(Perceptron(), (X,)), (X,), mesh=m),
+        f"{MODEL} it is an exported program: pass the model that was exported, or its graphs to `verify_graphs`.",
+    ),
+    "a builder of a class": (lambda _: verify(None, (X,), build=lambda: Perceptron), f"{MODEL} it is the class `Perceptron`: make a model of it first."),
+    "a generator as model": (lambda m: verify(yielding, (X,), mesh=m), "error[VC306]: `yielding` yields or awaits: torch traces functions that return their results."),
+    "arguments of a spec given twice": (lambda m: verify(parallel(m), (X,), spec=functools.partial(Perceptron(), X)), "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."),
+    "the model in a partial as its own spec": (lambda m: held_by(m, functools.partial), HELD),
+    "a method of the model as its own spec": (lambda m: held_by(m, lambda model: model.forward), HELD),
+    "an object that holds the model as its own spec": (lambda m: held_by(m, Holder), HELD),
+    "a number to compare": (lambda _: compare(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
+    "a tensor as args of compare": (lambda m: compare(parallel(m), X, spec=Perceptron()), f"{TUPLE} `Tensor`: write `(x,)`."),
+    "a tensor as one of the batches": (lambda m: compare(parallel(m), batches=[X], spec=Perceptron()), "error[VC306]: each of `batches` must be a tuple of arguments: write `(x,)`."),
+    "a number as optimizer": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=3), "error[VC306]: option `optimizer` must be a function of parameters."),
+    "text as number of steps": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=torch.optim.SGD, steps="2"), "error[VC306]: options `steps` and `accumulation` must be whole numbers greater than zero."),
+    "text as proof": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), proof="report"), "error[VC306]: option `proof` must be a report of `verifycompile.verify`."),
+    "no patience": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), patience=-1), "error[VC306]: option `patience` must be a number of seconds greater than zero."),
+    "an unknown mode": (
+        lambda m: torch.compile(parallel(m), backend="verify", mode="nope")(X),
+        "error[VC306]: argument `mode` of torch.compile: Unrecognized mode=nope, should be one of: default, lite, reduce-overhead, max-autotune-no-cudagraphs, max-autotune.",
+    ),
     "a number to cross_check": (lambda _: verifycompile.cross_check(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
     "a number as spec": (lambda m: verify(parallel(m), (X,), spec=3), "error[VC306]: option `spec` must be an nn.Module or a callable."),
     "a class as spec": (lambda m: verify(parallel(m), (X,), spec=Perceptron), "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."),
@@ -176,3 +221,38 @@ def test_an_array_and_no_samples_are_no_misuse() -> None:
     with fake_mesh({"tp": 2}) as mesh:
         assert verify(parallel(mesh), (X.numpy(),))
         assert verify(parallel(mesh), (torch.empty(0, 8),))
+
+
+def test_what_a_model_raises_is_said() -> None:
+    with fake_mesh({"tp": 2}) as mesh, pytest.raises(UsageError) as raised:
+        verify(Raising(), (X,), mesh=mesh)
+    lines = str(raised.value).splitlines()
+    assert lines[:3] == [
+        "error[VC305]: the model does not trace to one graph.", "It raises RuntimeError('not today')", "  From:"
+    ]  # fmt: skip
+    assert '    raise RuntimeError("not today")' in lines
+
+
+def test_a_spec_may_be_a_partial_and_an_object_that_holds_the_model_too() -> None:
+    with fake_mesh({"tp": 2}) as mesh:
+        model = parallel(mesh)
+        assert verify(model, (X,), spec=functools.partial(Perceptron()))
+        assert verify(model, (X,), spec=Holder(model, Perceptron()))
+
+
+@pytest.mark.parametrize("axes", [2, [2], {}, {"tp": 0}, {"tp": "2"}, {2: 2}])
+def test_axes_that_are_none(axes: Any) -> None:
+    said = f'a mesh is named axes with their numbers of ranks, {{"dp": 2, "tp": 4}}, not {axes!r}.'
+    with pytest.raises(ValueError, match=r"^a mesh is named axes") as raised, fake_mesh(axes):
+        pass
+    assert str(raised.value) == said
+    with pytest.raises(ValueError, match=r"^a mesh is named axes"):
+        over_meshes(axes)
+
+
+def test_functions_that_cannot_go_to_other_processes() -> None:
+    said = "the function and its arguments go to other processes: give functions of modules, no lambda"
+    with pytest.raises(ValueError, match=f"^{said}"):
+        run_on_ranks(lambda rank: rank, 2)
+    with pytest.raises(ValueError, match=r"^`world_size` must be a number of processes greater than zero, not 0\.$"):
+        run_on_ranks(print, 0)

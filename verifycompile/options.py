@@ -91,7 +91,7 @@ class Options:
 def _by_name(options: object) -> dict[str, Any]:
     if not isinstance(options or {}, Mapping):
         raise UsageError("VC306", "`options` must map names of options to values: `options={...}`.")
-    return dict(options or {})  # type: ignore[call-overload]
+    return dict(options or {})  # type: ignore[call-overload]  # checked above
 
 
 def _placements_by_name(option: str, value: object) -> dict[str, Placements]:

@@ -116,7 +116,7 @@ def _cut(program: Program, refined: RefinedMesh) -> Program | None:
             continue
         digits = {sympy.Symbol(f"{symbol}_{d}", integer=True, nonnegative=True): d for d in parts[axis]}
         coordinates.update(digits)
-        values[symbol] = mixed_radix([(digit, refined.mesh.axes[d].size) for digit, d in digits.items()])  # type: ignore[list-item]
+        values[symbol] = mixed_radix([(digit, refined.mesh.axes[d].size) for digit, d in digits.items()])  # type: ignore[list-item]  # sizes of axes are whole numbers
     return dataclasses.replace(
         program,
         mesh=refined.mesh,

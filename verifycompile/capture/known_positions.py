@@ -79,7 +79,7 @@ def _runs_of(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Runs | Non
         return None
     if node.target is aten.index.Tensor:
         source, indices = node.args[:2]
-        given = [(dim, index) for dim, index in enumerate(indices) if index is not None]  # type: ignore[arg-type]
+        given = [(dim, index) for dim, index in enumerate(indices) if index is not None]  # type: ignore[arg-type]  # indices are a list by the schema
         if len(given) != 1:
             return None
         dim, index = given[0]

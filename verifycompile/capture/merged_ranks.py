@@ -397,7 +397,7 @@ class _Merger:
         source, index = node.args
         if not isinstance(source, torch.fx.Node) or "batch_p2p_ops" not in str(source.target):
             return False
-        sent = self.deliveries.get(((position, source), index))  # pyright: ignore[reportArgumentType]
+        sent = self.deliveries.get(((position, source), index))  # pyright: ignore[reportArgumentType]  # a position is a number here
         if sent is not None:
             self.deliveries = {**self.deliveries, ((position, node), None): sent}
         return True

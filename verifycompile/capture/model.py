@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
 import torch
-from torch import nn
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.as_ranks import called, uncompiled

@@ -187,7 +187,7 @@ class _Scheduler:
     def _passes_on(self, position: int, node: torch.fx.Node, name: str) -> bool:
         """Waiting, copying whole and taking from a batch do not read a received value: it is still to come."""
         if node.target is operator.getitem and _is_batch(node.args[0]):
-            received = self.pending[position].get(node.args[0], ())  # type: ignore[call-overload]
+            received = self.pending[position].get(node.args[0], ())  # type: ignore[call-overload]  # the argument is a node
             self.pending[position][node] = [item for item in received if item.position == node.args[1]]
             self.steps.append(Local((position, node)))
             return True

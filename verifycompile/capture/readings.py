@@ -88,7 +88,7 @@ class Degrees:
             return False
         if type(constructed) is not type(now):
             return False
-        divided = any(constructed == now * degree for degree in self.axes)  # type: ignore[operator]
+        divided = any(constructed == now * degree for degree in self.axes)  # type: ignore[operator]  # nn.Module has none of its own
         return divided or (constructed == 1 and now in self.axes)
 
 

@@ -154,10 +154,13 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
         _check_not_of_part(exported.traced.frame, options.spec)
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
+    # A method, a partial or an object of the parallelized model holds its parameters as well.
+    globalizer(options.spec)
+    own = {id(whole) for tensor, whole in globalizer.tensors() if isinstance(tensor, DTensor)}
     frame = _frame_of_given(exported, options.spec, globalizer)
 
     def capture(traced: TracedFrame) -> Captured:
-        if has_parallelism(traced.graph, traced.example_inputs):
+        if has_parallelism(traced.graph, traced.example_inputs) or not own.isdisjoint(map(id, traced.example_inputs)):
             raise UsageError(
                 "VC307", "the option `spec` is no single-device program: it holds DTensors or collectives."
             )
@@ -242,9 +245,9 @@ def _call_of_spec(
         args, kwargs = _without_defaults(args, kwargs, entered)
     try:
         signature.bind(*args, **kwargs)
+        return frame_of_call(spec, args, kwargs)
     except TypeError as mismatch:
         raise UsageError("VC306", f"the option `spec` cannot be called as the model is: {mismatch}.") from mismatch
-    return frame_of_call(spec, args, kwargs)
 
 
 def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:

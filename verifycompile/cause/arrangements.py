@@ -108,7 +108,7 @@ def _taken(scene: Scene, item: Arrangement, dim: int, distance: int, from_end: b
     name, source = item.result.name, item.source.name
 
     def bounds(draft: Draft) -> tuple[int, int]:
-        length, whole = (int(shape_of(draft.node(node))[dim]) for node in (name, source))  # pyright: ignore[reportArgumentType]
+        length, whole = (int(shape_of(draft.node(node))[dim]) for node in (name, source))  # pyright: ignore[reportArgumentType]  # sizes are known where numbers are searched
         start = whole - length - distance if from_end else distance
         return start, start + length
 

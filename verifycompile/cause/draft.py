@@ -238,7 +238,7 @@ class Draft:
 def called(node: torch.fx.Node) -> Any:
     """What torch would record of a call, with the arguments that it has now."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
-    return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]
+    return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  # the target is an operator
 
 
 def _behind_inputs(node: torch.fx.Node) -> torch.fx.Node:

@@ -58,11 +58,11 @@ def other_bounds(scene: Scene) -> Iterator[Move]:
 def _with_other_bound(scene: Scene, node: torch.fx.Node) -> Move:
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
-        target = _TURNED[own.target]  # pyright: ignore[reportArgumentType]
+        target = _TURNED[own.target]  # pyright: ignore[reportArgumentType]  # the target is an operator
         draft.redirect(own, draft.insert(own, target, own.args))
 
     def texts(_: Draft) -> tuple[str, str]:
-        found, wanted = (_SIGNS[str(target).split(".")[1]] for target in (node.target, _TURNED[node.target]))  # pyright: ignore[reportArgumentType]
+        found, wanted = (_SIGNS[str(target).split(".")[1]] for target in (node.target, _TURNED[node.target]))  # pyright: ignore[reportArgumentType]  # the target is an operator
         value = scene.value(node)
         taken = "takes the bound in" if found in ("<=", ">=") else "leaves the bound out"
         message = f"{value} {taken}, which belongs to {'another' if found in ('<=', '>=') else 'this'} part"

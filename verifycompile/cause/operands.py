@@ -195,7 +195,7 @@ def _of_another_piece(
 
     def texts(_: Draft) -> tuple[str, str]:
         value, number = scene.value(node), piece.args[1]
-        whole = scene.value(piece.args[0].args[0])  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType, reportOptionalMemberAccess]
+        whole = scene.value(piece.args[0].args[0])  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType, reportOptionalMemberAccess]  # pieces are of a split, see the caller
         message = f"{value} takes piece {number} of {whole}, where piece {other} is expected"
         return message, f"use piece {other} of {whole} in the place of piece {number} at {scene.line(node)}"
 

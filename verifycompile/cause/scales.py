@@ -59,7 +59,7 @@ def _ratio(
 ) -> Fraction | None:
     """The number that all elements of the reference are multiples by, over those of the value put together."""
     try:
-        wholes = assemble(parts, shape, placements)  # pyright: ignore[reportArgumentType]
+        wholes = assemble(parts, shape, placements)  # pyright: ignore[reportArgumentType]  # placements, see the caller
     except EvaluationError:
         return None
     whole = wholes[0]
@@ -105,7 +105,7 @@ def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
             continue
         if node.meta.get("autograd_backward"):
             continue  # a factor of a derivative, which stands nowhere in the source
-        constant = float(node.args[1])  # pyright: ignore[reportArgumentType]
+        constant = float(node.args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
         source = node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node):
             continue
@@ -129,7 +129,7 @@ def _is_needless(constant: float, ratio: Fraction, *, times: bool) -> bool:
 
 def _factor_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, draft: Draft) -> tuple[str, str]:
     times = node.target in _TIMES
-    constant = float(draft.node(node.name).args[1])  # pyright: ignore[reportArgumentType]
+    constant = float(draft.node(node.name).args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
     needless = _is_needless(constant, ratio, times=times)
     what = f"the {'multiplication by' if times else 'division by'} {_number(constant)}"
     message = f"{what} makes the value {_times(ratio)}"
@@ -268,7 +268,7 @@ def _without(*names: str) -> Callable[[Draft], None]:
 def _with_factor(name: str, ratio: Fraction) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
         own = draft.node(name)
-        constant = float(own.args[1])  # pyright: ignore[reportArgumentType]
+        constant = float(own.args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
         changed = constant * float(ratio) if own.target in _TIMES else constant / float(ratio)
         draft.set_arguments(own, (own.args[0], _whole(changed), *own.args[2:]))
 

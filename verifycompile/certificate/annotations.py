@@ -202,8 +202,8 @@ class Derived:
             return recorded
         value = _expression(self._program, recorded).xreplace(self._sizes)
         if isinstance(recorded, torch.SymInt):
-            return int(value)  # pyright: ignore[reportArgumentType]
-        return float(value) if isinstance(recorded, torch.SymFloat) else bool(value)  # pyright: ignore[reportArgumentType]
+            return int(value)  # pyright: ignore[reportArgumentType]  # a number, see the caller
+        return float(value) if isinstance(recorded, torch.SymFloat) else bool(value)  # pyright: ignore[reportArgumentType]  # a number, see the caller
 
     # -- comparison
 

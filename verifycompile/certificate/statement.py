@@ -67,7 +67,7 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
 def _lies(program: Program, item: ProgramInput) -> str:
     """How the spec's value of an input is made of the implementation's."""
     known = program.mesh is not None and item.placements is not None
-    return describe(item.name, item.placements, program.mesh) if known else item.name  # pyright: ignore[reportArgumentType]
+    return describe(item.name, item.placements, program.mesh) if known else item.name  # pyright: ignore[reportArgumentType]  # `known` says that there are placements
 
 
 def _check_outputs(spec: Program, implementation: Program, placements: Mapping[str, Placements]) -> None:

@@ -274,7 +274,7 @@ def _merge(
         for items in axes:
             previous: _Atom | None = None
             for is_atom, item in items:
-                atom: _Atom | None = item if is_atom else None  # pyright: ignore[reportAssignmentType]
+                atom: _Atom | None = item if is_atom else None  # pyright: ignore[reportAssignmentType]  # an atom, see `is_atom`
                 if previous is not None:
                     after[previous].add(atom)
                 if atom is not None:
@@ -341,8 +341,8 @@ def _indexed(
     digits: list[Digit] = []
     for is_atom, item in items:
         if not is_atom:
-            digits.append(item)  # pyright: ignore[reportArgumentType]
+            digits.append(item)  # pyright: ignore[reportArgumentType]  # a digit, see `is_atom`
         elif item in groups:  # heads stand for their whole group; the other members follow them everywhere
-            index = number[item]  # pyright: ignore[reportArgumentType]
+            index = number[item]  # pyright: ignore[reportArgumentType]  # an atom, see `is_atom`
             digits.append((index, 1, index_sizes[index]))
     return tuple(digits)

@@ -334,7 +334,7 @@ def _reduce(digits: dict[Digit, Scalar], others: dict[View, Scalar], constant: F
         strict = False
         for mapping in (digits, others):
             for key, weight in mapping.items():
-                mapping[key] = divide(weight, common)  # pyright: ignore[reportArgumentType]
+                mapping[key] = divide(weight, common)  # pyright: ignore[reportArgumentType]  # a rational number divided by one is one
         negligible = _negligible(digits, others, constant)
         if negligible is None:
             return constant

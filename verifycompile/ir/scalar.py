@@ -140,7 +140,7 @@ def _shortest_decimal(single: float) -> Fraction:
 
 def _simplify(expression: sympy.Expr) -> Scalar:
     if expression.is_Rational:
-        return Fraction(int(expression.p), int(expression.q))  # pyright: ignore[reportAttributeAccessIssue]
+        return Fraction(int(expression.p), int(expression.q))  # pyright: ignore[reportAttributeAccessIssue]  # a rational number of sympy
     if expression.is_Float:
         return _as_written(float(expression))
     return sympy.cancel(expression)

@@ -83,7 +83,7 @@ def _is_nonnegative_term(term: Term) -> bool:
         return all(is_nonnegative(operand) for operand in term.operands)
     if operation is POWER:
         (exponent,) = term.attributes
-        whole_and_even = getattr(exponent, "denominator", 0) == 1 and exponent % 2 == 0  # type: ignore[operator]
+        whole_and_even = getattr(exponent, "denominator", 0) == 1 and exponent % 2 == 0  # type: ignore[operator]  # a whole number
         # A root is no negative number where it is a number at all.
         return whole_and_even or getattr(exponent, "denominator", 0) == 2 or is_nonnegative(term.operands[0])
     return False

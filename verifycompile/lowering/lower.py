@@ -184,7 +184,7 @@ class Lowering:
             empty = self._without_elements(node)
             if empty is not None:
                 return empty
-            return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
+            return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
         self._call_under_way = node
         return self.call(node)
 

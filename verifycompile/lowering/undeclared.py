@@ -101,7 +101,7 @@ class UndeclaredCalls:
         elif node.op == "get_attr":
             value = self._lowering.constant(node, graph)
         elif node.target is python_operator.getitem:
-            value = piece_of(self._lowering.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]
+            value = piece_of(self._lowering.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
         else:
             value = self._lowering.call(node)
         self._raise_refusals([node])

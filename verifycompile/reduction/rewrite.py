@@ -120,7 +120,7 @@ class _Copy:
         if shape is None or strides is None or not all(isinstance(size, int) for size in (*shape, *strides)):
             return strides
         new = self._shape(output, shape) or ()
-        recorded = torch.empty_strided(tuple(shape), tuple(strides), device="meta")  # pyright: ignore[reportArgumentType]
+        recorded = torch.empty_strided(tuple(shape), tuple(strides), device="meta")  # pyright: ignore[reportArgumentType]  # reduced sizes are whole numbers
         return tuple(resized_tensor(recorded, new).stride())
 
     # -- arguments

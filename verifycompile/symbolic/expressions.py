@@ -88,7 +88,7 @@ class Expressions:
     def value_of(self, expression: int) -> Rational | None:
         """The number that an expression is, where it is one."""
         content = self.contents[expression]
-        return content[1] if content[0] == "number" else None  # type: ignore[return-value]
+        return content[1] if content[0] == "number" else None  # type: ignore[return-value]  # by the first element of `content`
 
     def _is_infinite(self, expression: int) -> bool:
         return expression in (self.plus_infinity, self.minus_infinity, self.unknown)
@@ -98,9 +98,9 @@ class Expressions:
     def _terms(self, expression: int) -> Sequence[tuple[int, Rational]]:
         content = self.contents[expression]
         if content[0] == "sum":
-            return content[1]  # type: ignore[return-value]
+            return content[1]  # type: ignore[return-value]  # by the first element of `content`
         if content[0] == "number":
-            return ((ONE, content[1]),) if content[1] != 0 else ()  # type: ignore[return-value]
+            return ((ONE, content[1]),) if content[1] != 0 else ()  # type: ignore[return-value]  # by the first element of `content`
         return ((expression, 1),)
 
     def total(self, expressions: Iterable[int]) -> int:
@@ -169,9 +169,9 @@ class Expressions:
                 base = inner
             content = self.contents[base]
             if content[0] == "product":
-                pending.extend((part, own * exponent) for part, own in content[1])  # type: ignore[union-attr]
+                pending.extend((part, own * exponent) for part, own in content[1])  # type: ignore[union-attr]  # by the first element of `content`
             elif content[:2] == ("call", "exp"):
-                exponents.append((content[2], exponent))  # type: ignore[arg-type]
+                exponents.append((content[2], exponent))  # type: ignore[arg-type]  # by the first element of `content`
             elif base != ONE:
                 powers[base] = powers.get(base, 0) + exponent
         if exponents:
@@ -193,11 +193,11 @@ class Expressions:
         """A number and an expression whose first coefficient is one: their product is the expression."""
         content = self.contents[expression]
         if content[0] == "number":
-            value: Rational = content[1]  # type: ignore[assignment]
+            value: Rational = content[1]  # type: ignore[assignment]  # by the first element of `content`
             return (value, ONE) if value != 0 else (1, expression)
         if content[0] != "sum":
             return 1, expression
-        terms: tuple[tuple[int, Rational], ...] = content[1]  # type: ignore[assignment]
+        terms: tuple[tuple[int, Rational], ...] = content[1]  # type: ignore[assignment]  # by the first element of `content`
         first = terms[0][1]
         if len(terms) == 1:
             return terms[0][1], terms[0][0]
@@ -230,7 +230,7 @@ class Expressions:
             return self.combination((self.expanded(term), c) for term, c in self._terms(expression))
         if content[0] != "product":
             return expression
-        factors: tuple[tuple[int, Rational], ...] = content[1]  # type: ignore[assignment]
+        factors: tuple[tuple[int, Rational], ...] = content[1]  # type: ignore[assignment]  # by the first element of `content`
         summands: list[tuple[int, Rational]] = [(ONE, 1)]
         for base, exponent in factors:
             times = exponent.numerator if exponent.denominator == 1 and 0 < exponent <= _LARGEST_POWER else 0
@@ -251,7 +251,7 @@ class Expressions:
     def log(self, argument: int) -> int:
         content = self.contents[argument]
         if content[:2] == ("call", "exp"):
-            return content[2]  # type: ignore[return-value]
+            return content[2]  # type: ignore[return-value]  # by the first element of `content`
         return ZERO if argument == ONE else self.call("log", argument)
 
     def largest(self, expressions: Iterable[int]) -> int:
@@ -259,7 +259,7 @@ class Expressions:
         found: set[int] = set()
         for expression in expressions:
             content = self.contents[expression]
-            found.update(content[2:] if content[:2] == ("call", "max") else (expression,))  # type: ignore[arg-type]
+            found.update(content[2:] if content[:2] == ("call", "max") else (expression,))  # type: ignore[arg-type]  # by the first element of `content`
         found.discard(self.minus_infinity)
         numbers = {e: value for e in found if (value := self.value_of(e)) is not None}
         found -= numbers.keys() - ({max(numbers, key=numbers.__getitem__)} if numbers else set())
@@ -303,8 +303,8 @@ class Expressions:
     def operands(self, expression: int) -> tuple[int, ...]:
         content = self.contents[expression]
         if content[0] in ("sum", "product"):
-            return tuple(part for part, _ in content[1])  # type: ignore[union-attr]
-        return content[2:] if content[0] == "call" else ()  # type: ignore[return-value]
+            return tuple(part for part, _ in content[1])  # type: ignore[union-attr]  # by the first element of `content`
+        return content[2:] if content[0] == "call" else ()  # type: ignore[return-value]  # by the first element of `content`
 
     def below(self, expressions: Iterable[int]) -> list[int]:
         """The expressions and all that they are made of, operands first."""

@@ -29,7 +29,7 @@ class SymbolicTensor(torch.Tensor):
     def __init__(self, pool: Expressions, numbers: torch.Tensor, dtype: torch.dtype) -> None:
         """All is done by ``__new__``, as for every tensor with a wrapper."""
 
-    def __repr__(self) -> str:  # type: ignore[override]
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's takes `tensor_contents`
         return f"SymbolicTensor({list(self.shape)}, {self.dtype})"
 
     @classmethod

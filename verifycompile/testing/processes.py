@@ -26,7 +26,7 @@ LOOK = 0.5
 LAST_WORDS = 5.0
 """Seconds for which the answer of a process that has ended is waited for."""
 FAREWELL = 60.0
-"""Seconds that processes which have all answered have to end by themselves: a process that is ended leaves semaphores."""
+"""Seconds that processes have to end by themselves once all have answered: one that is terminated leaves semaphores."""
 
 
 class RankError(AssertionError):
@@ -49,7 +49,7 @@ def run_on_ranks(function: Callable[..., Any], world_size: int, *arguments: Any,
     try:
         pickle.dumps((function, arguments))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        text = f"the function and its arguments go to other processes: give a function of a module, no lambda ({error})."
+        text = f"the function and its arguments go to other processes: give functions of modules, no lambda ({error})."
         raise ValueError(text) from None
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

@@ -75,10 +75,10 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     for group, members in before.items():
         if rank not in members and own in members:
             groups[group] = _counterpart(members, rank, wholes)
-    dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]
+    dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]  # put back below
     for name in rooted:
         setattr(dist.ProcessGroup, name, lambda *_, **__: FakeWork())
-    DeviceMesh._coordinate_on_dim = property(coordinate, write_coordinate)  # type: ignore[attr-defined]
+    DeviceMesh._coordinate_on_dim = property(coordinate, write_coordinate)  # type: ignore[attr-defined]  # an attribute that torch does not annotate
     os.environ.update(dict.fromkeys(variables, str(rank)))
     try:
         yield
@@ -87,9 +87,9 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
         for name, method in rooted.items():
             setattr(dist.ProcessGroup, name, method)
         if previous is None:
-            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
+            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]  # an attribute that torch does not annotate
         else:
-            DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]
+            DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]  # an attribute that torch does not annotate
         groups.update(before)
         os.environ.update(variables)
 

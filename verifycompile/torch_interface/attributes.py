@@ -23,8 +23,8 @@ def with_results(graph: torch.fx.GraphModule, names: Sequence[str]) -> torch.fx.
     copy.meta.update(graph.meta)
     for node, copied in copies.items():
         if hasattr(node, "_dynamo_source"):
-            copied._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
-    copy._param_name_to_source = getattr(graph, "_param_name_to_source", None)  # type: ignore[assignment]
+            copied._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]  # a private attribute of torch
+    copy._param_name_to_source = getattr(graph, "_param_name_to_source", None)  # type: ignore[assignment]  # a private attribute of torch
     copy.recompile()
     return copy
 
@@ -62,7 +62,7 @@ def lift_attributes(
         # Nothing else of the graph's own: what is left of its attributes are constants.
         if name in dict(copy.named_parameters()) or name in dict(copy.named_buffers()):
             delattr(copy, name)
-    copy._param_name_to_source = {  # type: ignore[assignment]
+    copy._param_name_to_source = {  # type: ignore[assignment]  # a private attribute of torch
         name: source for name, source in sources.items() if name not in used and hasattr(copy, name)
     }
     copy.recompile()

@@ -26,7 +26,7 @@ class _Broadcast(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # autograd calls it by position
         gradient = grad_output.clone()
         dist.reduce(gradient, ctx.src, group=ctx.group)
         if dist.get_rank() != ctx.src:
@@ -43,7 +43,7 @@ class _Reduce(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # autograd calls it by position
         gradient = grad_output.clone()
         dist.broadcast(gradient, ctx.dst, group=ctx.group)
         return None, None, None, gradient
@@ -58,7 +58,7 @@ class _AllReduce(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # autograd calls it by position
         gradient = grad_output.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(gradient, ctx.op, group=ctx.group)
         return None, None, gradient
@@ -88,7 +88,7 @@ class _ReduceScatter(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # autograd calls it by position
         gradients = [torch.empty_like(grad_output) for _ in range(dist.get_world_size(ctx.group))]
         dist.all_gather(gradients, grad_output.contiguous(), group=ctx.group)
         return None, None, None, *gradients
@@ -121,7 +121,7 @@ class _AllToAllSingle(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # autograd calls it by position
         gradient = grad_output.new_empty(ctx.shape)
         dist.all_to_all_single(gradient, grad_output.contiguous(), ctx.sent, ctx.received, group=ctx.group)
         return None, None, None, None, gradient

@@ -18,7 +18,7 @@ _LEAF = 2**64 - 1
 
 def next_number() -> int:
     """The number of the node that this thread makes next."""
-    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
+    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]  # torch's stubs leave it out
 
 
 def nodes_since(values: Sequence[torch.Tensor], number: int) -> list[Node]:

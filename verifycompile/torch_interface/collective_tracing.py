@@ -90,9 +90,9 @@ def _install() -> None:
         return call_class(self, translator, args, kwargs)
 
     CollectiveFunctionRewriteVariable.can_rewrite = staticmethod(can_rewrite_more)
-    CollectiveFunctionRewriteVariable.create = staticmethod(create_more)  # type: ignore[method-assign]
-    CollectiveFunctionRewriteVariable.call_function = call_more  # type: ignore[method-assign]
-    UserDefinedClassVariable.call_function = call_class_more  # type: ignore[method-assign]
+    CollectiveFunctionRewriteVariable.create = staticmethod(create_more)  # type: ignore[method-assign]  # put around torch's own
+    CollectiveFunctionRewriteVariable.call_function = call_more  # type: ignore[method-assign]  # put around torch's own
+    UserDefinedClassVariable.call_function = call_class_more  # type: ignore[method-assign]  # put around torch's own
 
 
 def _variable(translator: Any, function: Any, options: dict[str, Any]) -> UserFunctionVariable:

@@ -127,7 +127,7 @@ def record_constructions() -> None:
     if nn.Module.__setattr__ is _recording_assign:
         return
     nn.Module.__setattr__ = _recording_assign
-    nn.Module.__deepcopy__ = _deepcopy  # type: ignore[attr-defined]
+    nn.Module.__deepcopy__ = _deepcopy  # type: ignore[attr-defined]  # nn.Module has none of its own
 
 
 def recorded(module: nn.Module) -> Mapping[str, Recorded]:

@@ -254,7 +254,7 @@ def _symbolic(expression: sympy.Expr, sizes: ShapeEnv, symbols: dict[sympy.Basic
     hint = expression.xreplace({s: sympy.Integer(_HINT * (k + 1)) for k, s in enumerate(symbols)})
     if not hint.is_Integer:
         raise NotDecomposedError(f"of the size `{expression}`")
-    return sizes.create_symintnode(own, hint=int(hint))  # pyright: ignore[reportArgumentType, reportReturnType]
+    return sizes.create_symintnode(own, hint=int(hint))  # pyright: ignore[reportArgumentType, reportReturnType]  # torch annotates a node of its own
 
 
 def _require_exact(found: Decomposition, leaves: list[Any]) -> None:

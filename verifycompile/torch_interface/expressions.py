@@ -74,10 +74,10 @@ class _RecordedTensor(torch.Tensor):
         return self.recorded
 
     @property
-    def layout(self) -> torch.layout:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def layout(self) -> torch.layout:  # pyright: ignore[reportIncompatibleVariableOverride]  # a tensor's, as a value
         return torch.sparse_coo if self.memory is None else torch.strided
 
-    def stride(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def stride(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # a tensor's, as a value
         return self._lies_at()[0]
 
     def storage_offset(self) -> Any:

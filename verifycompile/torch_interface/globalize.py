@@ -91,6 +91,10 @@ class Globalizer:
         self._originals.append(original)
         self._copies[id(original)] = copy
 
+    def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor met so far, and what stands for it."""
+        return [(value, self._copies[id(value)]) for value in self._originals if isinstance(value, torch.Tensor)]
+
     def __call__(self, value: Any) -> Any:
         """The copy of ``value``, or ``value`` itself where nothing in it changes."""
         if isinstance(value, _SHARED):

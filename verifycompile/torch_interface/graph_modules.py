@@ -88,7 +88,7 @@ def reduction_of(value: object) -> str | None:
     """``"sum"``, ``"avg"``, ... for the script object of a ``ReduceOp``."""
     if not isinstance(value, torch.ScriptObject) or "ReduceOp" not in str(value._type()):
         return None
-    number = value.op()  # pyright: ignore[reportAttributeAccessIssue]
+    number = value.op()  # pyright: ignore[reportAttributeAccessIssue]  # the node calls an operator
     return _REDUCTIONS[number] if isinstance(number, int) and 0 <= number < len(_REDUCTIONS) else None
 
 

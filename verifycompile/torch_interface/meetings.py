@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch._C._distributed_c10d import (
     PythonCallbackWork,
-    _create_work_from_future,  # pyright: ignore[reportAttributeAccessIssue]
+    _create_work_from_future,  # pyright: ignore[reportAttributeAccessIssue]  # torch's stubs leave it out
 )
 from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor

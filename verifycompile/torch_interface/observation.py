@@ -408,7 +408,7 @@ def _wrap_coordinate() -> None:
     def write(mesh: DeviceMesh, value: Any) -> None:
         vars(mesh)["_coordinate_on_dim"] = value
 
-    DeviceMesh._coordinate_on_dim = property(observed, write)  # type: ignore[attr-defined]
+    DeviceMesh._coordinate_on_dim = property(observed, write)  # type: ignore[attr-defined]  # an attribute that torch does not annotate
 
 
 def _is_asked_by_dispatch(reader: types.FrameType) -> bool:
@@ -483,7 +483,7 @@ def _note_variable(name: str) -> bool:
 
 
 # Dynamo, which traces the access to the environment, calls this function where it traces it.
-_note_variable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_note_variable._dynamo_marked_constant = True  # type: ignore[attr-defined]  # Dynamo's own mark
 
 
 def _forget_with_the_job() -> None:

@@ -64,7 +64,7 @@ def of_booleans(placements: Sequence[Placement]) -> tuple[Placement, ...]:
 
 def sharded_dimension(placement: Placement) -> int | None:
     """The tensor dimension that ``placement`` divides, None where it divides none."""
-    return placement.dim if type(placement) in (Shard, _StridedShard) else None  # pyright: ignore[reportAttributeAccessIssue]
+    return placement.dim if type(placement) in (Shard, _StridedShard) else None  # pyright: ignore[reportAttributeAccessIssue]  # both have one
 
 
 def outer_blocks(placement: Placement) -> int:

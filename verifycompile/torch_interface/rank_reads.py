@@ -95,12 +95,12 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
         return in_group(group)
 
     distributed_c10d._rank_not_in_group = rank_not_in_group
-    DeviceMesh._coordinate_on_dim = property(read_coordinate, write_coordinate)  # type: ignore[attr-defined]
+    DeviceMesh._coordinate_on_dim = property(read_coordinate, write_coordinate)  # type: ignore[attr-defined]  # an attribute that torch does not annotate
     try:
         yield reads
     finally:
         distributed_c10d._rank_not_in_group = in_group
         if outer is None:
-            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]
+            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]  # an attribute that torch does not annotate
         else:
-            DeviceMesh._coordinate_on_dim = outer  # type: ignore[attr-defined]
+            DeviceMesh._coordinate_on_dim = outer  # type: ignore[attr-defined]  # an attribute that torch does not annotate

@@ -80,7 +80,7 @@ def _constant(graph: torch.fx.GraphModule, value: Any) -> torch.Tensor | None:
     if value.op != "call_function" or namespace(value) != "aten" or value.kwargs:
         return None
     base = _constant(graph, value.args[0])
-    return None if base is None else value.target(base, *value.args[1:])  # type: ignore[operator]
+    return None if base is None else value.target(base, *value.args[1:])  # type: ignore[operator]  # a call of an operator
 
 
 def group_uses(graph: torch.fx.GraphModule) -> Iterator[GroupUse]:

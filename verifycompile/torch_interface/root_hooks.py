@@ -42,4 +42,4 @@ def _install() -> None:
         with torch._dynamo.config.patch(wrap_top_frame=wrapped or torch._dynamo.config.wrap_top_frame):
             initialize(module)
 
-    OptimizedModule._initialize = initialize_with_hooks  # type: ignore[method-assign]
+    OptimizedModule._initialize = initialize_with_hooks  # type: ignore[method-assign]  # put around torch's own

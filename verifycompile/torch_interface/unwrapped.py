@@ -111,7 +111,7 @@ class _Unwrapper(Globalizer):
         self.reductions[id(parameter)] = dataclasses.replace(held.reduction, makes_equal=True)
         return parameter
 
-    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 (of the base class)
+    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - of the base class
         return _is_code_of_wrappers(hook)
 
     def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:

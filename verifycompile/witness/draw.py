@@ -184,7 +184,7 @@ def _first_division(entry: ProgramInput | None, implementation: Program) -> tupl
         return 0, 2
     for placement, size in zip(entry.placements, implementation.mesh.shape, strict=True):
         if is_shard(placement) and size > 1:
-            dim: int = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
+            dim: int = placement.dim  # pyright: ignore[reportAttributeAccessIssue]  # shards alone come here
             return dim, size
     return 0, 2
 

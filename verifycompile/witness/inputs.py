@@ -64,7 +64,7 @@ def global_shape(shape: Sequence[int], placements: Sequence[Placement], mesh_sha
     result = list(shape)
     for placement, size in zip(placements, mesh_shape, strict=True):
         if is_shard(placement):
-            dim: int = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
+            dim: int = placement.dim  # pyright: ignore[reportAttributeAccessIssue]  # shards alone come here
             if dim >= len(result):
                 raise EvaluationError(f"{placement} of a tensor of {len(result)} dimensions")
             result[dim] *= size

@@ -29,7 +29,7 @@ def coordinates(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.Tensor]:
     """The ``parts`` shards of ``tensor`` under one sharding placement; raises where they would be uneven."""
-    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]  # shards alone come here
     pieces: int = getattr(placement, "split_factor", 1)
     if not isinstance(dim, int) or dim >= tensor.dim() or tensor.shape[dim] % (parts * pieces) != 0:
         raise EvaluationError(f"shape {tuple(tensor.shape)} cannot be divided by {placement} over {parts} ranks")
@@ -41,7 +41,7 @@ def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.
 
 def join(shards: Sequence[torch.Tensor], placement: Placement) -> torch.Tensor:
     """The inverse of :func:`split`."""
-    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]
+    dim = placement.dim  # pyright: ignore[reportAttributeAccessIssue]  # shards alone come here
     pieces: int = getattr(placement, "split_factor", 1)
     shapes = {tuple(shard.shape) for shard in shards}
     if not isinstance(dim, int) or len(shapes) != 1 or dim >= shards[0].dim() or shards[0].shape[dim] % pieces != 0:
