@@ -136,6 +136,8 @@ def failures(programs: Programs, found: Mapping[tuple[str, str], Outcome]) -> li
                 lines.append(f"{shown}: right, and not verified: {outcome.texts[0][:600]}")
             elif not program.right and outcome.verified:
                 lines.append(f"{shown}: wrong, and verified")
+            elif any("InternalError" in text for text in outcome.texts):
+                lines.append(f"{shown}: {outcome.texts[0][:600]}")
     return lines
 
 

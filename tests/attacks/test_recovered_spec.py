@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import os
 import types
 from collections.abc import Callable
@@ -134,6 +135,47 @@ class AsText(Attention):
         return int(self.name.split("-")[1])
 
 
+class InACache(Attention):
+    """What a class keeps under the attribute's name is how it is found."""
+
+    def keep(self, heads: int) -> None:
+        self.width = WIDTH // heads
+
+    @functools.cached_property
+    def count(self) -> int:
+        return WIDTH // self.width
+
+    def heads(self) -> int:
+        return self.count
+
+
+class AsAListOfModules(Attention):
+    def keep(self, heads: int) -> None:
+        self.parts = nn.ModuleList(nn.Identity() for _ in range(heads))
+
+    def heads(self) -> int:
+        return len(self.parts)
+
+
+class AsTheSizeOfABuffer(Attention):
+    def keep(self, heads: int) -> None:
+        self.register_buffer("slopes", torch.ones(heads), persistent=False)
+
+    def heads(self) -> int:
+        return self.slopes.shape[0]
+
+
+class AsASet(Attention):
+    def keep(self, heads: int) -> None:
+        self.ids = frozenset(range(heads))
+
+    def heads(self) -> int:
+        return len(self.ids)
+
+
+SIZES = [AsAListOfModules, AsTheSizeOfABuffer, AsASet]
+"""Right once divided, and no reading of a number says so: what is recovered may be the spec, or not."""
+
 HOLDERS = [
     Attention, OfAnotherName, InAConfiguration, InADictionary, InATuple, InADataclass, InASubmodule, ByAProperty, AsAShape, AsText,
 ]  # fmt: skip
@@ -176,6 +218,13 @@ for made in HOLDERS[:3]:
 PROGRAMS.add(
     "right_said_to_be_per_rank", lambda m: _job(m, Attention, HEADS // 2, None, given=False, per_rank_numbers=["n_heads"]), right=True
 )
+
+
+for made in (InACache, *SIZES):
+    PROGRAMS.add(f"wrong_forgotten_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, None, given=False), right=False)
+for made in SIZES:
+    PROGRAMS.add(f"right_given_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 2, given=True), right=True)
+    PROGRAMS.add(f"unsure_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 2, given=False), right=True)
 
 
 # ------------------------------------------------------------------------------------------------ numbers in arithmetic
@@ -315,5 +364,12 @@ def test_programs() -> None:
         for verdict, text in zip(outcome.verdicts, outcome.texts, strict=True):
             if verdict == "verified":
                 assert all(f"`{number}`" in text or f"`len({number})`" in text for number in numbers), f"{name}: {text}"
-    others = collections.OrderedDict((name, p) for name, p in PROGRAMS.found.items() if not name.startswith("listed_"))
+    for made in SIZES:
+        outcome = found.pop((f"unsure_{made.__name__}", "compile"))
+        assert outcome.equal, outcome
+        assert set(outcome.verdicts) == {"unproved"}, outcome
+        assert all("unproved[VC209]" in text for text in outcome.texts), outcome
+    others = collections.OrderedDict(
+        (name, p) for name, p in PROGRAMS.found.items() if not name.startswith(("listed_", "unsure_"))
+    )
     assert failures(Programs(dict(others)), found) == []

@@ -6,6 +6,7 @@ Each rank has its own rows. The loss is a mean, whose gradient the wrapper makes
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.attacks.jobs import ROWS, Job, Programs, failures, outcomes
@@ -165,6 +167,38 @@ def one_layer_synchronization_off(model: nn.Module, mesh: DeviceMesh) -> nn.Modu
 def another_divide_factor(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     wrapped = fully_shard(model, mesh=mesh)
     wrapped.set_gradient_divide_factor(1.0)
+    return wrapped
+
+
+class ScalesBeforeReducing(DefaultReduceScatter):
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        return super().__call__(output_tensor, input_tensor.mul_(3), *rest, **options)
+
+
+class ScalesBeforeGathering(DefaultAllGather):
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        return super().__call__(output_tensor, input_tensor * 2, *rest, **options)
+
+
+@wrong
+def reduce_scatter_of_a_class_made_from_torch_s(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    wrapped.set_custom_reduce_scatter(ScalesBeforeReducing())
+    return wrapped
+
+
+@wrong
+def gather_of_a_class_made_from_torch_s(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    wrapped.set_custom_all_gather(ScalesBeforeGathering())
+    return wrapped
+
+
+@right
+def torch_s_own_communication_given(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = fully_shard(model, mesh=mesh)
+    wrapped.set_custom_reduce_scatter(DefaultReduceScatter())
+    wrapped.set_custom_all_gather(DefaultAllGather())
     return wrapped
 
 

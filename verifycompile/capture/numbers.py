@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.capture.names import clean_module_name
-from verifycompile.torch_interface.constructed import MISSING, Contents, Recorded, Step, is_plain, recorded
+from verifycompile.torch_interface.constructed import COUNTED, MISSING, Contents, Recorded, Step, is_plain, recorded
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
@@ -132,7 +132,7 @@ def _plain_read(
 ) -> PlainRead | None:
     values = [path.root(length).value(frame) for length in range(len(path.steps) + 1)]
     value = values[-1]
-    has_length = type(value) in (list, dict)
+    has_length = type(value) in COUNTED and not is_plain(value)
     if not (is_plain(value) or has_length) or value is None or any(_is_no_model(item) for item in values):
         return None
     holders = [position for position, item in enumerate(values) if isinstance(item, nn.Module)]
@@ -166,7 +166,7 @@ def _length_read(
     original: Callable[[nn.Module], nn.Module],
     names: Mapping[int, str],
 ) -> PlainRead | None:
-    """How long a list or mapping of a module is; None where it was as long when the module was constructed."""
+    """How long a list, set or mapping of a module is; None where it was as long when the module was constructed."""
     if not holders or holders[-1] == len(path.steps):
         return None
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]

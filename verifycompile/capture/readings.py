@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from verifycompile.capture.numbers import Place, PlainRead, pattern, same_value, shown, shown_line
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, ProgramInput, Role
-from verifycompile.torch_interface.constructed import MISSING
+from verifycompile.torch_interface.constructed import MISSING, Size
 from verifycompile.torch_interface.placements import sharded_dimension
 
 LIMIT = 12
@@ -174,6 +174,17 @@ def doubt_of_free(read: PlainRead, degrees: Degrees) -> Blocker | None:
         "nothing says whether it is the number of the single-device program or that of one rank, in the place of "
         f"{shown(others[0])}. Pass the single-device program as the option `spec`, or say with `per_rank_numbers=[]` "
         "that no number is per rank.",
+    )
+
+
+def doubt_of_size(path: str, constructed: Size, now: Size) -> Blocker:
+    """That what was replaced since the construction, a list of modules or a buffer, may be one rank's part."""
+    return Blocker(
+        None,
+        "VC209",
+        f"`{path}` was of size {constructed} when the model was constructed and is of size {now} now, and nothing says "
+        "which of the two the single-device program has. Pass that program as the option `spec`, or say with "
+        "`per_rank_numbers=[]` that it is the one of now.",
     )
 
 

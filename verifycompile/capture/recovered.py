@@ -18,6 +18,7 @@ from verifycompile.capture.names import call_arguments
 from verifycompile.capture.numbers import (
     PlainRead,
     changed_since_construction,
+    dotted,
     module_names,
     plain_reads,
     put,
@@ -32,6 +33,7 @@ from verifycompile.capture.readings import (
     Source,
     choose,
     doubt_of_free,
+    doubt_of_size,
     numbers_of,
 )
 from verifycompile.capture.whole_tensors import WholeTensors
@@ -40,7 +42,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
-from verifycompile.torch_interface.constructed import MISSING
+from verifycompile.torch_interface.constructed import MISSING, resized
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
@@ -96,6 +98,7 @@ class _Recovery:
         self.implementation = implementation
         self.reads: dict[tuple[object, ...], PlainRead] = {}
         self.names: dict[int, str] = {}
+        self.modules: tuple[nn.Module, ...] = ()
         self.first_failure: GraphBreakError | None = None
 
     def captured(self) -> Captured:
@@ -127,7 +130,7 @@ class _Recovery:
             blockers=blockers,
             assumptions=(*preferred.captured.assumptions, *self._listed(numbers, chosen.read_as)),
             provenance=Provenance.RECORDED if _is_recorded(numbers) else Provenance.READ,
-            doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace) or self._doubt_of_free_numbers(),
+            doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace) or self._doubt_of_the_rest(),
         )
 
     def _attempt(self, assignment: Assignment) -> _Attempt | None:
@@ -150,7 +153,8 @@ class _Recovery:
         globalizer = Globalizer(tensors, keeps_breaks=is_broken)
         frame = _frame_without_wrapper(self.exported.traced.frame, globalizer)
         if not self.names:
-            self.names = module_names(globalizer.modules)
+            self.modules = tuple(globalizer.modules)
+            self.names = module_names(self.modules)
             self._note_reads(self.exported.traced, lambda module: module)
         copies = tuple((module, globalizer(module)) for module in tuple(globalizer.modules))
         constructed = {place: place.constructed for place in changed_since_construction(module for module, _ in copies)}
@@ -184,10 +188,16 @@ class _Recovery:
                 free[(read.path, shown(read.value))] = read
         yield from (f"the spec has `{path}` = {value}, as it is now" for path, value in free)
 
-    def _doubt_of_free_numbers(self) -> Blocker | None:
-        """A number that is no module's is read as it is: it may be that of one rank where code asked for a degree."""
+    def _doubt_of_the_rest(self) -> Blocker | None:
+        """A number that is no module's, and sizes, are read as they are: they may be those of one rank.
+
+        A number, where code asked for a degree; a size, where it is not the one that the model was constructed with.
+        """
         if self.options.per_rank_numbers is not None:
             return None
+        for owner in self.modules:
+            for name, size, now in resized(owner):
+                return doubt_of_size(dotted(self.names.get(id(owner), ""), ((".", name),)), size, now)
         degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
         free = [read for read in self.reads.values() if read.place is None and not read.is_early]
         return next(filter(None, (doubt_of_free(read, degrees) for read in free)), None)

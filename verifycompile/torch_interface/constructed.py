@@ -14,7 +14,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast
 
 import torch
@@ -25,13 +25,15 @@ from verifycompile.torch_interface.observation import moment
 
 Step = tuple[str, Hashable]
 """``(".", attribute)`` or ``("[]", key or index)``."""
+Size = int | tuple[int, ...]
+"""Of how many modules, or of which shape."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """A list, a mapping or a plain object as it was: what it held, by the step that leads there.
+    """A list, a mapping, a set or a plain object as it was: what it held, by the step that leads there.
 
-    ``length``: of a list, a tuple or a mapping, of how many items, those included that are not kept here.
+    ``length``: of what can be counted, of how many items, those included that are not kept here.
     """
 
     items: Mapping[Step, object]
@@ -74,7 +76,9 @@ class _Missing:
 
 MISSING = _Missing()
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
-_NO_PLAIN_OBJECT = (torch.Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType, property)
+_NO_PLAIN_OBJECT = (torch.Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType)
+COUNTED = (list, tuple, dict, set, frozenset)
+"""What the length of is a number of the model."""
 _LONG = 256
 _DEEP = 3
 
@@ -82,13 +86,14 @@ _DEEP = 3
 class _Record:
     """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one.
 
-    ``was_seen``: the module's own constructor ran while this was recorded.
+    ``was_seen``: the module's own constructor ran while this was recorded. ``sizes``: of what was replaced afterwards.
     """
 
-    __slots__ = ("is_closed", "values", "was_seen")
+    __slots__ = ("is_closed", "sizes", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
+        self.sizes: dict[str, Size] = {}
         self.is_closed = False
         self.was_seen = False
 
@@ -120,6 +125,7 @@ _RECORDS = _ByIdentity()
 _CLASSES = _ByIdentity()
 """Class of modules -> attribute -> ``Recorded``."""
 _assign = nn.Module.__setattr__
+_register = nn.Module.register_buffer
 
 
 def record_constructions() -> None:
@@ -127,6 +133,7 @@ def record_constructions() -> None:
     if nn.Module.__setattr__ is _recording_assign:
         return
     nn.Module.__setattr__ = _recording_assign
+    nn.Module.register_buffer = _recording_register
     nn.Module.__deepcopy__ = _deepcopy  # type: ignore[attr-defined]  # nn.Module has none of its own
 
 
@@ -140,6 +147,24 @@ def recorded(module: nn.Module) -> Mapping[str, Recorded]:
     return {name: value for values in (*of_classes, record.values) for name, value in values.items()}
 
 
+def resized(module: nn.Module) -> Iterator[tuple[str, Size, Size]]:
+    """Attributes that hold modules or buffers and were replaced by others: their size as constructed, and now."""
+    record: _Record | None = _RECORDS.get(module)
+    for name, size in () if record is None else record.sizes.items():
+        now = _size(module, name)
+        if now is not None and now != size:
+            yield name, size, now
+
+
+def _size(module: nn.Module, name: str) -> Size | None:
+    """Of how many modules a container is, of which shape a buffer; None for everything else."""
+    found = vars(module).get("_modules", {}).get(name)
+    if isinstance(found, Sized):
+        return len(found)
+    buffer = vars(module).get("_buffers", {}).get(name)
+    return None if buffer is None else tuple(buffer.shape)
+
+
 def is_plain(value: object) -> bool:
     """Whether ``value`` is a number, a text, a flag, a member of an enumeration or a tuple of such."""
     if isinstance(value, tuple):
@@ -148,21 +173,33 @@ def is_plain(value: object) -> bool:
 
 
 def _recording_assign(self: nn.Module, name: str, value: Any) -> None:
-    _assign(self, name, value)
     # Dynamo traces this where compiled code assigns: it then is what torch's own method is.
     if not torch.compiler.is_compiling():
         _record(self, name, value, sys._getframe(1))
+    _assign(self, name, value)
+
+
+def _recording_register(self: nn.Module, name: str, tensor: torch.Tensor | None, persistent: bool = True) -> None:
+    if not torch.compiler.is_compiling():
+        _record(self, name, tensor, sys._getframe(1))
+    _register(self, name, tensor, persistent)
 
 
 def _record(module: nn.Module, name: str, value: object, caller: types.FrameType) -> None:
+    """``name`` of ``module`` is about to be ``value``."""
     record: _Record | None = _RECORDS.get(module)
     if record is None:
         record = _RECORDS[module] = _Record()
     # Whether a model is in training is no number of its construction: `train` and `eval` switch it at any time.
-    if record.is_closed or name == "training":
+    if name == "training":
+        return
+    size = _size(module, name)
+    if record.is_closed and size is None:
         return
     constructed = _constructed(caller)
-    if not constructed:
+    if not constructed and size is not None:
+        record.sizes.setdefault(name, size)
+    if not constructed or record.is_closed:
         record.is_closed = True
         return
     if any(one is module for one in constructed):
@@ -179,7 +216,8 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
 # Between two compiled graphs neither is a frame to compile. As `torch._dynamo.eval_frame.skip_code` says it, without
 # importing Dynamo: this module is imported by `import torch` where a job is checked.
 _skip, _as_usual = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
-eval_frame.set_code_exec_strategy(_recording_assign.__code__, eval_frame._FrameExecStrategy(_skip, _as_usual))
+for _recording in (_recording_assign, _recording_register):
+    eval_frame.set_code_exec_strategy(_recording.__code__, eval_frame._FrameExecStrategy(_skip, _as_usual))
 eval_frame.set_code_exec_strategy(_record.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
 
 
@@ -202,7 +240,9 @@ def _record_classes(kind: type) -> None:
         if _CLASSES.get(base) is not None or not issubclass(base, nn.Module) or base is nn.Module:
             continue
         now = moment()
-        snapshots = {name: _snapshot(value, _DEEP) for name, value in vars(base).items() if not name.startswith("__")}
+        # What a property or another descriptor gives is the instance's, not what the class holds under that name.
+        held = {name: value for name, value in vars(base).items() if not hasattr(type(value), "__get__")}
+        snapshots = {name: _snapshot(value, _DEEP) for name, value in held.items() if not name.startswith("__")}
         _CLASSES[base] = {name: Recorded(value, now) for name, value in snapshots.items() if value is not MISSING}
 
 
@@ -216,14 +256,15 @@ def _snapshot(value: object, depth: int) -> object:
         or (isinstance(value, list | tuple | dict) and len(cast(Any, value)) > _LONG)
     ):
         return MISSING
+    items: dict[Step, object] = {}
     if isinstance(value, list | tuple):
-        items: dict[Step, object] = {
+        items = {
             ("[]", index): item for index, item in enumerate(cast("list[object]", value)[:_LONG])
         }
     elif isinstance(value, dict):
         held = cast("dict[Hashable, object]", value)
         items = {("[]", key): item for key, item in held.items() if is_plain(key)}
-    else:
+    elif not isinstance(value, COUNTED):
         attributes = getattr(value, "__dict__", None)
         if not isinstance(attributes, dict):
             return MISSING
@@ -231,7 +272,7 @@ def _snapshot(value: object, depth: int) -> object:
     if len(items) > _LONG:
         return MISSING
     snapshots = {step: _snapshot(item, depth - 1) for step, item in items.items()}
-    length = len(cast(Any, value)) if isinstance(value, list | tuple | dict) else None
+    length = len(cast(Any, value)) if isinstance(value, COUNTED) else None
     return Contents({step: item for step, item in snapshots.items() if item is not MISSING}, length)
 
 
@@ -242,5 +283,6 @@ def _deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
     if record is not None:
         copied = _RECORDS[made] = _Record()
         copied.values.update(record.values)
+        copied.sizes.update(record.sizes)
         copied.was_seen = record.was_seen
     return made

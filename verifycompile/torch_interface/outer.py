@@ -24,7 +24,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks import _reducer_allreduce_and_upcast_hook
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
@@ -300,10 +299,9 @@ def replaced_communication(group: FSDPParamGroup) -> str:
     """What the user put in the place of torch's communication of the group, in a sentence, or ""."""
     if group._all_reduce_hook is not None:
         return "its hook of `set_all_reduce_hook` may do anything with the gradients"
-    comm: Any
-    for comm, kind in ((group._reduce_scatter_comm, DefaultReduceScatter), (group._all_gather_comm, DefaultAllGather)):
-        # Torch's own communicators differ in where they take memory from.
-        if not isinstance(comm, kind) and not type(comm).__module__.startswith("torch.distributed."):
+    for comm in (group._reduce_scatter_comm, group._all_gather_comm):
+        # Torch's own communicators differ in where they take memory from; a class made from one may do anything.
+        if not type(comm).__module__.startswith("torch.distributed."):
             return f"its communication is done by `{type(comm).__qualname__}`, which may do anything"
     return ""
 
