@@ -27,7 +27,8 @@ def other_input_placements(scene: Scene) -> Iterator[Move]:
         whole = wholes.get(item.name)
         if item.role not in _OPTIONS or item.placements is None or item.node not in scene.needed:
             continue
-        if not isinstance(whole, torch.Tensor):
+        # Nobody says by mistake that a rank holds a summand: then the program lacks the sum.
+        if not isinstance(whole, torch.Tensor) or any(isinstance(one, Partial) for one in item.placements):
             continue
         for layout in _layouts(item, tuple(whole.shape), scene):
             shown, option = _shown(layout), _OPTIONS[item.role]

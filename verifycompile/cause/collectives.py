@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import torch.fx
+from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
+from verifycompile.cause.whole_dimensions import laid_out
 from verifycompile.program import OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
@@ -54,6 +58,27 @@ def other_groups(scene: Scene) -> Iterator[Move]:
             yield Move(("group", other), node.name, "VC105", fixed(message, hint), change)
 
 
+def exchanged_groups(scene: Scene) -> Iterator[Move]:
+    """The groups of two gathers, the second of which takes what the first one made, exchanged."""
+    gathers = [node for node in scene.calls if node.target is functional_collectives().all_gather_into_tensor.default]
+    for before, node in itertools.pairwise(gathers):
+        if node.args[0] not in laid_out(before):
+            continue
+        first, second = scene.draft.group_axes(before), scene.draft.group_axes(node)
+        if not first or not second or first == second or scene.ranks(first) != scene.ranks(second):
+            continue
+        one, other = scene.names(first), scene.names(second)
+        message = f"{scene.value(node)} goes over {one} first and over {other} then, which is the other order"
+        hint = f"pass the group of {other} at {scene.line(before)} and that of {one} at {scene.line(node)}"
+        change = functools.partial(_exchange_groups, before.name, first, node.name, second)
+        yield Move(("groups",), before.name, "VC105", fixed(message, hint), change)
+
+
+def _exchange_groups(first: str, its_axes: tuple[int, ...], second: str, axes: tuple[int, ...], draft: Draft) -> None:
+    _over(first, axes, draft)
+    _over(second, its_axes, draft)
+
+
 def _over(name: str, axes: tuple[int, ...], draft: Draft) -> None:
     own = draft.node(name)
     draft.set_arguments(own, (*own.args[:-1], draft.group(axes)))
@@ -78,7 +103,9 @@ def _with_reduction(name: str, operation: str, draft: Draft) -> None:
 
 
 def missing_reductions(scene: Scene) -> Iterator[Move]:
-    """An all-reduce behind a node of which the ranks hold different values, from the outputs backwards."""
+    """An all-reduce behind a node of which the ranks hold different values, from the outputs backwards; then of inputs
+    of which each rank has a summand.
+    """
     latest = [node for node in reversed(scene.order) if computed(node) and is_floating(node)]
     latest.sort(key=lambda node: not _contracts(node))
     leaving = {output.node: output for output in scene.outputs}
@@ -90,6 +117,13 @@ def missing_reductions(scene: Scene) -> Iterator[Move]:
             for operation in _operations(node):
                 output = leaving.get(node)
                 yield _reduced(scene, node, operation, axes, output)
+    for item in scene.draft.program.inputs:
+        first = next((node for node in scene.order if node in item.node.users), None)
+        for axis, placement in enumerate(item.placements or ()):
+            if isinstance(placement, Partial) and axis in scene.axes and first is not None:
+                yield dataclasses.replace(
+                    _reduced(scene, item.node, placement.reduce_op, (axis,), None), node=first.name
+                )
 
 
 def missing_gradient_reductions(scene: Scene) -> Iterator[Move]:
@@ -148,7 +182,8 @@ def _reduced(
         if is_backward(node):
             what = f"the gradient that {scene.line(node)} computes"
             return message, f"all-reduce {what} over {over} ({operation}) in its backward pass"
-        return message, f"all-reduce {value} over {over} ({operation}) after {scene.line(node)}"
+        where = "before it is used" if node.op == "placeholder" else f"after {scene.line(node)}"
+        return message, f"all-reduce {value} over {over} ({operation}) {where}"
 
     late = output is not None and output.kind is OutputKind.GRADIENT
     return Move(("reduce", operation, axes), node.name, "VC101", texts, apply, is_late=late)

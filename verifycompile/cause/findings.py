@@ -75,7 +75,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     is_shown = any(_same_line(place, other) for other in places)
     told = finding.code in OWN_PART_CODES or (finding.code == cause.move.code == "VC101" and is_shown)
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
-    told = told or (cause.move.code == "VC103" and is_backward(cause.node))
+    told = told or (cause.move.inserts and cause.move.code == "VC103" and is_backward(cause.node))
     named = (alone and told) or cause.move.is_late or _same_line(place, finding.impl_location)
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
     if finding.code not in _VAGUE and named and not of_another:

@@ -155,6 +155,27 @@ def _exchanged_parts(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
         yield Move(("exchange parts", place), node.name, "VC108", texts, apply)
 
 
+def other_dimensions(scene: Scene) -> Iterator[Move]:
+    """Values that are put together, along another dimension."""
+    for node in scene.calls:
+        if node.target is not aten.cat.default or len({shape_of(part) for part in node.all_input_nodes}) > 1:
+            continue
+        rank = len(shape_of(node))
+        own = int(node.args[1]) % rank if len(node.args) > 1 else 0  # pyright: ignore[reportArgumentType]  # a number by the schema
+        for dim in range(rank):
+            if dim != own:
+                message = f"{scene.value(node)} joins along dimension {own} what belongs together along dimension {dim}"
+                texts = fixed(message, f"join along dimension {dim}, not along dimension {own}, at {scene.line(node)}")
+                change = functools.partial(_joined_along, node.name, dim)
+                yield Move(("dimension", dim), node.name, "VC108", texts, change)
+
+
+def _joined_along(name: str, dim: int, draft: Draft) -> None:
+    own = draft.node(name)
+    draft.set_arguments(own, (own.args[0], dim))
+    draft.record_again(own)
+
+
 def other_pieces(scene: Scene) -> Iterator[Move]:
     """Each operand of a call that is one piece of a tensor, exchanged for another one: that of another micro-batch.
 
@@ -215,6 +236,9 @@ def _exchanged_texts(
     scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node, _: Draft
 ) -> tuple[str, str]:
     found, wanted = scene.value(operand), scene.value(other)
+    if found == wanted:  # the same line made both
+        places = _Places(scene.draft.program.graph.graph.nodes)
+        found, wanted = (f"{found} of turn {places.turn(value) + 1}" for value in (operand, other))
     message = f"{scene.value(node)} takes {found}, where {wanted} is expected"
     return message, f"use {wanted} in the place of {found} at {scene.line(node)}"
 
@@ -228,6 +252,7 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
             spec.setdefault(node.target, {}).setdefault(repr(listed), listed)
     for node in scene.calls:
         own = _constants(node)
+        yield from _shares_of_counts(scene, node, own)
         for key, given in spec.get(node.target, {}).items():
             if key == repr(own) or set(given) != set(own):
                 continue
@@ -238,6 +263,19 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
             texts = functools.partial(_argument_texts, scene, node, int(place), value)
             change = _with_argument(node.name, int(place), value)
             yield Move(("argument", place, repr(value)), node.name, "VC108", texts, change)
+
+
+def _shares_of_counts(scene: Scene, node: torch.fx.Node, own: dict[int | str, Any]) -> Iterator[Move]:
+    """Each whole number of a call divided by the ranks: how many of something a rank has, not how many there are."""
+    for place, value in own.items() if not is_view(node.target) else ():
+        for axes in scene.axis_sets if type(value) is int else ():
+            share, rest = divmod(value, scene.ranks(axes))
+            if rest or share == value or not share or isinstance(place, str):
+                continue
+            over = scene.names(axes)
+            message = f"{scene.value(node)} is computed with {value}, of which each rank of {over} has {share}"
+            texts = fixed(message, f"pass {share} in the place of {value} at {scene.line(node)}")
+            yield Move(("share", place, axes), node.name, "VC108", texts, _with_argument(node.name, place, share))
 
 
 def _argument_texts(scene: Scene, node: torch.fx.Node, place: int, wanted: object, draft: Draft) -> tuple[str, str]:

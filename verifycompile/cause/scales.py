@@ -14,7 +14,9 @@ import torch.fx
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
 from verifycompile.program import OutputKind, Program
+from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import functional_collectives
+from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.comparison import clean_placements
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import assemble
@@ -86,16 +88,56 @@ def _fraction(value: float) -> Fraction | None:
 
 
 def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], list[Move]]:
-    """``_changed_factors``: needless factors that stand oftener in the program than in the spec; and all others."""
+    """``_changed_factors``: those that are more likely than others, and all others, the least likely ones last.
+
+    Likely is a needless factor that stands oftener in the program than in the spec, or a factor that a line has in one
+    of its turns alone. Unlikely is a change in one of the turns of a line that has the same factor in all of them.
+    """
     spec = collections.Counter(_factor(node) for node in scene.spec.graph.graph.nodes)
     own = collections.Counter(_factor(node) for node in scene.draft.program.graph.graph.nodes)
+    turns = _factors_of_lines(scene)
     of_their_own: list[Move] = []
     others: list[Move] = []
+    unlikely: list[Move] = []
     for move in _changed_factors(scene, found):
-        factor = _factor(scene.draft.node(move.node))
-        is_own = move.kind == ("no factor",) and own[factor] > spec[factor]
-        (of_their_own if is_own else others).append(move)
-    return of_their_own, others
+        node = scene.draft.node(move.node)
+        factor = _factor(node)
+        same_line = [_constant(other) for other in turns.get(_line(node), ()) if other is not node]
+        if same_line and all(math.isclose(constant, _constant(node)) for constant in same_line):
+            unlikely.append(move)
+        elif same_line and all(math.isclose(constant, _changed(node, move.kind)) for constant in same_line):
+            of_their_own.insert(0, move)
+        elif move.kind == ("no factor",) and own[factor] > spec[factor]:
+            of_their_own.append(move)
+        else:
+            others.append(move)
+    return of_their_own, others + unlikely
+
+
+def _factors_of_lines(scene: Scene) -> dict[object, list[torch.fx.Node]]:
+    """The multiplications and divisions by constants that a line made: in the turns of a loop, or of several calls."""
+    found: dict[object, list[torch.fx.Node]] = {}
+    for node in scene.calls:
+        if _factor(node) is not None and _line(node) is not None:
+            found.setdefault(_line(node), []).append(node)
+    return found
+
+
+def _line(node: torch.fx.Node) -> object:
+    place = model_location_of(node)
+    return None if place is None else (place, node.target, is_backward(node))
+
+
+def _constant(node: torch.fx.Node) -> float:
+    return float(node.args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
+
+
+def _changed(node: torch.fx.Node, kind: tuple[object, ...]) -> float:
+    """The constant of a factor after a change; 1 where it is left out."""
+    ratio = kind[1] if len(kind) > 1 else None
+    if not isinstance(ratio, Fraction):
+        return 1.0
+    return _constant(node) * float(ratio) if node.target in _TIMES else _constant(node) / float(ratio)
 
 
 def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
@@ -105,8 +147,7 @@ def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
             continue
         if node.meta.get("autograd_backward"):
             continue  # a factor of a derivative, which stands nowhere in the source
-        constant = float(node.args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
-        source = node.args[0]
+        constant, source = _constant(node), node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node):
             continue
         for ratio in found or _usual(scene):
@@ -129,13 +170,13 @@ def _is_needless(constant: float, ratio: Fraction, *, times: bool) -> bool:
 
 def _factor_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, draft: Draft) -> tuple[str, str]:
     times = node.target in _TIMES
-    constant = float(draft.node(node.name).args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
+    constant = _constant(draft.node(node.name))
     needless = _is_needless(constant, ratio, times=times)
     what = f"the {'multiplication by' if times else 'division by'} {_number(constant)}"
     message = f"{what} makes the value {_times(ratio)}"
     if needless:
         return message, f"leave out {what} at {scene.line(node)}"
-    changed = constant * float(ratio) if times else constant / float(ratio)
+    changed = _changed(draft.node(node.name), ("factor", ratio))
     call = "multiply" if times else "divide"
     return message, f"{call} by {_number(changed)} at {scene.line(node)}, not by {_number(constant)}"
 
@@ -268,8 +309,7 @@ def _without(*names: str) -> Callable[[Draft], None]:
 def _with_factor(name: str, ratio: Fraction) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
         own = draft.node(name)
-        constant = float(own.args[1])  # pyright: ignore[reportArgumentType]  # a number by the operator's schema
-        changed = constant * float(ratio) if own.target in _TIMES else constant / float(ratio)
+        changed = _changed(own, ("factor", ratio))
         draft.set_arguments(own, (own.args[0], _whole(changed), *own.args[2:]))
 
     return apply

@@ -20,6 +20,7 @@ from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
+    exchanged_groups,
     missing_gradient_reductions,
     missing_reductions,
     needless_collectives,
@@ -37,6 +38,7 @@ from verifycompile.cause.operands import (
     arguments_of_spec,
     exchanged_pieces,
     needless_calls,
+    other_dimensions,
     other_operands,
     other_pieces,
 )
@@ -52,11 +54,11 @@ from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import is_backward
-from verifycompile.witness.draw import Distribution, applies, draw
+from verifycompile.witness.draw import draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.few_kinds import of_few_kinds
 from verifycompile.witness.interpreter import descendants
-from verifycompile.witness.search import elements
+from verifycompile.witness.search import attempts, elements
 
 MAX_CAUSES = 8
 MAX_PROOFS = 6
@@ -205,13 +207,11 @@ class _Search:
         programs = self.subject.programs()
         if programs is None:
             return None
-        every = [(item, None) for item in Distribution if applies(programs[0], item)]
-        # At last indices that are all the first: what runs over a part of a table takes no others.
-        for distribution, largest_index in (*every, (Distribution.NORMAL, 1)):
+        for distribution, largest_index, seed in attempts(programs[0], max(map(elements, programs))):
             try:
-                inputs = draw(*programs, 0, distribution, largest_index)
+                inputs = draw(*programs, seed, distribution, largest_index)
                 inputs = of_few_kinds(inputs, programs[1]) if self._is_large(programs) else inputs
-                trial = Trial(programs[0], inputs, 0)
+                trial = Trial(programs[0], inputs, seed)
                 outcome = trial.outcome(programs[1])
             except EvaluationError:
                 continue
@@ -269,8 +269,31 @@ class _Search:
                 found = self._on_the_way(trial, outcome, causes, focus)
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
+            found = found or (() if self.subject.values else self._in_all_graphs(trial, outcome, causes, stage))
             if found or self.over:
                 return found
+        return ()
+
+    def _in_all_graphs(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: _Stage
+    ) -> tuple[Cause, ...]:
+        """The same change at one line that the ranks run in graphs of their own, as one cause for each graph."""
+        lines: dict[object, dict[int, Change]] = {}
+        for draft, moves in self._changes(trial, outcome, _wanted(outcome), stage, None):
+            line = _line(moves[0], draft)
+            if line is not None:
+                lines.setdefault((line, moves[0].kind), {})[id(draft)] = draft, moves  # at last all nodes of the line
+        for changes in [list(of_line.values()) for of_line in lines.values() if len(of_line) > 1]:
+            if self.over:
+                return ()
+            of_graphs = tuple(self._cause(_Step(draft, moves, outcome.wrong)) for draft, moves in changes)
+            made = [self._apply(draft, moves) for draft, moves in changes]
+            after = self._outcome(trial, outcome, _wanted(outcome)) if all(made) else None
+            is_proved = after is not None and not after.wrong and self._proved()
+            for _ in range(sum(made)):
+                self._undo()
+            if is_proved:
+                return (*causes, *of_graphs)
         return ()
 
     def _with_its_derivative(
@@ -456,7 +479,7 @@ class _Search:
             if self.subject.values:
                 (draft,) = self.subject.drafts()
                 return trial.outcome(programs[1], before, draft.changed, wanted)
-            return Trial(programs[0], trial.inputs, 0).outcome(programs[1], None, (), wanted)
+            return Trial(programs[0], trial.inputs, trial.seed).outcome(programs[1], None, (), wanted)
         except Exception:  # noqa: BLE001 - shapes that do not fit, in operators of any kind
             return None
 
@@ -524,6 +547,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         needless_collectives(scene),
         iter(other_factors),
         other_groups(scene),
+        exchanged_groups(scene),
         other_reductions(scene),
         added_on_every_rank(scene),
         missing_gradient_reductions(scene),
@@ -560,6 +584,7 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         arguments_of_spec(scene),
         needless_calls(scene),
         exchanged_pieces(scene),
+        other_dimensions(scene),
         other_output_placements(scene),
         other_operands(scene),
         other_pieces(scene),

@@ -52,7 +52,7 @@ class Trial:
     """Both programs on one input. Called under ``real_tensors``. Raises ``EvaluationError``."""
 
     def __init__(self, spec: Program, inputs: Inputs, seed: int) -> None:
-        self.spec, self.inputs, self._seed = spec, inputs, seed
+        self.spec, self.inputs, self.seed = spec, inputs, seed
         self.reference = spec_interpreter(spec, inputs)
         self._references: dict[str, Reference] = {}
         self._scale = 0.0
@@ -73,7 +73,7 @@ class Trial:
         if before is not None and before.program.inputs is implementation.inputs:
             values = before.values.again(implementation, later)
         else:
-            values = implementation_interpreter(implementation, self.inputs, self._seed)
+            values = implementation_interpreter(implementation, self.inputs, self.seed)
             before = None if before is None else dataclasses.replace(before, tangents={})
             later = set(implementation.graph.graph.nodes)
         outputs = {output.name: output for output in implementation.outputs}
@@ -97,7 +97,7 @@ class Trial:
             later |= descendants([entry.node])
             values.forget(later)
             with contextlib.suppress(EvaluationError):
-                parts = rank_values(entry, self.inputs.tangents[name], implementation, layout, self._seed)
+                parts = rank_values(entry, self.inputs.tangents[name], implementation, layout, self.seed)
                 values.provide(entry.node, parts)
         if wanted and not wanted.intersection(backward) and not _any_right(wanted, results):
             return None

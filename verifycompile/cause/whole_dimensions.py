@@ -99,12 +99,12 @@ def needless_gathers(scene: Scene) -> Iterator[Move]:
     for node in scene.calls:
         source = node.args[0] if node.target is functional_collectives().all_gather_into_tensor.default else None
         if isinstance(source, torch.fx.Node):
-            results = [later for later in _laid_out(node) if _grown(source, later) is not None]
+            results = [later for later in laid_out(node) if _grown(source, later) is not None]
             if results:
                 yield _notgathered(scene, source, results[-1], scene.draft.group_axes(node))
 
 
-def _laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:
+def laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:
     """What holds the elements of a gathered value and nothing else, in graph order."""
     found, kept = {gathered}, (*_LAYOUTS, functional_collectives().wait_tensor.default)
     for node in gathered.graph.nodes:

@@ -114,13 +114,10 @@ def find_witness(
     cost = max(elements(spec), elements(implementation))
     if cost > min(max_elements, most_elements()):
         return None
-    edges = tuple(attempt for attempt in _EDGES if applies(spec, attempt[0]))
-    again = _AGAIN if cost <= _CHEAP else ()
-    first = tuple((*attempt, 0) for attempt in _ATTEMPTS)
     agreed = False
     with real_tensors():
-        for distribution, index_limit, shift in (*first, *edges, *again):
-            if agreed and (distribution, index_limit, shift) in first:
+        for distribution, index_limit, shift in attempts(spec, cost):
+            if agreed and (distribution, index_limit) in _ATTEMPTS and not shift:
                 continue
             try:
                 inputs = draw(spec, implementation, seed + shift, distribution, index_limit)
@@ -140,6 +137,15 @@ def find_witness(
                 return _witness(found, implementation, seed=seed + shift, premise=premise)
             agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results)
     return None
+
+
+def attempts(spec: Program, cost: int) -> tuple[tuple[Distribution, int | None, int], ...]:
+    """Distribution, largest integer and what is added to the seed, of each input to try.
+
+    ``cost``: elements of the programs' values.
+    """
+    edges = tuple(attempt for attempt in _EDGES if applies(spec, attempt[0]))
+    return (*((*attempt, 0) for attempt in _ATTEMPTS), *edges, *(_AGAIN if cost <= _CHEAP else ()))
 
 
 def _computed_first(implementation: Program, wrong: Sequence[OutputComparison]) -> OutputComparison:

@@ -1,0 +1,237 @@
+"""Causes in one turn of a loop, at the end of a rank's part, in the order of two gathers, in all stages of a pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import linecache
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tests.support import fake_mesh_world, fake_world
+from verifycompile import Report, Verdict, verify, verify_graphs
+
+Program = Callable[..., Any]
+R, S0, S1 = Replicate(), Shard(0), Shard(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """``program`` makes the program of a mesh, ``wrong`` or right; ``line``: what the line that is named says."""
+
+    spec: Program
+    program: Callable[[DeviceMesh, bool], Program]
+    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    placements: Mapping[str, tuple[Placement, ...]]
+    outputs: tuple[tuple[Placement, ...], ...]
+    code: str
+    line: str
+    hint: str
+    axes: tuple[tuple[int, ...], tuple[str, ...]] = ((2,), ("tp",))
+
+
+def slope(x, w):
+    return 2 * x.t() @ (x @ w) / (x.shape[0] * w.shape[1])
+
+
+def accumulated(mesh, wrong):
+    def step(x, w):
+        total = torch.zeros_like(w)
+        for turn, part in enumerate(x.chunk(2)):
+            gradient = 2 * part.t() @ (part @ w) / (part.shape[0] * w.shape[1])
+            total = total + gradient / (1 if wrong and turn else 2)
+        return funcol.all_reduce(total, "avg", mesh)
+
+    return step
+
+
+def rows_of_table(tokens, table):
+    return torch.nn.functional.embedding(tokens, table)  # which takes no negative indices
+
+
+def rows_of_part(mesh, wrong):
+    def look_up(tokens, table):
+        count = table.shape[0]
+        first = mesh.get_local_rank() * count
+        end = first + count
+        behind = tokens > end if wrong else tokens >= end
+        rows = table[(tokens - first).clamp(0, count - 1)]
+        return funcol.all_reduce(rows.masked_fill(((tokens < first) | behind)[:, None], 0.0), "sum", mesh)
+
+    return look_up
+
+
+def momentum(weight, state, gradient):
+    state = 0.9 * state + gradient
+    return weight - 0.1 * state, state
+
+
+def sharded_momentum(mesh, wrong):
+    def step(weight, state, gradient):
+        rank, rows = mesh.get_local_rank(), weight.shape[0] // mesh.size()
+        if wrong:
+            own = gradient[rank * rows : (rank + 1) * rows]
+        else:
+            own = funcol.reduce_scatter_tensor(gradient, "sum", 0, mesh)
+        state = 0.9 * state + own
+        part = weight[rank * rows : (rank + 1) * rows] - 0.1 * state
+        return funcol.all_gather_tensor(part, 0, mesh), state
+
+    return step
+
+
+def product(x, w):
+    return x @ w * 2
+
+
+def gathered_twice(mesh, wrong):
+    def multiplied(x, w):
+        y = x @ w * 2
+        first, second = ("outer", "inner") if wrong else ("inner", "outer")
+        y = funcol.all_gather_tensor(y, 1, mesh[first])
+        return funcol.all_gather_tensor(y, 1, mesh[second])
+
+    return multiplied
+
+
+def heads_joined(x, w):
+    return torch.tanh(torch.einsum("thd,de->the", x, w)).flatten(1)
+
+
+def exchanged_and_joined(mesh, wrong):
+    def program(x, w):
+        rows, heads, _ = x.shape
+        parts = funcol.all_to_all_single(torch.stack(x.chunk(2, 1)).contiguous(), None, None, mesh)
+        own = torch.tanh(torch.cat(parts.unbind(0), 0) @ w)
+        parts = funcol.all_to_all_single(torch.stack(own.chunk(2, 0)).contiguous(), None, None, mesh)
+        joined = torch.cat(parts.unbind(0), 2 if wrong else 1)
+        return joined.reshape(rows, heads * w.shape[1])
+
+    return program
+
+
+def of_size(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
+    return lambda: tuple(torch.randn(shape) for shape in shapes)
+
+
+MISTAKES = {
+    "one_turn": Mistake(
+        slope, accumulated, of_size((4, 4), (4, 3)), {"x": (S0,)}, ((R,),), "VC103",
+        "total = total + gradient / (1 if wrong and turn else 2)", "divide by 2 at line {line}, not by 1 (checked)",
+    ),
+    "end_of_part": Mistake(
+        rows_of_table, rows_of_part, lambda: (torch.tensor([0, 5, 4, 7, 3, 1]), torch.randn(4, 3)), {"table": (S0,)},
+        ((R,),), "VC117", "behind = tokens > end if wrong else tokens >= end",
+        "compare with `>=` in the place of `>` in `tokens > end` (checked)",
+    ),
+    "summand_for_sum": Mistake(
+        momentum, sharded_momentum, of_size((4, 3), (2, 3), (4, 3)), {"state": (S0,), "gradient": (Partial(),)},
+        ((R,), (S0,)), "VC101", "own = gradient[rank * rows : (rank + 1) * rows]",
+        "all-reduce `gradient` over `tp` (sum) before it is used (checked)",
+    ),
+    "order_of_gathers": Mistake(
+        product, gathered_twice, of_size((2, 3), (3, 2)), {"w": (S1, S1)}, ((R, R),), "VC105",
+        "y = funcol.all_gather_tensor(y, 1, mesh[first])",
+        "pass the group of `inner` at line {line} and that of `outer` at line {next} (checked)",
+        ((2, 2), ("outer", "inner")),
+    ),
+    "joined_along": Mistake(
+        heads_joined, exchanged_and_joined, of_size((2, 4, 3), (3, 2)), {"x": (S0,)}, ((S0,),), "VC108",
+        "joined = torch.cat(parts.unbind(0), 2 if wrong else 1)",
+        "join along dimension 1, not along dimension 2, at line {line} (checked)",
+    ),
+}  # fmt: skip
+
+
+def report_of(mistake: Mistake, *, wrong: bool) -> Report:
+    with fake_mesh_world(*mistake.axes) as mesh:
+        torch.manual_seed(0)
+        outputs = {f"output.{place}": layout for place, layout in enumerate(mistake.outputs)}
+        return verify(
+            mistake.program(mesh, wrong),
+            mistake.inputs(),
+            spec=mistake.spec,
+            mesh=mesh,
+            in_placements=mistake.placements,
+            out_placements=outputs,
+        )
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_mended_program_is_verified(name):
+    assert report_of(MISTAKES[name], wrong=False).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_mistake_is_told_at_its_line(name):
+    mistake = MISTAKES[name]
+    report = report_of(mistake, wrong=True)
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert place.line is not None
+    assert linecache.getline(place.file, place.line).strip() == mistake.line
+    assert finding.code == mistake.code
+    assert finding.hint == mistake.hint.format(line=place.line, next=place.line + 1)
+    assert finding.counterexample is not None
+
+
+def layers(x, a, b):
+    for weight in (a, b):
+        x = x + torch.tanh(x @ weight) / math.sqrt(4)
+    return x
+
+
+def stage(rank: int, divisor: float) -> Program:
+    def layer(x, weight):
+        return x + torch.tanh(x @ weight) / divisor
+
+    def first(x, a):
+        dist.send(layer(x, a), 1)
+        return []
+
+    def last(b):
+        hidden = torch.empty(2, 4)
+        dist.recv(hidden, 0)
+        return [layer(hidden, b)]
+
+    return last if rank else first
+
+
+def traced(function: Program, inputs: Mapping[str, torch.Tensor]) -> torch.fx.GraphModule:
+    """The graph of a function, with placeholders of the inputs' names."""
+    graph = make_fx(function, tracing_mode="fake", record_stack_traces=True)(*inputs.values())
+    for node, name in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        node.name = node.target = name
+    graph.recompile()
+    return graph
+
+
+@pytest.mark.parametrize("divisor", [2.0, math.sqrt(2)])
+def test_what_all_stages_compute_wrongly_is_one_cause(divisor):
+    x, a, b = torch.randn(2, 4), torch.randn(4, 4), torch.randn(4, 4)
+    inputs = [{"x": x, "a": a}, {"b": b}]
+    graphs = []
+    for rank in range(2):
+        with fake_world(2, rank=rank):
+            graphs.append(traced(stage(rank, divisor), inputs[rank]))
+    report = verify_graphs(traced(layers, {"x": x, "a": a, "b": b}), graphs, [{}, {}], [{}, {"output.0": "output.0"}])
+    if divisor == 2:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert place.line == inspect.getsourcelines(stage)[1] + 2
+    assert finding.hint == f"pass 2.0 in the place of 1.4142135623730951 at line {place.line} (checked)"
