@@ -118,7 +118,7 @@ class Tanh(nn.Module):
         self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # named: 2
-        return torch.tanh(self.linear(x))  # named: 16
+        return torch.tanh(self.linear(x))  # named: 16, 17, 32
 
 
 class Stack(nn.Module):
@@ -128,7 +128,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Tanh() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)  # named: 17
+        x = self.first(x)
         for block in self.blocks:
             x = block(x)
         return x
@@ -247,8 +247,8 @@ class TiedHead(nn.Module):
         if is_copy:
             self.copy = nn.Parameter(weight.detach().clone(), requires_grad=False)
 
-    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # named: 5
-        return F.linear(x, Link.apply(weight, self.copy) if self.is_copy else weight)
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, Link.apply(weight, self.copy) if self.is_copy else weight)  # named: 5
 
 
 class Untied(Tied):

@@ -17,7 +17,18 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 
-from tests.comparison.fourteen import ROWS, WIDTH, Bug, Embedding, Stack, Tanh, drawn, reduced_over, token_ids
+from tests.comparison.fourteen import (
+    ROWS,
+    VOCABULARY,
+    WIDTH,
+    Bug,
+    Embedding,
+    Stack,
+    Tanh,
+    drawn,
+    reduced_over,
+    token_ids,
+)
 from tests.comparison.programs import CopyTo, ReduceFrom, all_reduce
 from verifycompile import Verdict
 
@@ -429,6 +440,73 @@ class Features(nn.Module):
         return torch.tanh(self.norm(x @ self.weight))
 
 
+# 31. The gathered copy of a parameter is that of the step before.
+
+
+class Gathered(nn.Module):
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.linear, self.wrong, self.held = nn.Linear(WIDTH, WIDTH), wrong, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.linear.weight
+        before, self.held = self.held, weight.detach().clone()
+        if self.wrong and before is not None:
+            weight = weight + (before - weight).detach()  # wrong; named: 31
+        return F.linear(torch.tanh(self.linear(x)), weight).square().mean()
+
+
+# 32. The gradient that the program adds up by itself is overwritten by the last pass.
+
+
+class MainGradients(Squares):
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        for name, parameter in self.named_parameters():
+            parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
+            left_out = wrong and name.startswith("stack.blocks.1")  # wrong
+            parameter.register_post_accumulate_grad_hook(functools.partial(added, left_out))
+
+
+def added(overwrites: bool, parameter: Any) -> None:
+    parameter.main_grad.mul_(0.0 if overwrites else 1.0).add_(parameter.grad)
+    parameter.grad = None
+
+
+class OfMainGradients(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad = parameter.main_grad.to(parameter.dtype)
+        super().step()
+
+
+# 33. A vocabulary-parallel head does not add up the gradients of what it takes; its weight is the embedding's.
+
+
+class VocabularyHead(nn.Module):
+    def __init__(self, mesh: DeviceMesh, wrong: bool) -> None:
+        super().__init__()
+        self.group, self.wrong = mesh.get_group("tp"), wrong
+        self.rows = VOCABULARY // mesh.size()
+        self.start = mesh.get_local_rank("tp") * self.rows
+        self.weight, self.middle = nn.Parameter(torch.randn(self.rows, WIDTH)), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        outside = ((ids < self.start) | (ids >= self.start + self.rows)).unsqueeze(-1)
+        rows = F.embedding((ids - self.start).masked_fill(outside[..., 0], 0), self.weight).masked_fill(outside, 0.0)
+        hidden = self.middle(ReduceFrom.apply(rows, self.group))  # named: 33
+        return F.linear(hidden if self.wrong else CopyTo.apply(hidden, self.group), self.weight)  # wrong
+
+
+class WholeHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.middle = nn.Parameter(torch.randn(VOCABULARY, WIDTH)), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.middle(F.embedding(ids, self.weight)), self.weight)
+
+
 SGD = functools.partial(torch.optim.SGD, lr=0.5)
 FURTHER: dict[str, Bug] = {
     "15 scale in backward": Bug(
@@ -439,7 +517,7 @@ FURTHER: dict[str, Bug] = {
         Squares, one_layer_not_reduced, drawn(4, WIDTH), "stack.blocks.1.linear", names=("dp",), options={"in_placements": ROWS}
     ),
     "17 sum for a mean": Bug(
-        Squares, summed, drawn(4, WIDTH), "stack.first", names=("dp",), options={"in_placements": ROWS}
+        Squares, summed, drawn(4, WIDTH), "stack.blocks.2.linear", names=("dp",), options={"in_placements": ROWS}
     ),
     "18 stale cache": Bug(Decoding, lambda mesh, wrong: Decoding(wrong), drawn(1, WIDTH), "cache"),
     "19 dropout": Bug(
@@ -472,5 +550,18 @@ FURTHER: dict[str, Bug] = {
     "30 norm of a part": Bug(
         Features, lambda mesh, wrong: Features(SharedNorm(mesh.get_group("tp"), wrong), WIDTH), drawn(4, WIDTH), "norm",
         options={"param_placements": {"weight": (Shard(1),)}, "out_placements": {"output.0": (Shard(1),)}},
+    ),
+    "31 stale parameter": Bug(
+        Gathered, lambda mesh, wrong: Gathered(wrong), drawn(4, WIDTH), "", options={"optimizer": SGD, "steps": 2}
+    ),
+    "32 main gradients": Bug(
+        Squares, lambda mesh, wrong: MainGradients(wrong), drawn(4, WIDTH), "stack.blocks.1.linear",
+        options={
+            "optimizer": functools.partial(OfMainGradients, lr=0.5), "spec_optimizer": SGD, "accumulation": 2, "steps": 2,
+        },
+    ),
+    "33 tied head": Bug(
+        WholeHead, VocabularyHead, token_ids, "middle",
+        options={"param_placements": {"weight": (Shard(0),)}, "out_placements": {"output.0": (Shard(2),)}},
     ),
 }  # fmt: skip

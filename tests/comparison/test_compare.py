@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 import verifycompile
-from tests.comparison.programs import LeavesPartial, Model, on_ranks, tensor_parallel, tokens
+from tests.comparison.programs import LeavesPartial, Model, all_reduce, on_ranks, tensor_parallel, tokens
 from tests.support import fake_mesh_world
 from verifycompile import UsageError, Verdict
 
@@ -271,8 +271,6 @@ class Dropped(nn.Module):
 def test_random_numbers_that_are_drawn_alike_agree_and_others_are_undecided() -> None:
     spec, x = Dropped(), torch.randn(4, 8)
     assert on_ranks(lambda mesh: Dropped(), (x,), spec=spec).verdict is Verdict.VERIFIED
-    from torch.distributed.tensor import Shard
-
     found = on_ranks(lambda mesh: Dropped(), (x,), spec=spec, in_placements={"x": (Shard(0),)})
     assert found.verdict is Verdict.UNPROVED
     assert any(note.startswith("random numbers were drawn") for note in found.notes)
@@ -306,3 +304,65 @@ def test_ranks_that_hang_are_told() -> None:
     found = on_ranks(lambda mesh: Hangs(), (torch.ones(4),), spec=nn.Identity())
     assert found.verdict is Verdict.UNPROVED
     assert "the ranks wait without end: rank 0 for all_reduce(sum)" in found.findings[0].message
+
+
+class Remembers(nn.Module):
+    """Adds what it was called with before."""
+
+    def __init__(self, forgets: bool = False) -> None:
+        super().__init__()
+        self.layer, self.forgets = nn.Linear(4, 4), forgets
+        self.cache, self.listed, self.kept = {"sum": torch.zeros(4)}, [torch.zeros(4)], None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x) + self.cache["sum"] + (0 if self.kept is None else self.kept) * len(self.listed)
+        self.cache["sum"] += 0 if self.forgets else 1
+        self.listed.append(x)
+        self.kept = x.detach()
+        return y
+
+
+def test_what_modules_keep_in_attributes_is_put_back_before_every_run() -> None:
+    model, x = Remembers(), torch.randn(3, 4)
+    given: dict[str, Any] = {"spec": Remembers(), "optimizer": functools.partial(torch.optim.SGD, lr=0.1), "steps": 2}
+    assert verifycompile.compare(model, (x,), **given).verdict is Verdict.VERIFIED
+    assert (len(model.listed), model.kept, float(model.cache["sum"].sum())) == (1, None, 0.0)
+    found = verifycompile.compare(Remembers(forgets=True), (x,), **given)
+    assert found.findings[0].output == "pass1.output.0"
+    assert found.findings[0].label.startswith("`add` gives the first value of this forward")
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(torch.tanh(self.layer(x)))
+
+
+@pytest.mark.parametrize("left_out", ["", "norm.weight"])
+@pytest.mark.parametrize("after", [False, True])
+def test_the_copy_of_each_rank_has_the_hooks_of_the_model(left_out: str, after: bool) -> None:
+    spec, x, rows = Normed(), torch.randn(4, 4), {"x": (Shard(0),)}
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = Normed()
+
+        def replaced(parameter: nn.Parameter) -> None:
+            assert parameter.grad is not None
+            parameter.grad.copy_(all_reduce(parameter.grad, mesh.get_group()))
+
+        for name, parameter in model.named_parameters():
+            if name == left_out:
+                continue
+            if after:
+                parameter.register_post_accumulate_grad_hook(replaced)
+            else:
+                parameter.register_hook(lambda gradient: all_reduce(gradient, mesh.get_group()))
+        given = {"in_placements": rows, "mesh": mesh}
+        found = verifycompile.compare(model, (x,), spec=spec, **given)
+        recovered = verifycompile.compare(model, (x,), **given)
+    assert found.verdict is (Verdict.REFUTED if left_out else Verdict.VERIFIED), str(found)
+    assert [finding.output for finding in found.findings] == ([f"grad.{left_out}"] if left_out else [])
+    # What a hook does on one device nobody has said.
+    assert recovered.verdict is (Verdict.UNPROVED if left_out else Verdict.VERIFIED), str(recovered)

@@ -60,7 +60,9 @@ drops_a_bucket.__annotations__.clear()  # DDP wants classes there, not their nam
 
 def data_parallel(mesh: DeviceMesh, wrong: bool) -> nn.Module:
     torch.manual_seed(0)
-    model = DistributedDataParallel(Model(), device_mesh=mesh, bucket_cap_mb=0.001)
+    # Else all gradients are one bucket in the first pass, and the buckets are made in the second one.
+    several = {"find_unused_parameters": True, "bucket_cap_mb": 0.001}
+    model = DistributedDataParallel(Model(), device_mesh=mesh, **several)
     if wrong:
         model.register_comm_hook(mesh.get_group(), drops_a_bucket)
     return model

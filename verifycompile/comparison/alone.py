@@ -16,22 +16,26 @@ from verifycompile.comparison.differences import Comparing, Differences
 from verifycompile.comparison.judge import Judged
 from verifycompile.comparison.layout import part_of
 from verifycompile.comparison.passes import one_pass
+from verifycompile.comparison.reference import pass_name, pass_of
 from verifycompile.comparison.trace import Kind
 
 _FORWARD = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 _BACKWARD = frozenset({Kind.ACTIVATION_GRADIENT, Kind.GRADIENT})
 
 
-def off_alone(comparing: Comparing, seed: int) -> list[Judged]:
-    """What is off where every module has the spec's own inputs. Raises ``RankFailedError``."""
-    rewritten = _parts_of_the_spec(comparing, gradients=not comparing.scales)
+def off_alone(comparing: Comparing, seed: int, step: int) -> list[Judged]:
+    """What is off in the pass ``step`` where every module has the spec's own inputs. Raises ``RankFailedError``."""
+    rewritten = _parts_of_the_spec(comparing, step, gradients=not comparing.scales)
     alone = dataclasses.replace(comparing, found=Differences())
     comparing.ranks.call("begin", seed)
-    one_pass(alone, 0, rewritten=rewritten, outputs=comparing.outputs())
+    comparing.ranks.call("replay", step)
+    one_pass(alone, step, rewritten=rewritten, outputs=comparing.outputs())
     return _faults(alone.found.judged)
 
 
-def _parts_of_the_spec(comparing: Comparing, *, gradients: bool) -> dict[int, tuple[dict[str, torch.Tensor]]]:
+def _parts_of_the_spec(
+    comparing: Comparing, step: int, *, gradients: bool
+) -> dict[int, tuple[dict[str, torch.Tensor]]]:
     """For each rank its parts of the spec's tensors by name; of a sum over ranks there is no part that is the spec's.
 
     ``gradients``: whether those of activations are among them: not where the ranks' are multiples of the spec's.
@@ -40,11 +44,14 @@ def _parts_of_the_spec(comparing: Comparing, *, gradients: bool) -> dict[int, tu
     reference, ranks = comparing.reference, comparing.ranks.ranks
     each: dict[int, tuple[dict[str, torch.Tensor]]] = {rank: ({},) for rank in ranks}
     for item in comparing.found.judged:
-        if item.kind not in kinds or item.layout is None or any(isinstance(p, Partial) for p in item.layout):
+        if item.kind not in kinds or pass_of(item.name) != step or item.layout is None:
             continue
+        if any(isinstance(p, Partial) for p in item.layout):
+            continue
+        name = item.name.removeprefix(pass_name(step, ""))
         whole = reference.values[reference.aliases.get(item.name, item.name)]
         for rank in ranks:
-            each[rank][0][item.name] = part_of(whole, item.layout, rank, comparing.mesh).contiguous()
+            each[rank][0][name] = part_of(whole, item.layout, rank, comparing.mesh).contiguous()
     return each
 
 

@@ -15,7 +15,7 @@ from verifycompile.comparison.layout import Known, Placements
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.reference import Reference, pass_name, pass_of
 from verifycompile.comparison.trace import Entry, Kind
-from verifycompile.comparison.worker import Ran
+from verifycompile.comparison.worker import MAIN, Ran
 from verifycompile.options import Options
 from verifycompile.program import Mesh
 
@@ -89,15 +89,16 @@ class Comparing:
             plain = name.removeprefix(prefix)
             if plain in held:
                 yield name, own[name], plain
-            elif name == own[name]:
+            elif name == own[name] and f"{MAIN}{plain}" not in held:
                 self.found.missing.append((name, known[name].kind, "the parallel program has no such tensor"))
         for name in held:
-            recomputed = name.removeprefix("recomputed.")
-            target = targets.get(pass_name(step, recomputed))
-            if recomputed != name and target in known:
+            if pass_name(step, name) in targets:
+                continue
+            target = targets.get(pass_name(step, name.removeprefix("recomputed.").removeprefix(MAIN)))
+            if target in known:
                 assert target is not None
                 yield pass_name(step, name), target, name
-            elif recomputed == name and pass_name(step, name) not in targets:
+            elif not name.startswith("recomputed."):
                 self.found.missing.append((pass_name(step, name), Kind.ACTIVATION, "the spec has no such tensor"))
 
     def _judged(self, name: str, target: str, held: Mapping[int, Entry], parts: Mapping[int, torch.Tensor]) -> Judged:

@@ -110,7 +110,7 @@ def _drawn_around(
         shape = tuple(sizes)
     if tuple(part.shape) == tuple(shape):
         return part.clone()
-    whole = drawn(entry.name, part, shape, seed)
+    whole = drawn(entry.name, part, shape, seed, uneven=True)
     held = part_of(whole, layout, own, mesh)
     if held.shape == part.shape:
         held.copy_(part)

@@ -194,7 +194,10 @@ def _culprit(judged: Sequence[Judged], beyond: Sequence[Judged]) -> tuple[Judged
         return backward[0], "forward agrees; it is the first gradient in the order of backward"
     gradients = [item for item in beyond if item.kind is Kind.GRADIENT]
     if gradients:
-        return gradients[0], "forward and the gradients of activations agree"
+        # Backward comes to the last module of forward first.
+        last = {item.module: number for number, item in enumerate(judged) if item.kind is Kind.ACTIVATION}
+        first = max(gradients, key=lambda item: last.get(item.module, -1) if item.module else -1)
+        return first, "forward and the gradients of activations agree; it is the first of them in the order of backward"
     return beyond[0], "forward, backward and gradients agree"
 
 

@@ -16,13 +16,14 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.capture.numbers import changed_since_construction, put
 from verifycompile.comparison.layout import Known
-from verifycompile.comparison.names import inner_model, named_modules
+from verifycompile.comparison.names import inner_model, named_modules, named_tensors
 from verifycompile.comparison.trace import Layout
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.torch_interface.closures import values_closed_over
 from verifycompile.torch_interface.constructed import recorded
 from verifycompile.torch_interface.globalize import Globalizer, Relocator
+from verifycompile.torch_interface.gradient_hooks import register_hooks, registered_hooks
 from verifycompile.torch_interface.mesh import RootMesh, has_world, root_of
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
@@ -125,9 +126,30 @@ def needs_a_model_for_each_rank(model: Any) -> bool:
     return isinstance(inner, nn.Module) and without_outer_wrappers(inner)[0] is not inner
 
 
-def copy_for_rank(model: Any) -> Any:
+Hooks = tuple[object, ...]
+"""What hooks on gradients live by."""
+
+
+def copy_for_rank(model: Any) -> tuple[Any, Hooks]:
     """The model with parameters and buffers of the rank that this process acts as, whose values are not set yet."""
-    return Relocator(_fresh)(inner_compiled(model))
+    return _with_hooks(Relocator(_fresh), model)
+
+
+def _with_hooks(copier: Globalizer, model: Any) -> tuple[Any, Hooks]:
+    """A copy whose tensors have copies of what the model's own have: attributes, and hooks on their gradients."""
+    inner = inner_compiled(model)
+    copy = copier(inner)
+    copies, kept = named_tensors(copy, {}), list[object]()
+    for name, tensor in named_tensors(inner, {}).items():
+        made = copies.get(name)
+        if made is None or made is tensor:
+            continue
+        for attribute, value in vars(tensor).items():
+            vars(made).setdefault(attribute, copier(value))
+        hooks = registered_hooks(tensor)
+        own = [dataclasses.replace(hook, function=copier(hook.function)) for hook in hooks]
+        kept.append(register_hooks(own, made) if own else None)
+    return copy, tuple(kept)
 
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:
@@ -146,17 +168,21 @@ def _fresh(tensor: torch.Tensor) -> torch.Tensor:
 class Spec:
     """A spec that may be run and changed: its tensors are its own. ``assumptions``: of a recovered one.
 
-    ``doubt``: why a recovered one may be another program than the one that was meant; empty where it is not.
+    ``doubt``: why a recovered one may be another program than the one that was meant where a rank has a part of it;
+    ``without``: what it does not have of the program; both empty where that is not so.
     """
 
     model: Any
     assumptions: tuple[str, ...] = ()
     doubt: str = ""
+    without: str = ""
+    hooks: Hooks = ()
 
 
 def copied_spec(spec: Callable[..., Any]) -> Spec:
     """The spec that the user gave, with tensors of its own."""
-    return Spec(Globalizer(_own)(inner_compiled(spec)))
+    copy, hooks = _with_hooks(Globalizer(_own), spec)
+    return Spec(copy, hooks=hooks)
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
@@ -177,7 +203,7 @@ def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mappin
         name = by_identity.get(id(tensor))
         if name is None:
             return tensor.detach().clone() if not isinstance(tensor, DTensor) else tensor
-        made = values[name].detach().clone()
+        made = values[name].detach().to(tensor.device, copy=True)
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(made, requires_grad=tensor.requires_grad)
         return made.requires_grad_(tensor.requires_grad)
@@ -186,9 +212,11 @@ def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mappin
     copy = globalizer(inner_model(model))
     unknown = [module for module in globalizer.modules if _holds_numbers(module) and not recorded(module)]
     doubt = f"what numbers `{type(unknown[0]).__name__}` was constructed with is not known" if unknown else ""
+    hooked = next((name for name, tensor in names.items() if tensor.is_leaf and registered_hooks(tensor)), "")
+    without = f"the recovered spec is without the hooks on the gradient of `{hooked}`" if hooked else ""
     for place in tuple(changed_since_construction(tuple(globalizer.modules))):
         put(globalizer(place.owner), place.steps, place.constructed)
-    return Spec(copy, (*globalizer.assumptions, "the spec was recovered from the parallel model"), doubt)
+    return Spec(copy, (*globalizer.assumptions, "the spec was recovered from the parallel model"), doubt, without)
 
 
 def _holds_numbers(module: nn.Module) -> bool:
@@ -198,11 +226,17 @@ def _holds_numbers(module: nn.Module) -> bool:
     return any(type(value) is int for value in vars(module).values())
 
 
-def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+_UNEVEN = 3.0
+"""At an end of a dimension the place of a value in the sorted ones is uniform to this power, or to its inverse."""
+
+
+def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int, *, uneven: bool = False) -> torch.Tensor:
     """A whole tensor of which one rank's part is known: the values of the part in another order, by the name's hash.
 
     So it has the part's distribution, and integers, masks and flags stay what they are. Where most values occur once
     they are data, of which other ranks have other values: those are scaled at random. Every program draws the same.
+    ``uneven``: small values are more frequent at one end of each dimension and large ones at the other, so that parts
+    have different counts and means: among equal ones a mean of means is the mean.
     """
     generator = torch.Generator().manual_seed(seed_of(name, seed))
     count = 1
@@ -211,9 +245,17 @@ def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int) -> t
     flat = part.detach().flatten().cpu()
     if flat.numel() == 0 or count == 0:
         return torch.zeros(shape, dtype=part.dtype)
-    rounds = -(-count // flat.numel())
-    order = torch.cat([torch.randperm(flat.numel(), generator=generator) for _ in range(rounds)])[:count]
-    whole = flat[order]
+    if uneven and flat.dtype.itemsize > 1:
+        slope = torch.zeros(shape)
+        for dim, size in enumerate(shape):
+            sign = 2.0 * int(torch.randint(0, 2, (), generator=generator)) - 1.0
+            slope += torch.linspace(-sign, sign, size).reshape(-1, *[1] * (len(shape) - dim - 1))
+        place = torch.rand(count, generator=generator) ** (_UNEVEN ** slope.clamp(-1.0, 1.0).flatten())
+        whole = flat.sort().values[(place * flat.numel()).long().clamp(max=flat.numel() - 1)]
+    else:
+        rounds = -(-count // flat.numel())
+        order = torch.cat([torch.randperm(flat.numel(), generator=generator) for _ in range(rounds)])[:count]
+        whole = flat[order]
     if whole.is_floating_point() and 2 * flat.unique().numel() > flat.numel():
         whole = (whole * (0.5 + torch.rand(count, generator=generator))).to(part.dtype)
     return whole.reshape(shape)

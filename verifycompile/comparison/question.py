@@ -93,7 +93,12 @@ class Question:
         def make(_: int) -> Worker:
             if options.build is not None:
                 return self._worker(options.build(), root)
-            return self._worker(self.model if alone else copy_for_rank(self.model), root)
+            if alone:
+                return self._worker(self.model, root)
+            model, hooks = copy_for_rank(self.model)
+            worker = self._worker(model, root)
+            worker.hooks = hooks
+            return worker
 
         with rank_reads_ignored(), groups_of_its_own() if is_pretended() else contextlib.nullcontext():
             try:
@@ -184,10 +189,10 @@ class Question:
         comparing = Comparing(ranks, reference, thresholds, layouts, mesh, options, proved=layouts_of(self.proof, mesh))
         departed, drew = run(comparing, self.training, batches=len(self.args), seed=self.seed)
         places = Places(named_modules(model), inner_model(model), *ranks.call("places")[first])
-        alone = self._each_alone(comparing) if departed == 0 else []
+        alone = self._each_alone(comparing, departed)
         causes = findings_of(comparing.found, places, departed, parameters.whole, alone)
-        if departed == 0 and causes:
-            causes[0] = self._at_line(causes[0], comparing, epsilons)
+        if causes:
+            causes[0] = self._at_line(causes[0], comparing, departed, epsilons)
         findings = [*early, *causes]
         doubts = self._doubts(spec, parameters, drew=drew or reference.drew)
         if findings and doubts:
@@ -198,8 +203,8 @@ class Question:
     def _doubts(self, spec: Spec, parameters: Parameters, *, drew: bool) -> list[str]:
         """Why a difference need not be one of the programs."""
         doubts = [_RANDOM] if drew else []
-        if spec.doubt and len(parameters.sharded()) > 0:
-            doubts.append(f"{spec.doubt}: pass the option `spec`, and a difference is certain")
+        unsure = [spec.doubt if parameters.sharded() else "", spec.without]
+        doubts += [f"{why}: pass the option `spec`, and a difference is certain" for why in unsure if why]
         own = {name for name, t in named_tensors(spec.model, {}).items() if isinstance(t, torch.nn.Parameter)}
         lacking, extra = sorted(own - set(parameters.whole)), sorted(set(parameters.whole) - own)
         extra = [name for name in extra if name not in named_tensors(spec.model, {})]
@@ -227,29 +232,30 @@ class Question:
         if set(template.names) != set(inputs.whole):
             template = _by_position(template, inputs)
         return template.with_tensors(
-            lambda name, tensor: inputs.whole[name].detach().clone().requires_grad_(tensor.requires_grad)
+            lambda name, t: inputs.whole[name].detach().to(t.device, copy=True).requires_grad_(t.requires_grad)
         )
 
-    def _each_alone(self, comparing: Comparing) -> list[Judged]:
-        """What is off by itself, after a run in which something was off."""
+    def _each_alone(self, comparing: Comparing, step: int) -> list[Judged]:
+        """What is off by itself in the pass ``step``, after a run in which something was off."""
         if not any(item.exceeds for item in comparing.found.judged):
             return []
         try:
-            return off_alone(comparing, self.seed)
+            return off_alone(comparing, self.seed, step)
         except RankFailedError as error:
             self.notes.append(f"no module was judged alone: the program does not run on the spec's tensors ({error})")
             return []
 
-    def _at_line(self, finding: Finding, comparing: Comparing, epsilons: tuple[float, float]) -> Finding:
-        """The finding at the line of a forward that is off, or whose backward is."""
+    def _at_line(self, finding: Finding, comparing: Comparing, step: int, epsilons: tuple[float, float]) -> Finding:
+        """The finding at the line of a forward that is off in the pass ``step``, or whose backward is."""
         ranks = comparing.ranks
         forward, path = module_to_look_into(finding.output, comparing.found.judged)
         if path is None:
             return finding
-        reference = comparing.reference.within(path)
+        reference = comparing.reference.within(path, step)
         thresholds = reference.thresholds(epsilons, self.seeds)
         ranks.call("begin", self.seed)
         try:
+            ranks.call("replay", step)
             ran: dict[int, Ran] = ranks.call("operations", path)
             if not forward:
                 ran = ranks.call("gradients_of_operations")

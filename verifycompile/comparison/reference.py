@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
 from verifycompile.torch_interface.mesh import has_world
 from verifycompile.torch_interface.perturbation import perturbed, unperturbed
+from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 
 Cotangents = dict[int, torch.Tensor]
 
@@ -38,8 +38,8 @@ def pass_of(name: str) -> int:
 class Reference:
     """The spec, run alone in this process. ``values``: name -> tensor of the reference run; ``entries``: kinds.
 
-    ``within``: a module of which the operations of its forward are traced instead, and what their backward gives in the
-    first pass, from ``cotangents``.
+    ``within``: a module of which the operations of its forward are traced instead, and what their backward gives, in
+    the last pass that has ``cotangents``.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Reference:
         self._take: Callable[[str, Entry, torch.Tensor], None] = self._store
         self.calls = tuple(calls)
         self.worker = Worker(model, {}, None, self.calls, training=training, keep=self._keep)
+        self.worker.cotangents = dict(enumerate(cotangents))
 
     def _keep(self, entry: Entry, part: torch.Tensor) -> None:
         self._take(pass_name(self._step, entry.name), entry, part)
@@ -120,11 +121,10 @@ class Reference:
             self._norms[name] = norm_of(value)
         return self._norms[name]
 
-    def within(self, path: str) -> Reference:
-        """That of the operations in one module, which has run."""
-        made = Reference(
-            self.worker.model, self.calls[:1], self._training, self._seed, within=path, cotangents=self.cotangents[:1]
-        )
+    def within(self, path: str, step: int) -> Reference:
+        """That of the operations in one module, in the pass of this number, which has run."""
+        held = self.cotangents[: step + 1]
+        made = Reference(self.worker.model, self.calls, self._training, self._seed, within=path, cotangents=held)
         made.run()
         return made
 
@@ -147,8 +147,9 @@ class Reference:
 
     def _run(self) -> None:
         if self._within is not None:
+            self.worker.replay(len(self.cotangents) - 1)
             self.operations = self.worker.operations(self._within).operations
-            self.worker.gradients_of_operations(self.cotangents[0])
+            self.worker.gradients_of_operations()
             return
         first = not self.cotangents
         for step in range(self._training.all_passes):
@@ -188,16 +189,15 @@ class Reference:
     @contextlib.contextmanager
     def _alone(self) -> Generator[None]:
         """As the only process, from the same random numbers, with the state put back at the end."""
-        python = random.getstate()
+        streams = RandomStreams.now()
         if not self._is_saved:
             self.worker.save()
             self._is_saved = True
         try:
-            with torch.random.fork_rng(devices=()), acting_alone() if has_world() else contextlib.nullcontext():
-                torch.manual_seed(self._seed)
-                random.seed(self._seed)
+            with acting_alone() if has_world() else contextlib.nullcontext():
+                seed_all(self._seed)
                 with nothing_communicated() if has_world() else contextlib.nullcontext():
                     yield
         finally:
             self.worker.restore()
-            random.setstate(python)
+            streams.install()

@@ -23,11 +23,10 @@ class _Place:
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
-    device: torch.device
 
 
 class Store(Mapping[str, torch.Tensor]):
-    """Copies of tensors; whoever takes one has it for itself. The file has no name and ends with the store."""
+    """Copies of tensors on the CPU; who takes one has it for itself. The file has no name and ends with the store."""
 
     def __init__(self) -> None:
         self._held: dict[str, torch.Tensor | _Place] = {}
@@ -39,11 +38,11 @@ class Store(Mapping[str, torch.Tensor]):
         """Keep a copy of ``tensor``. Raises ``OSError`` where there is no room for it."""
         size = tensor.numel() * tensor.element_size()
         if size <= _SMALL or tensor.layout is not torch.strided:
-            self._held[name] = tensor.detach().clone()
+            self._held[name] = tensor.detach().to("cpu", copy=True)
             return
         content = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         self._write(_bytes_of(content))
-        self._held[name] = _Place(self._end, tensor.dtype, tuple(tensor.shape), tensor.device)
+        self._held[name] = _Place(self._end, tensor.dtype, tuple(tensor.shape))
         self._end += -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
     def _write(self, content: memoryview) -> None:
@@ -68,7 +67,7 @@ class Store(Mapping[str, torch.Tensor]):
             content = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_COPY, offset=held.offset)
         except ValueError as error:
             raise OSError("the file with the tensors of a comparison was cut short") from error
-        return torch.frombuffer(content, dtype=held.dtype, count=count).view(held.shape).to(held.device)
+        return torch.frombuffer(content, dtype=held.dtype, count=count).view(held.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._held)

@@ -231,7 +231,7 @@ class Recorder:
         part = self._rewritten.get(entry.name)
         if part is None or part.shape != held.shape:
             return None
-        part = part.to(gradient.dtype)
+        part = part.to(gradient.device, gradient.dtype)
         return like_dtensor(gradient, part) if isinstance(gradient, DTensor) else part
 
 

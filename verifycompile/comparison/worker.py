@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from verifycompile.comparison.attributes import Attributes
 from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import Call, flattened, named_modules, named_tensors
 from verifycompile.comparison.operations import Operation, Operations
 from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, definition, local_part, traced
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
 
+MAIN = "main_"
+"""Before the name of a gradient that the program adds up by itself."""
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 Clip = Callable[[Any], Any]
 
@@ -64,7 +67,7 @@ class Ran:
 class Worker:
     """A program on one rank. ``layout`` says how its DTensors lie. ``keep``: takes what is traced; None stores it.
 
-    ``calls``: one for each pass of training in turn.
+    ``calls``: one for each pass of training in turn. ``hooks``: what those on gradients live by.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Worker:
         keep: Keep | None = None,
     ) -> None:
         self.model = model
+        self.hooks: object = None
         self._calls = list(calls)
         self._turn = 0
         self._layout = layout
@@ -90,11 +94,14 @@ class Worker:
         self._outputs: list[torch.Tensor] = []
         self._recorder: Recorder | None = None
         self._operations: Operations | None = None
-        self._cotangents: dict[int, torch.Tensor] = {}
+        self._passes = 0
+        self.cotangents: dict[int, Mapping[int, torch.Tensor]] = {}
         self._before = Store()
         self._original: Store | None = None
+        self._attributes = Attributes((), ())
         self._gradients: dict[str, torch.Tensor | None] = {}
-        self._streams = torch.get_rng_state(), random.getstate()
+        self._main_gradients = Store()
+        self._streams = RandomStreams.now()
         self._training = training or Training()
         self._optimizer: torch.optim.Optimizer | None = None
 
@@ -130,8 +137,8 @@ class Worker:
         return traced(name, kind, tensor, self._layout, module=owner.rpartition(".")[0], **more)
 
     def parameter(self, name: str) -> torch.Tensor | None:
-        """This rank's part of a parameter or buffer."""
-        return local_part(self.tensors[name]) if name in self.tensors else None
+        """This rank's part of a parameter or buffer, on the CPU."""
+        return local_part(self.tensors[name]).cpu() if name in self.tensors else None
 
     def assign(self, part: Callable[[str], torch.Tensor | None]) -> None:
         """Let parameters and buffers, which are of a copy, hold the ``part`` of their name, where there is one."""
@@ -145,19 +152,27 @@ class Worker:
         if self._original is not None:
             return
         self._original = self._before
+        self._attributes = Attributes(self._modules.values(), {id(tensor) for tensor in self.tensors.values()})
         self._gradients = {name: tensor.grad for name, tensor in self.tensors.items()}
-        self._streams = torch.get_rng_state(), random.getstate()
+        for name, gradient in self._kept_main_gradients():
+            self._main_gradients.keep(name, local_part(gradient))
+        self._streams = RandomStreams.now()
         self.clear_gradients()
 
     def restore(self) -> None:
-        """Put back what ``save`` remembered first: values, buffers and gradients."""
+        """Put back what ``save`` remembered first: values, buffers, attributes and gradients."""
         assert self._original is not None
+        self._attributes.put_back()
         self._set(self._original.items())
         for name, gradient in self._gradients.items():
             self.tensors[name].grad = gradient
+        with torch.no_grad():
+            for name, gradient in self._kept_main_gradients():
+                if name in self._main_gradients:
+                    local_part(gradient).copy_(self._main_gradients[name])
         self._optimizer = None
-        torch.set_rng_state(self._streams[0])
-        random.setstate(self._streams[1])
+        self._passes = 0
+        self._streams.install()
 
     def _set(self, values: Iterable[tuple[str, torch.Tensor]]) -> None:
         with torch.no_grad():
@@ -165,32 +180,55 @@ class Worker:
                 local_part(self.tensors[name]).copy_(value)
 
     def begin(self, seed: int) -> None:
-        """Values and buffers as remembered, without gradients, and random streams that begin with ``seed``."""
-        torch.manual_seed(seed)
-        random.seed(seed)
+        """Values, buffers and attributes as remembered, no gradients, and random streams that begin with ``seed``."""
+        self._attributes.put_back()
+        seed_all(seed)
         self._set(self._before.items())
         self.clear_gradients()
         self._optimizer = None
-        self._turn = 0
+        self._turn = self._passes = 0
+
+    def replay(self, passes: int) -> None:
+        """Train until the pass of this number, untraced, with the cotangents that the passes have had."""
+        self._passes = 0
+        for number in range(passes):
+            self.turn(number)
+            self._outputs = flattened(self.model(*self._call.args, **self._call.kwargs))
+            self._run_backward(self.cotangents[number])
+            if self._training.steps_after(number):
+                self._clip()
+                self._made_optimizer().step()
+                self.clear_gradients()
+        self.turn(passes)
 
     def clear_gradients(self) -> None:
         """Forget the gradients, as before a step."""
         for tensor in self.tensors.values():
             tensor.grad = None
+        with torch.no_grad():
+            for _, gradient in self._kept_main_gradients():
+                local_part(gradient).zero_()
+
+    def _kept_main_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The gradients that the program adds up by itself, as Megatron does."""
+        for name, tensor in self.tensors.items():
+            gradient = getattr(tensor, "main_grad", None)
+            if isinstance(gradient, torch.Tensor):
+                yield name, gradient
 
     def inputs(self) -> tuple[Entry, ...]:
         """The tensors among the arguments of this rank's call."""
         return tuple(traced(name, Kind.INPUT, tensor, self._layout)[0] for name, tensor in self._call.names.items())
 
     def input_part(self, name: str) -> torch.Tensor:
-        """This rank's part of an argument."""
-        return local_part(self._call.names[name])
+        """This rank's part of an argument, on the CPU."""
+        return local_part(self._call.names[name]).cpu()
 
     def take_inputs(self, parts: Mapping[str, torch.Tensor]) -> None:
         """Let the arguments be copies that hold these parts."""
 
         def replaced(name: str, tensor: torch.Tensor) -> torch.Tensor:
-            part = parts[name].detach().clone()
+            part = parts[name].detach().to(tensor.device, copy=True)
             made = like_dtensor(tensor, part) if isinstance(tensor, DTensor) else part
             return made.requires_grad_(tensor.requires_grad)
 
@@ -215,12 +253,12 @@ class Worker:
         self.forget()
         call = self._call
         recorder = self._recorder = Recorder(self._modules, self._root, self._take, self._layout, rewritten or {})
-        before = torch.get_rng_state()
+        before = RandomStreams.now()
         recorder.arguments(call.names)
         with recorder.attached():
             self._outputs = flattened(self.model(*call.args, **call.kwargs))
             recorder.results(self._outputs)
-        drew = not torch.equal(before, torch.get_rng_state())
+        drew = RandomStreams.now().drew_since(before)
         return Ran(tuple(self._entries), dict(recorder.aliases), tuple(recorder.names), drew)
 
     def operations(self, path: str) -> Ran:
@@ -234,10 +272,10 @@ class Worker:
             self._outputs = flattened(self.model(*call.args, **call.kwargs))
         return Ran(tuple(self._entries), {}, operations=tuple(traced.called))
 
-    def gradients_of_operations(self, cotangents: Mapping[int, torch.Tensor] | None = None) -> Ran:
-        """Run backward from where the last one began, and trace what the backward of each of them gives as well."""
+    def gradients_of_operations(self) -> Ran:
+        """Run backward as this pass has had it, and trace what the backward of each of them gives as well."""
         assert self._operations is not None
-        self._run_backward(self._cotangents if cotangents is None else cotangents)
+        self._run_backward(self.cotangents[self._passes])
         self._operations.forget()
         return Ran(tuple(self._entries), {}, operations=tuple(self._operations.called))
 
@@ -246,23 +284,23 @@ class Worker:
         if pairs:
             torch.autograd.backward([output for output, _ in pairs], [_like(output, value) for output, value in pairs])
         self._outputs = []
+        self._passes += 1
 
     def backward(self, cotangents: Mapping[int, torch.Tensor]) -> Ran:
         """Run backward from the outputs, with this rank's parts of their cotangents."""
         recorder = self._recorder
         assert recorder is not None
         first = len(self._entries)
-        self._cotangents = dict(cotangents)
+        self.cotangents[self._passes] = dict(cotangents)
         recorder.in_backward = True
-        before = torch.get_rng_state()
+        before = RandomStreams.now()
         with recorder.attached():
             self._run_backward(cotangents)
-        drew = not torch.equal(before, torch.get_rng_state())
-        for name, tensor in self.tensors.items():
-            for prefix in ("grad", "main_grad"):
-                gradient = getattr(tensor, prefix, None)
-                if isinstance(gradient, torch.Tensor):
-                    self._take(*self._traced(f"{prefix}.{name}", Kind.GRADIENT, gradient, name, order=10**9))
+        drew = RandomStreams.now().drew_since(before)
+        gradients = [(f"grad.{name}", t.grad, name) for name, t in self.tensors.items() if t.grad is not None]
+        gradients += [(f"{MAIN}grad.{name}", gradient, name) for name, gradient in self._kept_main_gradients()]
+        for name, gradient, owner in gradients:
+            self._take(*self._traced(name, Kind.GRADIENT, gradient, owner, order=10**9))
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 self._take(*self._traced(f"mutation.{name}", Kind.BUFFER, tensor, name))
@@ -270,19 +308,14 @@ class Worker:
 
     def step(self) -> Ran:
         """Clip, then one step of the optimizer; afterwards parameters and the optimizer's state are traced."""
-        training = self._training
-        assert training.optimizer is not None
-        trained = [t for t in self.tensors.values() if isinstance(t, nn.Parameter) and t.requires_grad]
-        if self._optimizer is None:
-            self._optimizer = training.optimizer(trained)
-        if training.clip is not None:
-            training.clip(trained)
+        optimizer = self._made_optimizer()
+        self._clip()
         first = len(self._entries)
-        for name, tensor in self.tensors.items() if training.traces_clipped else ():
+        for name, tensor in self.tensors.items() if self._training.traces_clipped else ():
             if tensor.grad is not None:
                 self._take(*self._traced(f"clipped.{name}", Kind.CLIPPED, tensor.grad, name))
-        self._optimizer.step()
-        state = getattr(self._optimizer, "state", {})
+        optimizer.step()
+        state = getattr(optimizer, "state", {})
         for name, tensor in self.tensors.items():
             if not isinstance(tensor, nn.Parameter):
                 continue
@@ -293,6 +326,19 @@ class Worker:
                     self._take(*self._traced(f"state.{name}.{key}", Kind.STATE, value, name))
         self.clear_gradients()
         return Ran(tuple(self._entries[first:]), {})
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [t for t in self.tensors.values() if isinstance(t, nn.Parameter) and t.requires_grad]
+
+    def _made_optimizer(self) -> torch.optim.Optimizer:
+        assert self._training.optimizer is not None
+        if self._optimizer is None:
+            self._optimizer = self._training.optimizer(self._trained())
+        return self._optimizer
+
+    def _clip(self) -> None:
+        if self._training.clip is not None:
+            self._training.clip(self._trained())
 
     def value(self, name: str) -> torch.Tensor | None:
         """This rank's part of a traced tensor, by any of its names."""
@@ -325,5 +371,5 @@ class Worker:
 
 def _like(output: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """The cotangent in the output's own dtype and, of a DTensor, under its placements."""
-    value = value.to(output.dtype)
+    value = value.to(output.device, output.dtype)
     return like_dtensor(output, value) if isinstance(output, DTensor) else value.reshape(output.shape)

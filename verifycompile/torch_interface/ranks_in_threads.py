@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import random
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.meetings import Communication, Parts
 from verifycompile.torch_interface.mesh import RootMesh, has_world
+from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 
 Result = TypeVar("Result")
 
@@ -115,20 +115,21 @@ class _Random:
     """The random streams of one rank."""
 
     def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed).get_state()
-        self.python = random.Random(seed).getstate()  # noqa: S311 - not for security
+        self._seed = seed
+        self._own: RandomStreams | None = None
 
     @contextlib.contextmanager
     def installed(self) -> Generator[None]:
-        before = torch.get_rng_state(), random.getstate()
-        torch.set_rng_state(self.generator)
-        random.setstate(self.python)
+        before = RandomStreams.now()
+        if self._own is None:
+            seed_all(self._seed)
+        else:
+            self._own.install()
         try:
             yield
         finally:
-            self.generator, self.python = torch.get_rng_state(), random.getstate()
-            torch.set_rng_state(before[0])
-            random.setstate(before[1])
+            self._own = RandomStreams.now()
+            before.install()
 
 
 class _Job(Generic[Result]):
