@@ -5,7 +5,7 @@ are grouped: heads h*g .. h*g+g-1 of the query attend to head h.
 
 It is written in products, sums and exponentials, as a program without the fused operator writes it. So any of its
 dimensions may be sharded: rows of the query under context parallelism, with the keys gathered, and even keys, where
-what each rank computes is put together by the log-sum-exp. A row that sees no key is zero.
+what each rank computes is combined by the log-sum-exp. A row that sees no key is zero.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ class Builder:
         return algebra.elementwise(self.pool, POWER, (exponent,), (view,))
 
     def _part_by_part(self, function: Callable[..., View], *views: View) -> View | None:
-        """``function`` of each part of values that are put together of parts, else None."""
+        """``function`` of each part of values that are assembled from parts, else None."""
         if self.pool.piecewise is None:
             return None
         return self.pool.piecewise.pointwise(self.pool, lambda _, *parts: function(*parts), views)
@@ -676,7 +676,7 @@ class Builder:
         return self.along(PAD, (start, 1), view, dim, total)
 
     def concatenate(self, views: Sequence[View], dim: int) -> View:
-        """``torch.cat``. Pieces of one tensor in their order are put together without arithmetic."""
+        """``torch.cat``. Pieces of one tensor in their order are concatenated without arithmetic."""
         position = self.dim(views[0], dim)
         joined = join_pieces(views, position)
         if joined is None and len(views) > 1 and _are_alike(views):

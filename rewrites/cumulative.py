@@ -1,6 +1,6 @@
 """Cumulative sums as products with a triangular mask: the sum up to ``i`` is that of ``[j <= i] x[j]`` over ``j``.
 
-So a part of the positions is a part of the mask, and the sums of parts are put together as all sums under masks are
+So a part of the positions is a part of the mask, and the sums of parts are combined as all sums under masks are
 (``finders/prefixes.py``).
 """
 

@@ -20,7 +20,7 @@ dtensor = torch.ops._dtensor
 
 
 def exchange(b: Builder, view: View, gather: int, split: int, group: Group) -> View:
-    """All-to-all: rank and the leading digit of ``split`` change places; blocks are put together along ``gather``."""
+    """All-to-all: rank and the leading digit of ``split`` change places; blocks are concatenated along ``gather``."""
     source, target = b.dim(view, split), b.dim(view, gather)
     ranks = group_ranks(b, group)
     length = exact_quotient(view.shape[source], ranks)

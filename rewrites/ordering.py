@@ -114,7 +114,7 @@ def roll(b: Builder, self: View, shifts: Sequence[Size], dims: Sequence[int]) ->
 
 
 def _rolled(b: Builder, view: View, shift: Size, dim: int) -> View | None:
-    """The last positions before the first ones, where values are put together of parts."""
+    """The last positions before the first ones, where values are assembled from parts."""
     position = b.dim(view, dim)
     size = view.shape[position]
     if b.pool.piecewise is None or not isinstance(size, int) or not isinstance(shift, int) or shift % size == 0:

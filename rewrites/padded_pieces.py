@@ -1,4 +1,4 @@
-"""Sums of padded pieces: the gradients of the parts of a tensor, each zero elsewhere, put together to one gradient."""
+"""Sums of padded pieces: the gradients of the parts of a tensor, each zero elsewhere, added up to one gradient."""
 
 from __future__ import annotations
 

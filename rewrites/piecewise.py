@@ -1,10 +1,10 @@
-"""Values that are put together of parts along a dimension: computed part by part, and put together behind it.
+"""Values that are assembled from parts along a dimension: computed part by part, and assembled behind it.
 
 Where ranks join their shard with a neighbour's edge, what they compute is computed on stretches that end within shards
 and on paddings. A pool with a ``Piecewise`` brings such values into one form: a concatenation moves out of every
 operation that treats the positions of its dimension alike, a sum over one is the sum of its pieces' sums, and windows
 of different places are windows of the longest stretch on which all operands are known. So the parts that ranks compute
-lie next to each other and are put together again, whatever their ends.
+lie next to each other and are assembled again, whatever their ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Space:
 
 
 class Piecewise:
-    """What ``TermPool.piecewise`` does for operations of the normal form. None: nothing is put together of parts."""
+    """What ``TermPool.piecewise`` does for operations of the normal form. None: nothing is assembled from parts."""
 
     def product(self, pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...], free: int) -> View | None:
         """The sum over dimensions from ``free`` on of the product of ``factors``."""
@@ -166,7 +166,7 @@ class Piecewise:
         return None
 
     def holds_parts(self, view: View, dim: int) -> bool:
-        """Whether ``dim`` is a window, or put together of pieces."""
+        """Whether ``dim`` is a window, or assembled from pieces."""
         return concatenated_dim(view) == dim or dim in stretch_of(view, dim).spans
 
     def joined(self, pool: TermPool, views: Sequence[View], dim: int) -> View:
@@ -179,7 +179,7 @@ class Piecewise:
 
 
 def _moved(pool: TermPool, function: Callable[[Sequence[View]], View], space: _Space) -> View | None:
-    """``function``, which is pointwise, of parts that are put together behind it."""
+    """``function``, which is pointwise, of parts that are assembled behind it."""
     for dim in range(len(space.shape)):
         parts = _split(pool, space.views, space.shape, dim)
         if parts is not None:
@@ -212,7 +212,7 @@ def _contracted(pool: TermPool, factors: Sequence[View], shape: tuple[Size, ...]
 
 
 def _opened_windows(pool: TermPool, views: Sequence[View], operation: Operation) -> list[View]:
-    """Windows of products (or of sums) as products of windows: how operands were put together before is forgotten."""
+    """Windows of products (or of sums) as products of windows: how operands were assembled before is forgotten."""
     result: list[View] = []
     for view in views:
         opened = _opened_window(pool, view, operation)

@@ -1,6 +1,6 @@
-"""Parts of tensors whose number of rows is read from data: slices, splits and what puts them together again.
+"""Parts of tensors whose number of rows is read from data: slices, splits and what assembles them again.
 
-Rows between two numbers are written by the numbers as well, so that consecutive parts can be put together again.
+Rows between two numbers are written by the numbers as well, so that consecutive parts can be assembled again.
 """
 
 from __future__ import annotations

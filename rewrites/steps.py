@@ -48,7 +48,7 @@ STEPS = (
         "ir/window_moves.py: window",
     ),
     Step(
-        "VL59", "neighbouring-windows", "windows that lie next to each other, put together, are one window",
+        "VL59", "neighbouring-windows", "adjacent windows, concatenated, are one window",
         "rewrites/ranges.py: join_windows",
     ),
     Step(
@@ -85,7 +85,7 @@ STEPS = (
         "refinement/part_by_part.py: _sum",
     ),
     Step(
-        "VL69", "part-by-part", "values put together of parts are equal where all of their parts are",
+        "VL69", "part-by-part", "values assembled from parts are equal where all of their parts are",
         "refinement/part_by_part.py: same_part_by_part",
     ),
     Step(

@@ -1,4 +1,4 @@
-"""Parts of values along a dimension: windows of one value, and concatenations, neighbouring parts put together.
+"""Parts of values along a dimension: windows of one value, and concatenations, neighbouring parts concatenated.
 
 A view that is a window along several dimensions is read as windows of one base (``Stretch``), in one order.
 """
@@ -112,7 +112,7 @@ def narrowed(pool: TermPool, view: View, dim: int, start: int, length: int) -> V
 
 
 def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
-    """The concatenation along ``dim``, neighbouring parts of one value and equal numbers put together."""
+    """The concatenation along ``dim``, neighbouring parts of one value and equal numbers concatenated."""
     if len(views) > 1 and all(view.shape == views[0].shape for view in views) and not any(map(_is_number, views)):
         similar = join_similar(pool, views, dim)
         if similar is not None:

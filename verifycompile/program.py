@@ -197,7 +197,7 @@ class Program:
     ``own``: of a program that this process captured, what it knows of its rank.
     ``doubt``: of a recovered spec, asks whether another reading of the model's numbers gives another one; called where
     the programs are not proved equal.
-    ``piecewise``: values are put together of parts that end within shards, see ``rewrites/piecewise.py``.
+    ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/piecewise.py``.
     """
 
     graph: torch.fx.GraphModule

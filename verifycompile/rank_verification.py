@@ -160,7 +160,7 @@ def _proves_by_ranks(spec: Program, implementation: Program) -> bool:
 
 
 def _proves_in_parts(spec: Program, whole: Program) -> bool:
-    """Whether the ranks' programs, put together, are proved, as they are or with parts put together."""
+    """Whether the ranks' programs, assembled, are proved, as they are or with parts assembled."""
     return proves(spec, whole) or any(proves(*programs) for programs in in_parts(spec, whole))
 
 
@@ -215,7 +215,7 @@ def verify_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh, option
     changeable = functools.partial(RankGraphs, ranks, mesh, functools.partial(as_one_device, spec, mesh))
     report = verify_programs(whole_spec, whole, options, Repairs(changeable, _proves_in_parts))
     if report.verdict is Verdict.UNPROVED:
-        found = bounds.attempt("the proof with parts put together", lambda: _in_parts(whole_spec, whole, options))
+        found = bounds.attempt("the proof with parts assembled", lambda: _in_parts(whole_spec, whole, options))
         report = _noted(report, found.describe()) if isinstance(found, RanOut) else found or report
     report = on_their_ranks(report, merged, layouts, mesh)
     relations = {
@@ -249,7 +249,7 @@ def programs_of_all_ranks(spec: Program, implementation: Program) -> tuple[Progr
 
 
 def _in_parts(spec: Program, whole: Program, options: Options) -> Report | None:
-    """The report on the programs as put together of parts, where that proves them."""
+    """The report on the programs as assembled from parts, where that proves them."""
     for programs in in_parts(spec, whole):
         report = verify_programs(*programs, options)
         if report.verdict is Verdict.VERIFIED:

@@ -138,11 +138,11 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
 
 
 def _put_together(spec: Program, implementation: Program, options: Options) -> Report | None:
-    """The report on programs that join and cut tensors, where they are proved as put together of parts."""
+    """The report on programs that join and cut tensors, where they are proved as assembled from parts."""
     if not joins_and_cuts(spec) and not joins_and_cuts(implementation):
         return None
     piecewise = dataclasses.replace(implementation, piecewise=True)
-    proof = bounds.attempt("the proof with parts put together", lambda: proves(spec, piecewise), _SHARE_OF_PROOF)
+    proof = bounds.attempt("the proof with parts assembled", lambda: proves(spec, piecewise), _SHARE_OF_PROOF)
     return _verify(spec, piecewise, options, Repairs()) if proof is True else None
 
 

@@ -1,7 +1,7 @@
 """Random programs, parallelized rightly by construction, most with one unsound edit; what is wrong must not verify.
 
 :func:`questions` is a hypothesis strategy, so that a failure shrinks to the fewest steps. :func:`ask` asks the verifier and
-the numbers: both programs are run on all ranks in float64, every output is put together in the layout that was asked
+the numbers: both programs are run on all ranks in float64, every output is assembled in the layout that was asked
 for, and compared.
 """
 

@@ -360,7 +360,7 @@ for _dim in (0, 1):
 
 
 def _statistic(dim: int, *, mean: bool) -> Operator:
-    """A sum or mean along a dimension that may be sharded: partial sums are put together."""
+    """A sum or mean along a dimension that may be sharded: partial sums are added."""
 
     def operator(rank: Rank, x: Value, _: Value, choice: int) -> Value:
         x = rank.without(x, "P", choice=choice)

@@ -458,7 +458,7 @@ def test_the_gradient_of_the_same_line_is_mended_with_it(masked: bool) -> None:
 
 
 class Joined(torch.autograd.Function):
-    """The ranks' columns put together; of the gradient each rank takes its own."""
+    """The ranks' columns assembled; of the gradient each rank takes its own."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Values put together of parts: what the normal form makes of them has the values of torch, and one form."""
+"""Values assembled from parts: what the normal form makes of them has the values of torch, and one form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices of sliding windows on parts: what they reach, and sums over stretches of windows put together."""
+"""Matrices of sliding windows on parts: what they reach, and sums over stretches of windows assembled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows: what is computed on parts of uneven sizes has the values of the parts, and put together it is the whole."""
+"""Windows: what is computed on parts of uneven sizes has the values of the parts, and assembled it is the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits and concatenations: pieces put together in every way are what torch puts together."""
+"""Splits and concatenations: pieces assembled in every way are what torch assembles."""
 
 from __future__ import annotations
 

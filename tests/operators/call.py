@@ -194,7 +194,7 @@ def sharded(
     """Arguments over one mesh axis: views of global leaves, the leaves' values, and each rank's tensors.
 
     ``tensors`` are those of rank 0. ``dims[k]`` is the dimension along which argument ``k`` is sharded: the global
-    tensor is ``ranks`` variations of it put together; None: all ranks hold the same.
+    tensor is ``ranks`` variations of it assembled; None: all ranks hold the same.
     """
     views: list[View] = []
     leaves: dict[str, torch.Tensor] = {}

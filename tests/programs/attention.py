@@ -85,7 +85,7 @@ def own_keys_written_out(mesh: DeviceMesh, mistake: str) -> Callable[..., Tensor
 
 
 class _Exchange(torch.autograd.Function):
-    """Splits one dimension over the ranks and puts another together."""
+    """Splits one dimension over the ranks and assembles another."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, mesh: DeviceMesh, split: int, gather: int) -> Tensor:

@@ -51,7 +51,7 @@ def running(query: Tensor, blocks: Sequence[Block], mistake: str, detached: bool
 
 
 def merged(query: Tensor, blocks: Sequence[Block], mistake: str) -> Tensor:
-    """Attention over each block, put together by the logarithms of their sums."""
+    """Attention over each block, combined by the logarithms of their sums."""
     output, total = None, None
     for key, value, mask in blocks:
         scores = _scores(query, key, mask)

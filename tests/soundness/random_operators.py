@@ -1,7 +1,7 @@
 """Random pairs of small programs: a sampled operator call, and the same call, or one changed in one place, on shards.
 
 The implementation may differ in one attribute, in the placement of an operand, in a collective or in what follows it;
-whatever is proved is computed on every rank by torch's own operators and put together as the relation says.
+whatever is proved is computed on every rank by torch's own operators and assembled as the relation says.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ EQUAL = (
     Pair("product of transposes", lambda a, b: (a @ b).t(), lambda a, b: b.t() @ a.t(), two),
     Pair("addition in another order", lambda a, b, c: (a + b) + c, lambda a, b, c: c + (b + a), three),
     Pair("distributed product", lambda a, b, c: (a + b) @ c, lambda a, b, c: a @ c + b @ c, three),
-    Pair("pieces put together", same, lambda a: torch.cat(a.split(2, 1), 1) * 1, plain),
+    Pair("pieces assembled", same, lambda a: torch.cat(a.split(2, 1), 1) * 1, plain),
     Pair("slice as a piece", lambda a: a[:, 5:8] * 1, lambda a: a.split([2, 3, 3], 1)[2] * 1, plain),
     Pair("mean as a scaled sum", lambda a: a.mean(1), lambda a: a.sum(1) / 8, one),
     Pair("softmax by hand", lambda a: F.softmax(a, 1), lambda a: a.exp() / a.exp().sum(1, keepdim=True), plain),

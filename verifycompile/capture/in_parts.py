@@ -1,4 +1,4 @@
-"""Programs whose ranks cut tensors elsewhere than at the ends of shards: their slices are put together again.
+"""Programs whose ranks cut tensors elsewhere than at the ends of shards: their slices are assembled again.
 
 A rank that joins its shard with its neighbour's edge reads a stretch that begins in another shard. The slices of such a
 dimension, those of the spec among them, are written as copies, which are lowered to windows.
@@ -51,7 +51,7 @@ def joins_and_cuts(program: Program) -> bool:
 
 
 def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Program:
-    """The program with slices that no multiple of their length begins put together of pieces that fit all slices."""
+    """The program with slices that no multiple of their length begins assembled from pieces that fit all slices."""
     spans = [span for node in nodes if (span := _span(node)) is not None]
     each = {size: math.gcd(size, *(n for other, *ends in spans if other == size for n in ends)) for size, _, _ in spans}
     copied = _copied(program, ())
@@ -98,7 +98,7 @@ def _copied(program: Program, cut: Container[int]) -> Program:
 
 
 def _cut_by(node: torch.fx.Node) -> Iterator[int]:
-    """Sizes of the dimensions that a node cuts, or puts together, elsewhere than at multiples of a part's length."""
+    """Sizes of the dimensions that a node cuts, or assembles, elsewhere than at multiples of a part's length."""
     span = _span(node)
     if span is not None:
         size, start, length = span

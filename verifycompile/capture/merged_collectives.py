@@ -109,7 +109,7 @@ def _example(value: Any) -> Any:
 
 
 def write_uneven_slices(graph: torch.fx.Graph, uneven: Container[int], as_in_spec: Container[Any]) -> None:
-    """Let all slices of a dimension that is divided unevenly be of the form that is put together again.
+    """Let all slices of a dimension that is divided unevenly be of the form that is assembled again.
 
     ``uneven``: the sizes of such dimensions. ``as_in_spec``: slices that stay as they are.
     """

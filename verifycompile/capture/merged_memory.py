@@ -1,4 +1,4 @@
-"""Operators that read their operand through its memory, where what they read was put together of other ranks' values.
+"""Operators that read their operand through its memory, where what they read was assembled from other ranks' values.
 
 A rank's value lies in memory of its own. In the program of all ranks it is a slice of the whole, a value of another
 rank, or what a copy was made of, all of which lie elsewhere.

@@ -1,7 +1,7 @@
 """The graphs of all ranks as one program of a single device.
 
 Each rank's nodes are copied; collectives become what they compute (additions, concatenations, slices), messages become
-nothing. The inputs are the spec's, of which each rank takes its part, and every output of the spec is put together from
+nothing. The inputs are the spec's, of which each rank takes its part, and every output of the spec is assembled from
 the ranks' outputs. So what the proof and the witness do for one device holds for ranks that run different graphs, whose
 shards are uneven, or that exchange messages. The cost grows with the number of ranks.
 """
@@ -84,7 +84,7 @@ def merge_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> Merg
 
 
 def _require_known_sizes(program: Program) -> None:
-    """Ranks are put together part by part, which takes numbers."""
+    """Ranks are assembled part by part, which takes numbers."""
     for item in program.inputs:
         value = item.node.meta.get("val")
         if isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape):
@@ -100,7 +100,7 @@ def with_outputs(
     """Spec and merged program with one output for each way to read an output of the spec under ``layouts``.
 
     An output that several ranks hold whole is one output a rank: the spec's is repeated.
-    Raises ``UnmergeableError`` where a layout cannot be put together.
+    Raises ``UnmergeableError`` where a layout cannot be assembled.
     """
     graph = merged.program.graph.graph
     builder = MergedNodes(graph)

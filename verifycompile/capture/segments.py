@@ -79,11 +79,11 @@ class Simplifier:
 
     @staticmethod
     def is_composed(node: Any) -> bool:
-        """Whether a node is known to be put together of parts of others."""
+        """Whether a node is known to be assembled from parts of others."""
         return isinstance(node, Node) and _KEY in node.meta
 
     def _written(self, node: Node, dim: int, segments: Segments) -> Node:
-        """A node that puts ``segments`` together; ``node`` where they do not have its dtype."""
+        """A node that assembles ``segments``; ``node`` where they do not have its dtype."""
         if any(
             part.source is not None and part.source.meta["val"].dtype != node.meta["val"].dtype for part in segments
         ):

@@ -139,7 +139,7 @@ def missing_gradient_reductions(scene: Scene) -> Iterator[Move]:
 
 
 def _contracts(node: torch.fx.Node) -> bool:
-    """Whether a call sums over, or reduces, a dimension: parts of such results are what has to be put together."""
+    """Whether a call sums over, or reduces, a dimension: parts of such results are what has to be assembled."""
     if any(name in str(node.target) for name in ("mm", "bmm", "conv", "loss")):
         return True
     sizes = [item.meta["val"].dim() for item in node.all_input_nodes if is_floating(item)]

@@ -92,7 +92,7 @@ class _Places:
 
 
 def exchanged_pieces(scene: Scene) -> Iterator[Move]:
-    """Two neighbouring pieces of a tensor, each taken for the other; in a backward pass, two that are put together."""
+    """Two neighbouring pieces of a tensor, each taken for the other; in a backward pass, two that are assembled."""
     pieces: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     for node in scene.calls:
         whole = node.args[0] if node.target in _PIECES and node.args else None
@@ -150,7 +150,7 @@ def _exchanged_parts(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
             draft.set_arguments(own, (turned, *own.args[1:]))
 
         one, other = scene.value(first), scene.value(second)
-        message = f"{one} and {other} are put together in the wrong order"
+        message = f"{one} and {other} are concatenated in the wrong order"
         texts = fixed(message, f"exchange {one} and {other} at {scene.line(node)}")
         yield Move(("exchange parts", place), node.name, "VC108", texts, apply)
 

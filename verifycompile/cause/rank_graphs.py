@@ -1,6 +1,6 @@
 """The program in which a cause is sought, where each rank has a graph of its own.
 
-Every change puts the ranks' graphs together again, so that a change which the ranks do not make alike is none.
+Every change assembles the ranks' graphs again, so that a change which the ranks do not make alike is none.
 """
 
 from __future__ import annotations

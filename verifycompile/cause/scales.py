@@ -59,7 +59,7 @@ def _node_of(program: Program, output: str) -> torch.fx.Node:
 def _ratio(
     reference: torch.Tensor, parts: list[torch.Tensor], shape: tuple[int, ...], placements: tuple[object, ...]
 ) -> Fraction | None:
-    """The number that all elements of the reference are multiples by, over those of the value put together."""
+    """The number that all elements of the reference are multiples by, over those of the value assembled."""
     try:
         wholes = assemble(parts, shape, placements)  # pyright: ignore[reportArgumentType]  # placements, see the caller
     except EvaluationError:

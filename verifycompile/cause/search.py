@@ -164,7 +164,7 @@ class _Stage(enum.Enum):
 
     @property
     def is_last_of_likely(self) -> bool:
-        """Whether changes that mend some outputs each may be put together now: what else mends them is known.
+        """Whether changes that mend some outputs each may be combined now: what else mends them is known.
 
         A scale that mends all is no four missing means.
         """

@@ -25,7 +25,7 @@ _LAYOUTS = (
 
 
 def gathered_operands(scene: Scene) -> Iterator[Move]:
-    """Each call that reads dimensions of its operand as a whole, computed on all ranks' parts put together."""
+    """Each call that reads dimensions of its operand as a whole, computed on all ranks' parts assembled."""
     for is_kept in (False, True):
         for node in scene.order:
             for dim in dimensions_read_whole(node):
@@ -133,7 +133,7 @@ def _notgathered(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, axe
 
 
 def gathered(draft: Draft, place: torch.fx.Node, source: torch.fx.Node, dim: int, axis: int) -> torch.fx.Node:
-    """All ranks' parts of ``source`` put together along ``dim``, in front of ``place``."""
+    """All ranks' parts of ``source`` assembled along ``dim``, in front of ``place``."""
     ranks = _ranks(draft, axis)
 
     def call(target: Any, args: tuple[Any, ...], shape: list[Any]) -> torch.fx.Node:

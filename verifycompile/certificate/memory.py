@@ -1,6 +1,6 @@
 """Where the values of a written program lie in memory, derived again where another place was recorded.
 
-The program of all ranks is put together of their graphs: an input of a rank is a slice of the whole there, and what a
+The program of all ranks is assembled from their graphs: an input of a rank is a slice of the whole there, and what a
 rank got is a value of another one. What was recorded on the ranks holds for neither. No value depends on it but those
 of operators that read memory. Where these would find another memory than they were proved with, there is no
 certificate.
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
     """A written program that records where its values lie. Raises AnnotationError where it records other values.
 
-    Symbolic sizes are left as they are: ranks are put together at sizes that are known.
+    Symbolic sizes are left as they are: ranks are assembled at sizes that are known.
     """
     program = program_from_data(written)
     if any(choices_of(program)):

@@ -112,7 +112,7 @@ def _told_apart(value: Any) -> Hashable:
 
 
 def _taken(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What a call takes: its operands, and the split whose pieces it puts together."""
+    """What a call takes: its operands, and the split whose pieces it assembles."""
     split = whole_split(node)
     return node.all_input_nodes if split is None else [*node.all_input_nodes, split]
 

@@ -82,7 +82,7 @@ CODES = (
         severity=Severity.ERROR,
         meaning=(
             "The ranks together hold the right elements, or some of them, at the wrong place: another dimension is "
-            "sharded, the offset belongs to another rank, or pieces are put together in another order."
+            "sharded, the offset belongs to another rank, or pieces are concatenated in another order."
         ),
         reason=(
             "Shapes agree wherever the two dimensions have equal sizes, so nothing raises; the values are permuted, "
@@ -144,7 +144,7 @@ CODES = (
         certain_title="another value than the spec's",
         severity=Severity.ERROR,
         meaning=(
-            "No value of the implementation was found from which the spec's value could be put together by slices, "
+            "No value of the implementation was found from which the spec's value could be assembled by slices, "
             "concatenations, permutations and reductions over mesh axes, and the cause is none of the known ones. The "
             'title is "another value than the spec\'s" where a concrete input shows a wrong value.'
         ),

@@ -258,7 +258,7 @@ class _Difference:
         return elementwise(self.pool, AT_MOST, (int(constant),), (left, right))
 
     def _in_parts(self, digits: dict[Digit, Scalar], constant: Fraction) -> View | None:
-        """The bound of one position as ones and zeros, where values are put together of parts."""
+        """The bound of one position as ones and zeros, where values are assembled from parts."""
         if self.pool.piecewise is None or len(digits) != 1:
             return None
         (((dim, divisor, size), weight),) = digits.items()

@@ -1,7 +1,7 @@
 """Windows move out of every operation that treats the positions of their dimension alike.
 
 ``relu(x[0:3])`` is ``relu(x)[0:3]``. A sum over a window is a sum over the whole dimension under a range indicator, and
-sums over ranges that lie next to each other are one. So what the ranks compute on uneven shards is put together as even
+sums over ranges that lie next to each other are one. So what the ranks compute on uneven shards is assembled as even
 shards are.
 """
 

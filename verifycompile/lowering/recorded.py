@@ -90,7 +90,7 @@ def sorts(node: torch.fx.Node) -> bool:
 
 
 def whole_split(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The split whose pieces, all of them and in order, a concatenation puts together.
+    """The split whose pieces, all of them and in order, a concatenation assembles.
 
     An all-gather along an inner dimension is written so, with one piece a rank; reading the pieces one by one
     would make the cost grow with the degree of parallelism.

@@ -159,7 +159,7 @@ class Constraints:
             self.constraints[Product(sides[0], sides[1], factor)] = None
 
     def parts(self, parts: Sequence[int], whole: int) -> None:
-        """A dimension that is put together of parts, or cut into them."""
+        """A dimension that is assembled from parts, or cut into them."""
         if len(parts) == 1:
             return
         if keeps_proportion(parts, whole):

@@ -1,4 +1,4 @@
-"""Equality of values part by part: what several ranks put together is compared with each part of the spec's value.
+"""Equality of values part by part: what several ranks assembled is compared with each part of the spec's value.
 
 Where ranks run different programs, as those of a causal ring do that skip blocks they do not see, their parts are no
 batch of one computation. The spec's value at the part's place is another term, though: a mask is decided for whole

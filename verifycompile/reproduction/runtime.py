@@ -196,7 +196,7 @@ def difference(
     try:
         wholes = whole_of(parts, ranks, placements)
     except (IndexError, RuntimeError, ValueError) as error:
-        return math.inf, f"is not to be put together from the ranks' parts: {error}"
+        return math.inf, f"cannot be assembled from the ranks' parts: {error}"
     return max((_gap(whole, expected) for whole in wholes), key=lambda found: found[0])
 
 

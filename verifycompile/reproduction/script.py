@@ -314,7 +314,7 @@ def _module_text(module: ModuleType) -> str:
     return f"# {title}\n" + inspect.getsource(module).split(_CUT, 1)[1]
 
 
-_TOGETHER = "what all ranks run, put together: collectives are the sums and concatenations that they compute"
+_TOGETHER = "what all ranks run, assembled: collectives are the sums and concatenations that they compute"
 _COMMUNICATE = 'ranks communicate by `me.all_reduce(value, "sum", "tp")` and the like. '
 
 _ABOUT = (

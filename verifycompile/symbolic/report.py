@@ -24,7 +24,7 @@ _COLUMNS = ("output", "elements", "same", "z3", "different", "undecided", "place
 class OutputCheck:
     """One output of the spec: how many elements are the same expression, proved equal by z3, different or undecided.
 
-    ``placements``: under which the ranks' values were put together. ``detail``: why it was not compared.
+    ``placements``: under which the ranks' values were assembled. ``detail``: why it was not compared.
     """
 
     name: str
