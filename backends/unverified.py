@@ -13,6 +13,7 @@ from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
+from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, watch_eager_frames
@@ -24,17 +25,23 @@ def refuse_unverified_runs(
     applies: Callable[[Any], bool],
     only_warns: Callable[[Any], bool],
     *,
+    asks: Callable[[Any], bool] = lambda _: False,
     checks_every_backend: bool = False,
     tell: Callable[[EagerFrame], None] | None = None,
 ) -> None:
     """From now on, compilers to which ``applies`` run frames that were verified, or raise ``RefinementError`` VC210.
 
-    ``only_warns``: compilers for which the user asked to go on. ``checks_every_backend``: whichever backend compiles is
+    ``only_warns``: compilers for which the user asked to go on. ``asks``: those whose options say what to prove: it is
+    an error if there is nothing of which it could be proved. ``checks_every_backend``: whichever backend compiles is
     checked, so that another one may be forced, and not all frames are expected to be parallel.
     ``tell``: told once of each frame of a job that was never verified; by default that is a warning.
     """
 
     def seen(compiler: Any, frame: EagerFrame) -> None:
+        if frame.has_no_graph and not frame.was_accepted:
+            if asks(compiler):
+                raise UsageError("VC310", _NO_GRAPH.format(frame.function))
+            return
         if not frame.was_accepted:
             _tell_once(frame, tell or _warn)
             return
@@ -45,6 +52,12 @@ def refuse_unverified_runs(
         _refuse(f"nothing that runs now would be what was verified: {reason}", only_warns(compiler), None)
 
     watch_eager_frames(Watch(applies, only_warns, seen, switched_off, checks_every_backend, checks_every_backend))
+
+
+_NO_GRAPH = (
+    "`{}` computes nothing with tensors: torch.compile makes no graph of it, so that its options (`spec`, `mesh` or "
+    "placements) apply to nothing. Compile what computes, or leave the options away."
+)
 
 
 def refuse_numbers_of_partial_sums(frame: Frame, *, only_warns: bool) -> None:

@@ -47,6 +47,7 @@ from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
+from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
 from verifycompile.torch_interface.shapes import keep_guards
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
@@ -115,6 +116,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     refuse_numbers_of_partial_sums(frame_under_compilation(), only_warns=options.on_unproved == "warn")
     verify_again_where_wrappers_change(gm, example_inputs)
     verify_again_where_hooks_change(gm, example_inputs, frame_under_compilation())
+    verify_again_where_saving_changes()
     is_wrapped = outer_of(example_inputs).is_parallel
     verify_again_where_layouts_change(gm, example_inputs, whole_by_default=not is_wrapped)
     parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
@@ -124,6 +126,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         return _unasked(_NOTHING_PARALLEL)
     if hooks := backward_hooks_around(frame_under_compilation()):
         raise UsageError("VC305", _BACKWARD_HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
+    if hook := hook_on_saved_tensors():
+        raise UsageError("VC305", _SAVED_TENSORS.format(hook))
     if frame_under_compilation().is_whole_backward:
         raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
@@ -158,6 +162,10 @@ _WHOLE_BACKWARD = (
 _BACKWARD_HOOKS = (
     "the module that is compiled has the hooks {} for its backward, which torch calls outside of what it compiles: "
     "what they make of the gradients is in no graph. Take them away, or register hooks on parameters (`register_hook`)."
+)
+_SAVED_TENSORS = (
+    "the frame is called under `saved_tensors_hooks`: `{}` may change the values that backward reads, and is in no "
+    "graph. Call it outside of them; those of torch itself, such as `save_on_cpu`, are no obstacle."
 )
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
 
@@ -199,7 +207,9 @@ def _only_warns(compiler: Any) -> bool:
 
 trace_collectives_where(_is_verify)
 trace_root_hooks_where(_is_verify)
-refuse_unverified_runs(_is_verify, _only_warns)
+refuse_unverified_runs(
+    _is_verify, _only_warns, asks=lambda compiler: _says_what_to_prove(Options.from_mapping(options_of(compiler)))
+)
 give_whole_graphs_to(verify)
 
 

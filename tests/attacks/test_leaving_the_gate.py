@@ -212,6 +212,31 @@ def forward(x, scale): return torch.tanh(x) * scale
 model = compiled(forward, lambda x, scale: torch.tanh(x) * (scale if scale < 9 else 1))
 for scale in (2, 3, 30): call(model, torch.randn(2, 3), scale)
 """,
+    "a hook on the node that accumulates after the first call": """
+def change(module):
+    global node
+    node = module.weight.view_as(module.weight).grad_fn.next_functions[0][0]
+    node.register_prehook(lambda gradients: (gradients[0] * 2,))
+steps(change)
+""",
+    "a hook on what is saved for backward after the first call": """
+class Model(Scale):
+    def forward(self, x): return torch.tanh(x * self.weight)
+model = compiled(Model(), Model(), grad_placements={"weight": (Partial(),)})
+call(lambda: model(torch.ones(2, 3)).sum().backward())
+with torch.autograd.graph.saved_tensors_hooks(lambda value: value * 2, lambda value: value):
+    call(lambda: model(torch.ones(2, 3)).sum().backward())
+""",
+    "nothing computed, and a spec that computes": """
+model = compiled(lambda x: x, lambda x: torch.tanh(x))
+call(model, torch.randn(2, 3))
+""",
+    "results of a module that computes nothing, and another spec": """
+class Model(torch.nn.Module):
+    def forward(self, x): return x
+model = compiled(Model(), lambda x: x * 2)
+call(model, torch.randn(2, 3))
+""",
     "a graph break in the middle": """
 def forward(x):
     y = torch.tanh(x)
@@ -241,6 +266,29 @@ steps(lambda module: None, lambda module: module.weight.register_hook(hook_of(1)
 """,
     "a hook on a shard after the first call": """
 sharded_steps(lambda module: module.weight.register_post_accumulate_grad_hook(lambda parameter: None))
+""",
+    "a hook on the node that accumulates that changes nothing": """
+def change(module):
+    global node
+    node = module.weight.view_as(module.weight).grad_fn.next_functions[0][0]
+    node.register_prehook(lambda gradients: (gradients[0] * 1,))
+steps(change)
+""",
+    "what is saved for backward is kept elsewhere": """
+class Model(Scale):
+    def forward(self, x): return torch.tanh(x * self.weight)
+model = compiled(Model(), Model(), grad_placements={"weight": (Partial(),)})
+call(lambda: model(torch.ones(2, 3)).sum().backward())
+with torch.autograd.graph.save_on_cpu():
+    call(lambda: model(torch.ones(2, 3)).sum().backward())
+""",
+    "nothing computed between two graphs": """
+class Same(torch.nn.Module):
+    def forward(self, x): return x
+same = Same()
+def forward(x): return same(torch.tanh(x))
+model = compiled(forward, forward)
+call(model, torch.randn(2, 3))
 """,
     "a variable that is not assigned": """
 def make():

@@ -68,6 +68,4 @@ def _hooks_of(value: torch.Tensor | nn.Module) -> State:
 
 def hooks_as_they_are(tensor: torch.Tensor) -> State:
     """What the hooks of ``tensor`` are made of: blocks that share a graph have a closure each, with the same values."""
-    if not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks:
-        return ()
     return tuple(part for hook in registered_hooks(tensor) for part in (hook.after, *state_of(hook.function)))
