@@ -9,21 +9,17 @@ from typing import Any
 
 import torch.fx
 
-from verifycompile.agreement.together import captured_in_job, ranks_together, verify_together
+from verifycompile.agreement.together import ranks_together, verify_together
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
-from verifycompile.capture import (
-    Results,
-    capture_both,
-    capture_implementation,
-    has_parallelism,
-)
+from verifycompile.capture import Results, has_parallelism
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
+from verifycompile.frontends.frame import CompiledFrame
 from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
@@ -33,10 +29,8 @@ from verifycompile.torch_interface.dynamo_backend import (
     Backend,
     backend_of,
     chosen_backend,
-    compilation_left_as_it_is,
     options_of,
     unwrapped,
-    without_override,
 )
 from verifycompile.torch_interface.eager_frames import accept
 from verifycompile.torch_interface.errors import as_compile_error
@@ -132,25 +126,24 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
-    # What differs between ranks, or has two readings, is traced again while the proof goes on.
-    with without_override(), compilation_left_as_it_is():
-        with captured_in_job(frame_under_compilation()) as channel:
-            both = capture_both(lambda whole: capture_implementation(gm, example_inputs, options, whole), options)
+    with CompiledFrame(gm, example_inputs).captured(options) as captured:
+        spec, implementation, channel = captured.spec, captured.implementation, captured.channel
         if lists_operators():
-            keep_operators(both.spec, both.implementation)
+            keep_operators(spec, implementation)
             return _unasked("its operators are listed instead")
-        found = verify_together(both.spec, both.implementation, options, channel)
+        found = verify_together(spec, implementation, options, channel)
     report = apply_waivers(found, options.waivers)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
+    layouts: Mapping[int, ReturnedLayout] = {}
     if report:
         # Dynamo knows the guards of the frame's own trace; those of the spec's say where the spec is this program.
-        keep_guards(both.spec.guards, both.implementation.size_values)
+        keep_guards(spec.guards, implementation.size_values)
         accept(frame_under_compilation(), chosen_backend())
-    layouts = _layouts(both.implementation, both.results, report) if report else {}
-    own = both.implementation.own
-    ranks = ranks_together(both.implementation, channel)
-    together = Together(ranks, "" if own is None else own.frame, channel)
+        assert captured.results is not None
+        layouts = _layouts(implementation, captured.results, report)
+    own = implementation.own
+    together = Together(ranks_together(implementation, channel), "" if own is None else own.frame, channel)
     return CheckedGraph(report, layouts, kept=kept, together=together)
 
 

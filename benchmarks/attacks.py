@@ -28,8 +28,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.attacks.families import Family, ask_family, families
 from tests.attacks.generated import Answer, Numbers, Question, Way, ask, questions
 from verifycompile import Report, Verdict
-from verifycompile.graph_verification import report_on
 from verifycompile.options import Options
+from verifycompile.pipeline import verify_captured
 
 FAMILIES, CHANGES = 12, 24
 """Families of a chunk, and changes drawn for each. Those that make no program, or no difference, do not count."""
@@ -125,7 +125,9 @@ def _ask_families(number: int, chunk: Chunk) -> None:
         for answer, graphs in ask_family(family):
             chunk.note(family.question, answer)
             if chunk.asked % IN_FULL == 0:
-                chunk.note_full(family.question, answer, report_on(graphs(), Options(time_limit=SECONDS)))
+                captured = graphs()
+                report = verify_captured(captured.spec, captured.implementation(), Options(time_limit=SECONDS))
+                chunk.note_full(family.question, answer, report)
 
     run()
 

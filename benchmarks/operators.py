@@ -42,7 +42,7 @@ from benchmarks.operator_samples import (
     pairs,
 )
 from verifycompile.errors import UsageError
-from verifycompile.model_verification import verify
+from verifycompile.frontends.model import verify
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

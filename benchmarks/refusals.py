@@ -31,7 +31,7 @@ from verifycompile.options import Options
 from verifycompile.process_memory import peak_memory
 from verifycompile.program import Program
 from verifycompile.refinement.check import check_refinement
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 MOST_PROOFS = 10
 LEAST_SECONDS = 10.0

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from verifycompile.diagnostics.report import Report
     from verifycompile.diagnostics.verdict import Verdict
     from verifycompile.errors import UsageError
-    from verifycompile.graph_verification import verify_graphs
-    from verifycompile.model_verification import verify
-    from verifycompile.step_verification import verify_step
+    from verifycompile.frontends.graphs import verify_graphs
+    from verifycompile.frontends.model import verify
+    from verifycompile.frontends.step import verify_step
     from verifycompile.symbolic.check import cross_check
     from verifycompile.symbolic.report import CrossCheckReport
     from verifycompile.torch_interface.errors import RefinementError
@@ -41,9 +41,9 @@ _MODULES = {
     "compare": "verifycompile.comparison",
     "cross_check": "verifycompile.symbolic.check",
     "explain": "verifycompile.diagnostics.codes",
-    "verify": "verifycompile.model_verification",
-    "verify_graphs": "verifycompile.graph_verification",
-    "verify_step": "verifycompile.step_verification",
+    "verify": "verifycompile.frontends.model",
+    "verify_graphs": "verifycompile.frontends.graphs",
+    "verify_step": "verifycompile.frontends.step",
 }
 
 

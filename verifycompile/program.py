@@ -198,6 +198,7 @@ class Program:
     ``doubt``: of a recovered spec, asks whether another reading of the model's numbers gives another one; called where
     the programs are not proved equal.
     ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/piecewise.py``.
+    ``captured_elsewhere``: a rank has no other objects than its graph uses, and waits for no message that is not used.
     """
 
     graph: torch.fx.GraphModule
@@ -214,6 +215,7 @@ class Program:
     ranks: tuple[Program, ...] = ()
     asked: tuple[Read, ...] = ()
     piecewise: bool = False
+    captured_elsewhere: bool = False
     doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)
@@ -230,3 +232,11 @@ class SourceLocation:
     end_column: int | None = None
     function: str = ""
     module: str = ""
+
+
+class CaptureError(Exception):
+    """Why a program has no graph, with the line of the user's code that stopped the capture."""
+
+    def __init__(self, message: str, location: SourceLocation | None) -> None:
+        super().__init__(message)
+        self.message, self.location = message, location

@@ -16,7 +16,7 @@ from verifycompile.agreement.written import large_constants, read, write
 from verifycompile.capture import capture_model
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 CASES = [
     mlp.case(2),

@@ -33,15 +33,14 @@ from tests.attacks.lockstep import DeadlockError, run_ranks
 from tests.attacks.parallel import members
 from tests.oracle import _layout_error
 from verifycompile import Verdict
+from verifycompile.capture.captured_graphs import CapturedGraphs
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.legacy_collectives import ranks_of
 from verifycompile.capture.merged_collectives import UnmergeableError
-from verifycompile.capture.merged_ranks import RankProgram
 from verifycompile.capture.rank_schedule import OrderError
 from verifycompile.cause.draft import Draft
-from verifycompile.graph_verification import CapturedGraphs, general_program
 from verifycompile.program import Program
-from verifycompile.rank_verification import as_one_device, order_finding
+from verifycompile.rank_programs import as_one_device
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.dtensor_shards import misread_shards
 
@@ -365,18 +364,13 @@ class _Groups(Mapping[str, tuple[int, ...]]):
 
 def proved(graphs: CapturedGraphs) -> bool:
     """Whether the proof of ``verify_graphs`` holds; nothing of what is done where it does not."""
-    spec, programs, mesh = graphs.spec, graphs.programs, graphs.mesh
-    if any(program.blockers for program in (spec, *programs)):
-        return False
-    if len(programs) > 1 and order_finding(spec, programs, mesh) is not None:
-        return False
-    general = general_program(programs, mesh) if graphs.even else None
-    if general is not None:
-        return _proves(spec, general)
-    if misread_shards(spec, programs, mesh) is not None:
+    spec, implementation = graphs.spec, graphs.implementation()
+    if not implementation.ranks:
+        return not spec.blockers and _proves(spec, implementation)
+    if misread_shards(spec, implementation.ranks, graphs.mesh) is not None:
         return False
     try:
-        whole = as_one_device(spec, mesh, [RankProgram(program, ranks_of) for program in programs])
+        whole = as_one_device(spec, graphs.mesh, implementation.ranks)
     except (OrderError, UnmergeableError):
         return False
     return _proves(*whole) or any(_proves(*parts) for parts in in_parts(*whole))

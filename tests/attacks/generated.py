@@ -27,7 +27,8 @@ from tests.attacks.parallel import OPERATORS, PER_RANK, SIZE, Edit, Layout, Rank
 from tests.oracle import _layout_error
 from tests.support import fake_mesh_world
 from verifycompile import Report, UsageError, Verdict
-from verifycompile.graph_verification import CapturedGraphs, capture_graphs
+from verifycompile.capture.captured_graphs import CapturedGraphs
+from verifycompile.frontends.graphs import capture_graphs
 
 TOLERANCE = 1e-9
 MESHES = (*[(2,)] * 12, (4,), (4,), (2, 2), (2, 2), (8,), (2, 4))

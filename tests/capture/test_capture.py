@@ -23,7 +23,7 @@ from tests.programs.torch_transformer import ModelArgs, Transformer
 from tests.support import fake_mesh, fake_mesh_world, fake_world
 from verifycompile.capture import capture_implementation, capture_model, has_parallelism, recover_spec
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.model_verification import verify
+from verifycompile.frontends.model import verify
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, Role
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor import Replicate
 from tests.support import fake_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.model_verification import verify
+from verifycompile.frontends.model import verify
 
 WORLD = 2
 

@@ -39,7 +39,7 @@ from verifycompile.refinement.attempt import Attempt
 from verifycompile.refinement.check import new_pool
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.lemmas.table import TABLE
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 
 def of_case(case: Case) -> Report:
@@ -404,7 +404,7 @@ def test_a_wrong_fact_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verifycompile.rewrites.solver._answers", {})
     monkeypatch.setattr("verifycompile.rewrites.solver.counterexample", lambda *_: None)
     unseen = SecondLook(done=False, text="not done")
-    monkeypatch.setattr("verifycompile.verification.look_again", lambda *_: (unseen, None))
+    monkeypatch.setattr("verifycompile.two_programs.look_again", lambda *_: (unseen, None))
     report = verify_functions(
         lookup, sharded, (torch.randn(8, 4), torch.arange(6)), in_placements={"a": (Shard(0),), "b": (Replicate(),)}
     )

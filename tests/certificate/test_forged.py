@@ -19,7 +19,7 @@ from tests.programs import mlp
 from tests.programs.forms import vocabulary
 from tests.programs.test_forms import judged
 from verifycompile.certificate import CertificateCheck, check_certificate
-from verifycompile.graph_verification import verify_graphs
+from verifycompile.frontends.graphs import verify_graphs
 
 Path = tuple[Any, ...]
 

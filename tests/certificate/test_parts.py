@@ -24,7 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.certificate.test_certificate import of_case, sealed
 from tests.programs import llama
 from verifycompile.certificate import Certificate, CertificateCheck, check_certificate
-from verifycompile.graph_verification import verify_graphs
+from verifycompile.frontends.graphs import verify_graphs
 from verifycompile.lowering.lower import Lowering
 from verifycompile.torch_interface.derivation import Derivation
 

@@ -13,7 +13,7 @@ from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 from verifycompile.options import Options
 from verifycompile.program import Program
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tests.support import fake_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
-from verifycompile.model_verification import verify
+from verifycompile.frontends.model import verify
 from verifycompile.torch_interface.errors import RefinementError
 
 

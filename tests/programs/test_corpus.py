@@ -16,7 +16,7 @@ from verifycompile import Verdict
 from verifycompile.capture import capture_model
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Role
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 from verifycompile.witness import Agreement, compare_outputs, find_witness
 
 CASES = [

@@ -14,7 +14,7 @@ from verifycompile import Verdict
 from verifycompile.capture import capture_model
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
-from verifycompile.rank_verification import verify_captured
+from verifycompile.pipeline import verify_captured
 from verifycompile.witness import find_witness
 
 FORMS: tuple[Form, ...] = tuple(

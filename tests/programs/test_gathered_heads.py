@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.support import fake_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.graph_verification import verify_graphs
+from verifycompile.frontends.graphs import verify_graphs
 
 HEADS, SIZE, RANKS, ROWS = 8, 2, 2, 3
 OWN = HEADS // RANKS

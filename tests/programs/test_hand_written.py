@@ -14,8 +14,8 @@ from verifycompile import Verdict
 from verifycompile.capture import capture_model
 from verifycompile.diagnostics.report import Report
 from verifycompile.options import Options
+from verifycompile.pipeline import verify_captured
 from verifycompile.program import OutputKind
-from verifycompile.rank_verification import verify_captured
 from verifycompile.witness import find_witness
 
 PROGRAMS = [(program, ()) for program in DEFAULT] + [(program, (pytest.mark.sweep,)) for program in SWEEP]

@@ -17,7 +17,7 @@ from tests.programs import gpt2, llama, mlp, torch_transformer
 from verifycompile import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Mesh, MeshAxis, Program
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 from verifycompile.witness import find_witness
 
 CASES = [mlp.case(2), torch_transformer.case(2), llama.case(2), gpt2.case(2)]

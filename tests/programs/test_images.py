@@ -23,7 +23,7 @@ from tests.support import fake_mesh_world
 from verifycompile import Verdict
 from verifycompile.options import Options
 from verifycompile.program import OutputKind
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from tests.support import fake_mesh_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.model_verification import verify
+from verifycompile.frontends.model import verify
 
 ROWS, COLUMNS, WHOLE = Shard(0), Shard(1), Replicate()
 SIZES = [(2, 3), (4, 3), (4, 9), (4, 10)]

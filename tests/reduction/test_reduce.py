@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 from tests.witness.graphs import mesh, trace
 from verifycompile.options import Options
 from verifycompile.reduction import reduce_sizes
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 from verifycompile.witness import Agreement, compare_outputs
 from verifycompile.witness.cost import elements
 

@@ -13,7 +13,7 @@ from verifycompile.diagnostics.describe import counterexample_lines
 from verifycompile.options import Options
 from verifycompile.reduction import reduce_sizes
 from verifycompile.reduction.search import find_difference
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
 SIZES = "(14336 -> 16, 4096 -> 2, 1792 -> 2)"

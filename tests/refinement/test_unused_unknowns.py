@@ -10,7 +10,7 @@ from torch.distributed.tensor import Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.graph_verification import verify_graphs
+from verifycompile.frontends.graphs import verify_graphs
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from verifycompile.certificate.check import check_certificate
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.graph_verification import verify_graphs
+from verifycompile.frontends.graphs import verify_graphs
 from verifycompile.rewrites.registry import declaration_of
 from verifycompile.torch_interface import decompositions
 

@@ -25,8 +25,8 @@ from verifycompile.capture import capture_model
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import TermPool, View
 from verifycompile.options import Options
+from verifycompile.pipeline import verify_captured
 from verifycompile.program import Program
-from verifycompile.rank_verification import verify_captured
 from verifycompile.refinement import egraph
 from verifycompile.refinement.check import check_refinement
 from verifycompile.rewrites import finders, solver

@@ -23,10 +23,10 @@ from verifycompile.certificate.storage import StorageError
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
+from verifycompile.pipeline import verify_captured
 from verifycompile.program import Blocker, OutputKind, Program
 from verifycompile.question import Provenance, Question
-from verifycompile.rank_verification import verify_captured
-from verifycompile.verification import verify_programs
+from verifycompile.two_programs import verify_programs
 
 OF_ONE_RANK = ("VC203",)
 """Blockers that say that nobody knows whether the other ranks captured the same."""

@@ -22,9 +22,9 @@ from verifycompile.capture import identity_of
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
+from verifycompile.pipeline import verify_captured
 from verifycompile.program import OwnCapture, Program, Role
 from verifycompile.question import Provenance
-from verifycompile.rank_verification import verify_captured
 from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.dynamo_backend import is_compiled_again

@@ -328,7 +328,8 @@ def implementation_program(
         if output.placements is not None and len(output.placements) != len(mesh.axes):
             sizes = f"{len(output.placements)} placements, the mesh {len(mesh.axes)} dimensions"
             raise UsageError("VC303", f"`{output.name}` has {sizes}.")
-    return Program(prepared.graph, tuple(placed), tuple(results), blockers=(*prepared.blockers, *differing))
+    blockers = (*prepared.blockers, *differing)
+    return Program(prepared.graph, tuple(placed), tuple(results), blockers=blockers, captured_elsewhere=True)
 
 
 def _differing_constants(prepared: Prepared, spec: Prepared, positions: Mapping[int, int]) -> Iterator[Blocker]:

@@ -27,6 +27,8 @@ functional = functional_collectives()
 
 Ranks = tuple[int, ...]
 
+_KEY = "ranks:"
+
 
 class UnknownGroupError(Exception):
     """The members of a process group are not known in this process."""
@@ -83,12 +85,17 @@ class GroupTable:
 
 def key_of(ranks: Ranks) -> str:
     """The name under which prepared graphs mention a group: its members."""
-    return "ranks:" + ",".join(map(str, ranks))
+    return _KEY + ",".join(map(str, ranks))
+
+
+def is_key(name: str) -> bool:
+    """Whether a name is one of ``key_of``."""
+    return name.startswith(_KEY)
 
 
 def ranks_of(key: str) -> Ranks:
     """The members behind ``key_of``."""
-    return tuple(int(rank) for rank in key.removeprefix("ranks:").split(","))
+    return tuple(int(rank) for rank in key.removeprefix(_KEY).split(","))
 
 
 def make_functional(graph: torch.fx.GraphModule, groups: GroupTable) -> tuple[Blocker, ...]:
@@ -124,7 +131,7 @@ def _name_group(graph: torch.fx.GraphModule, node: torch.fx.Node, groups: GroupT
         if name not in ("group_name", "group") or position >= len(node.args):
             continue
         held_name = node.args[position]
-        if isinstance(held_name, str) and not held_name.startswith("ranks:"):
+        if isinstance(held_name, str) and not is_key(held_name):
             node.update_arg(position, key_of(groups.of_name(held_name, _group_size(node))))
         of_one_rank = len(ranks_of(str(node.args[position]))) == 1
         if of_one_rank and str(node.target).split(".")[1] in _IDENTITIES and isinstance(node.args[0], torch.fx.Node):

@@ -19,6 +19,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.capture.legacy_collectives import is_key, ranks_of
 from verifycompile.capture.merged_collectives import (
     COLLECTIVES,
     RANK,
@@ -33,6 +34,7 @@ from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankN
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.mesh import line_through
 from verifycompile.torch_interface.value_names import value_name
 
 aten = torch.ops.aten
@@ -41,21 +43,6 @@ Placements = tuple[Placement, ...]
 
 ON_RANK = " on rank "
 """Stands between the name of an output and the rank that holds it, where several ranks hold it whole."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RankProgram:
-    """What one rank runs: a functional graph, and how its inputs and outputs stand to the spec's, by name.
-
-    ``inputs`` and ``outputs`` are those of ``Program``: names are the spec's, placements are over the whole mesh.
-    ``members``: the group argument of a collective -> global ranks of the group, in order.
-    ``same_objects``: traced from one program: the rank has the objects of all others, also those that its graph does
-    not use, and the graph waits for messages where the program does.
-    """
-
-    program: Program
-    members: Callable[[Any], tuple[int, ...]]
-    same_objects: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +60,13 @@ class MergedRanks:
     further: tuple[ProgramOutput, ...] = ()
 
 
-def merge_ranks(spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> MergedRanks:
+def merge_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh) -> MergedRanks:
     """One single-device program out of the ranks' programs, in the order of ``mesh.ranks``.
 
+    Names of inputs and outputs are the spec's, placements are over the whole mesh.
     Its outputs are still open: see ``with_outputs``. Raises ``OrderError`` (VC109) and ``UnmergeableError``.
     """
-    for program in (spec, *(entry.program for entry in ranks)):
+    for program in (spec, *ranks):
         _require_known_sizes(program)
     return _Merger(spec, ranks, mesh).run()
 
@@ -171,7 +159,7 @@ def _merge(
 
 
 class _Merger:
-    def __init__(self, spec: Program, ranks: Sequence[RankProgram], mesh: Mesh) -> None:
+    def __init__(self, spec: Program, ranks: Sequence[Program], mesh: Mesh) -> None:
         self.spec, self.ranks, self.mesh = spec, ranks, mesh
         self.graph = torch.fx.Graph()
         self.module = torch.fx.GraphModule(torch.nn.Module(), self.graph)
@@ -185,8 +173,8 @@ class _Merger:
 
     def run(self) -> MergedRanks:
         graphs = [
-            RankGraph(rank, entry.program.graph, entry.members, waits=entry.same_objects)
-            for rank, entry in zip(self.mesh.ranks, self.ranks, strict=True)
+            RankGraph(rank, own.graph, members_of(own, rank, self.mesh), waits=not own.captured_elsewhere)
+            for rank, own in zip(self.mesh.ranks, self.ranks, strict=True)
         ]
         plan = schedule(graphs)
         self.deliveries = plan.deliveries
@@ -198,8 +186,8 @@ class _Merger:
                 self._local(step)
         held: dict[str, dict[int, torch.fx.Node]] = {}
         required: dict[str, Placements | None] = {}
-        for position, entry in enumerate(self.ranks):
-            for output in entry.program.outputs:
+        for position, own in enumerate(self.ranks):
+            for output in own.outputs:
                 held.setdefault(output.name, {})[position] = self._value(position, output.node)
                 required.setdefault(output.name, output.placements)
                 if required[output.name] != output.placements:
@@ -210,14 +198,14 @@ class _Merger:
             graph=self.module,
             inputs=tuple(inputs),
             outputs=(),
-            blockers=tuple(b for entry in self.ranks for b in entry.program.blockers if b.node is None),
+            blockers=tuple(b for own in self.ranks for b in own.blockers if b.node is None),
             assumptions=tuple(
-                dict.fromkeys(text for entry in self.ranks for text in (*entry.program.assumptions, *_assumed(entry)))
+                dict.fromkeys(text for own in self.ranks for text in (*own.assumptions, *_assumed(own)))
             ),
-            seconds=sum(entry.program.seconds for entry in self.ranks),
+            seconds=sum(own.seconds for own in self.ranks),
         )
         without_gradient = frozenset(
-            output.name for entry in self.ranks for output in entry.program.outputs if output.requires_grad is False
+            output.name for own in self.ranks for output in own.outputs if output.requires_grad is False
         )
         return MergedRanks(program, held, required, without_gradient, tuple(self._further(held)))
 
@@ -225,9 +213,9 @@ class _Merger:
         """All that the ranks return or write to; of stages, which return values to each other, what they write to."""
         kinds = {
             output.name: output.kind
-            for entry in self.ranks
-            for output in entry.program.outputs
-            if entry.same_objects or output.kind is not OutputKind.VALUE
+            for own in self.ranks
+            for output in own.outputs
+            if not own.captured_elsewhere or output.kind is not OutputKind.VALUE
         }
         for name, kind in kinds.items():
             yield ProgramOutput(next(iter(held[name].values())), kind, name, -1)
@@ -240,11 +228,11 @@ class _Merger:
             name = output.name.partition(".")[2]
             items = {
                 position: item
-                for position, entry in enumerate(self.ranks)
-                for item in entry.program.inputs
+                for position, own in enumerate(self.ranks)
+                for item in own.inputs
                 if item.name == name and isinstance(item.node.meta.get("val"), torch.Tensor)
             }
-            for position, entry in enumerate(self.ranks):
+            for position, own in enumerate(self.ranks):
                 if position in held[output.name]:
                     continue
                 item = items.get(position)
@@ -255,7 +243,7 @@ class _Merger:
                     )
                 elif output.kind is OutputKind.MUTATION and item is not None:
                     held[output.name][position] = self.values[position][item.node]
-                elif output.kind is OutputKind.MUTATION and entry.same_objects and items:
+                elif output.kind is OutputKind.MUTATION and not own.captured_elsewhere and items:
                     written = next(iter(items.values()))
                     held[output.name][position] = self._part(position, self.whole[name], written)
 
@@ -264,7 +252,7 @@ class _Merger:
     def _inputs(self) -> list[ProgramInput]:
         whole = self.whole
         inputs: list[ProgramInput] = []
-        needed = {item.name for entry in self.ranks for item in entry.program.inputs}
+        needed = {item.name for own in self.ranks for item in own.inputs}
         for item in self.spec.inputs:
             if item.name not in needed or not isinstance(item.node.meta.get("val"), torch.Tensor):
                 continue
@@ -272,8 +260,8 @@ class _Merger:
             node.meta.update(item.node.meta)
             whole[item.name] = node
             inputs.append(dataclasses.replace(item, node=node, placements=None))
-        for position, entry in enumerate(self.ranks):
-            for item in entry.program.inputs:
+        for position, own in enumerate(self.ranks):
+            for item in own.inputs:
                 if not isinstance(item.node.meta.get("val"), torch.Tensor):
                     continue
                 if item.name not in whole and not item.node.users:
@@ -314,8 +302,8 @@ class _Merger:
         shape = tuple(whole.meta["val"].shape)
         locals_: dict[int, tuple[int, ...]] = {
             position: tuple(other.node.meta["val"].shape)
-            for position, entry in enumerate(self.ranks)
-            for other in entry.program.inputs
+            for position, own in enumerate(self.ranks)
+            for other in own.inputs
             if other.name == item.name and other.role is item.role
         }
         replicated: Placements = tuple(Replicate() for _ in self.mesh.axes)
@@ -403,7 +391,7 @@ class _Merger:
         return True
 
     def _constant(self, position: int, node: torch.fx.Node) -> None:
-        value: Any = operator.attrgetter(str(node.target))(self.ranks[position].program.graph)
+        value: Any = operator.attrgetter(str(node.target))(self.ranks[position].graph)
         name = f"rank_{position}_{str(node.target).replace('.', '_')}"
         setattr(self.module, name, value)
         copied = self.graph.create_node("get_attr", name)  # `get_attr` warns of what is no buffer
@@ -428,9 +416,9 @@ class _Merger:
         self.nodes.origin = None
 
 
-def _assumed(entry: RankProgram) -> list[str]:
+def _assumed(own: Program) -> list[str]:
     listed: list[str] = []
-    for item in entry.program.inputs:
+    for item in own.inputs:
         if item.assumed and item.role is not Role.TANGENT and item.placements is not None:
             placements = ", ".join(str(placement) for placement in item.placements)
             text = f"`{item.name}` is placed ({placements}) by default"
@@ -447,6 +435,20 @@ def _fits(layout: Placements, shape: tuple[int, ...], parts: Mapping[int, tuple[
         if tuple(expected) != part:
             return False
     return True
+
+
+def members_of(program: Program, rank: int, mesh: Mesh) -> Callable[[Any], tuple[int, ...]]:
+    """The group argument of a collective in the program of ``rank`` -> global ranks of the group, in order."""
+
+    def members(group: Any) -> tuple[int, ...]:
+        key = group.name if isinstance(group, torch.fx.Node) else str(group)
+        if key in program.groups:
+            return line_through(rank, program.groups[key], mesh)
+        if is_key(key):
+            return ranks_of(key)
+        raise UnmergeableError(f"the process group `{key}` is no product of mesh axes")
+
+    return members
 
 
 def coordinates(position: int, mesh: Mesh) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ALL_UP_TO
+from verifycompile.capture.captured_graphs import CapturedGraphs
 from verifycompile.capture.graphs import (
     PlacedInput,
     Prepared,
@@ -31,7 +32,8 @@ from verifycompile.capture.legacy_collectives import GroupTable
 from verifycompile.capture.placed import by_pattern
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import Program, SourceLocation
+from verifycompile.program import CaptureError, Program, SourceLocation
+from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone, acting_as
 from verifycompile.torch_interface.data_parallel_step import WrapperError, data_parallel_contract
 from verifycompile.torch_interface.mesh import RootMesh, describe_mesh, has_world, root_of
@@ -50,14 +52,6 @@ class Step:
     model: nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...]
     label: str
-
-
-class CaptureError(Exception):
-    """Why a step has no graph, with the line of the user's code that stopped it."""
-
-    def __init__(self, message: str, location: SourceLocation | None) -> None:
-        super().__init__(message)
-        self.message, self.location = message, location
 
 
 class Arguments:
@@ -89,17 +83,7 @@ def _dotted(path: str) -> str:
     return path.replace("['", ".").replace("']", "").replace("[", ".").replace("]", "").lstrip(".")
 
 
-@dataclasses.dataclass(frozen=True)
-class CapturedStep:
-    """``programs``: one a rank of ``root``. ``even``: whether every rank has a part of one size of every input."""
-
-    spec: Program
-    programs: tuple[Program, ...]
-    root: RootMesh
-    even: bool
-
-
-def capture_step(step: Step, spec: Step, arguments: Arguments, options: Options) -> CapturedStep:
+def capture_step(step: Step, spec: Step, arguments: Arguments, options: Options) -> CapturedGraphs:
     """Raises ``UsageError`` where the question is incomplete and ``CaptureError`` where a step cannot be captured."""
     started = time.perf_counter()
     root = _root(step.model, arguments, options)
@@ -115,7 +99,7 @@ def capture_step(step: Step, spec: Step, arguments: Arguments, options: Options)
     prepared_spec = _prepared(traced_spec, table, spec.label)
     _refuse_collectives(traced_spec, spec.label)
     seconds = time.perf_counter() - started
-    spec_of = dataclasses.replace(spec_program(prepared_spec), seconds=seconds)
+    spec_of = dataclasses.replace(spec_program(prepared_spec), seconds=seconds, provenance=Provenance.GIVEN)
 
     programs: list[Program] = []
     even = True
@@ -132,7 +116,8 @@ def capture_step(step: Step, spec: Step, arguments: Arguments, options: Options)
         programs.append(dataclasses.replace(program, mesh=root.description, assumptions=notes))
     forget_layouts()
     share = (time.perf_counter() - started - seconds) / len(ranks)
-    return CapturedStep(spec_of, tuple(dataclasses.replace(p, seconds=share) for p in programs), root, even)
+    programs = [dataclasses.replace(program, seconds=share) for program in programs]
+    return CapturedGraphs(spec_of, tuple(programs), root.description, even)
 
 
 def _traced(step: Step, tensors: Mapping[str, torch.Tensor], arguments: Arguments) -> TracedStep:

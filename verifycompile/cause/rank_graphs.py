@@ -5,33 +5,30 @@ Every change assembles the ranks' graphs again, so that a change which the ranks
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from verifycompile.capture.merged_ranks import RankProgram, coordinates
+from verifycompile.capture.legacy_collectives import key_of
+from verifycompile.capture.merged_ranks import coordinates
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
 from verifycompile.torch_interface.mesh import line_through
 
-Merge = Callable[[Sequence[RankProgram]], tuple[Program, Program]]
+Merge = Callable[[Sequence[Program]], tuple[Program, Program]]
 """Spec and implementation that the ranks' programs make together; raises where they do not fit."""
-
-_ALONG = "the ranks along the axes "
-
 
 class RankGraphs:
     """One graph a rank. Ranks whose graphs have the same calls under the same names are changed together."""
 
     values = False
 
-    def __init__(self, ranks: Sequence[RankProgram], mesh: Mesh, merge: Merge) -> None:
+    def __init__(self, ranks: Sequence[Program], mesh: Mesh, merge: Merge) -> None:
         self.mesh = mesh
         self._merge = merge
-        self._ranks = list(ranks)
         self._drafts = [
-            Draft(entry.program, coordinates(position, mesh), _group_key) for position, entry in enumerate(ranks)
+            Draft(program, coordinates(position, mesh), functools.partial(_group_key, mesh.ranks[position], mesh))
+            for position, program in enumerate(ranks)
         ]
         alike: dict[object, list[Draft]] = {}
         for draft in self._drafts:
@@ -74,12 +71,8 @@ class RankGraphs:
         _undo(self._marks.pop())
 
     def programs(self) -> tuple[Program, Program] | None:
-        entries = [
-            dataclasses.replace(entry, program=draft.program, members=_members(entry.members, rank, self.mesh))
-            for entry, draft, rank in zip(self._ranks, self._drafts, self.mesh.ranks, strict=True)
-        ]
         try:
-            return self._merge(entries)
+            return self._merge([draft.program for draft in self._drafts])
         except Exception:  # noqa: BLE001 - ranks that no longer fit together are no repaired program
             return None
 
@@ -93,15 +86,5 @@ def _calls(draft: Draft) -> tuple[tuple[str, str], ...]:
     return tuple((node.name, str(node.target)) for node in draft.program.graph.graph.nodes if node.op != "placeholder")
 
 
-def _group_key(axes: tuple[int, ...]) -> str:
-    return _ALONG + " ".join(map(str, axes))
-
-
-def _members(own: Callable[[Any], tuple[int, ...]], rank: int, mesh: Mesh) -> Callable[[Any], tuple[int, ...]]:
-    def members(group: Any) -> tuple[int, ...]:
-        if isinstance(group, str) and group.startswith(_ALONG):
-            axes = tuple(int(axis) for axis in group.removeprefix(_ALONG).split())
-            return line_through(rank, axes, mesh)
-        return own(group)
-
-    return members
+def _group_key(rank: int, mesh: Mesh, axes: tuple[int, ...]) -> str:
+    return key_of(line_through(rank, axes, mesh))

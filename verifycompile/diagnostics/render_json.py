@@ -29,6 +29,7 @@ def render_report(report: Report) -> str:
             "relations": dict(report.relations),
             "findings": [finding_object(finding) for finding in report.findings],
             "assumptions": list(report.assumptions),
+            "strategies": [dataclasses.asdict(tried) for tried in report.strategies],
             "second_look": None if report.second_look is None else dataclasses.asdict(report.second_look),
             "stats": _stats(report.stats),
         },

@@ -50,6 +50,15 @@ class Stats:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tried:
+    """A strategy of the proof: what it is called, why it was tried, and what came of it."""
+
+    strategy: str
+    reason: str
+    outcome: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SecondLook:
     """Whether both programs were evaluated once though they are proved equal, and what came out, or why not."""
 
@@ -69,6 +78,7 @@ class Report:
     ``placements``: for each of them that is a tensor, how the implementation holds it over the axes of its mesh.
     ``question``: against which spec and for which ranks, and how they are known.
     ``differing_ranks``: in a job whose ranks captured different programs, those that captured another than most did.
+    ``strategies``: how a proof was tried, in order.
     ``second_look``: of a verified program, whether it was evaluated as well.
     ``programs``: spec and implementation, where one graph is that of all ranks; the HTML report shows them.
     ``findings``: empty exactly when the verdict is ``VERIFIED``. ``certificate``: present exactly then.
@@ -84,6 +94,7 @@ class Report:
     certificate: Certificate | None = None
     differing_ranks: tuple[int, ...] = ()
     second_look: SecondLook | None = None
+    strategies: tuple[Tried, ...] = dataclasses.field(default=(), compare=False)
     placements: Mapping[str, tuple[Placement, ...]] = dataclasses.field(
         default_factory=dict[str, tuple[Placement, ...]], repr=False, compare=False
     )

@@ -20,7 +20,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
-from verifycompile.rank_verification import programs_of_all_ranks
+from verifycompile.rank_programs import programs_of_all_ranks
 from verifycompile.reduction import Reduced, reduce_sizes
 from verifycompile.reduction.search import described_sizes, find_difference
 from verifycompile.symbolic.compare import Compared, compare_elements

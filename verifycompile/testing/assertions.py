@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from verifycompile.diagnostics.report import Report
-from verifycompile.model_verification import verify
+from verifycompile.frontends.model import verify
 
 _PLUGIN = "verifycompile_pytest"
 

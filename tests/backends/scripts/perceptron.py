@@ -13,7 +13,7 @@ from torch.distributed.tensor import Partial, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-assert not any(name.startswith("verifycompile.verification") for name in sys.modules)
+assert not any(name.startswith("verifycompile.two_programs") for name in sys.modules)
 
 
 class Block(nn.Module):

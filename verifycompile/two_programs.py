@@ -28,6 +28,7 @@ from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.registry import EXHAUSTED
 from verifycompile.second_look import look_again
+from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.within_limits import within_limits
 
@@ -65,16 +66,27 @@ class Repairs:
     proves: Callable[[Program, Program], bool] = proves
 
 
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two programs that are asked about, and how the cause of a difference is sought."""
+
+    spec: Program
+    implementation: Program
+    options: Options
+    repairs: Repairs = dataclasses.field(default_factory=Repairs)
+
+
 def verify_programs(spec: Program, implementation: Program, options: Options, repairs: Repairs | None = None) -> Report:
     """The report on two captured programs. ``options.on_unproved`` decides how severe unproved findings are."""
     seconds = spec.seconds + implementation.seconds
-    return within_limits(options, seconds, lambda: _verify(spec, implementation, options, repairs or Repairs()))
+    pair = Pair(spec, implementation, options, repairs or Repairs())
+    return within_limits(options, seconds, lambda: answer(OF_PAIRS, pair))
 
 
-def _verify(spec: Program, implementation: Program, options: Options, repairs: Repairs) -> Report:
+def _report(spec: Program, implementation: Program, options: Options, repairs: Repairs) -> Report:
     started = time.thread_time()
     blockers = _distinct((*implementation.blockers, *spec.blockers))
-    fatal = [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
+    fatal = _fatal(blockers)
     result, ended = RefinementResult(relations={}, mismatch=None), None
     if not fatal:
         proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation), _SHARE_OF_PROOF)
@@ -93,10 +105,6 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
     if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
-    if verdict is Verdict.UNPROVED and ended is None and not fatal and not implementation.piecewise:
-        found = _put_together(spec, implementation, options)
-        if found is not None:
-            return found
     causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
@@ -137,13 +145,35 @@ def _verify(spec: Program, implementation: Program, options: Options, repairs: R
     )
 
 
-def _put_together(spec: Program, implementation: Program, options: Options) -> Report | None:
-    """The report on programs that join and cut tensors, where they are proved as assembled from parts."""
-    if not joins_and_cuts(spec) and not joins_and_cuts(implementation):
-        return None
-    piecewise = dataclasses.replace(implementation, piecewise=True)
-    proof = bounds.attempt("the proof with parts assembled", lambda: proves(spec, piecewise), _SHARE_OF_PROOF)
-    return _verify(spec, piecewise, options, Repairs()) if proof is True else None
+def _fatal(blockers: Sequence[Blocker]) -> list[Blocker]:
+    """Those under which the graphs are other programs than the question is about."""
+    return [blocker for blocker in blockers if blocker.node is None or blocker.code in _INCOMPARABLE]
+
+
+def _why_in_parts(pair: Pair, known: Report | None) -> str:
+    spec, implementation = pair.spec, pair.implementation
+    if known is None or not is_unproved(known) or known.findings[0].code == EXHAUSTED:
+        return ""
+    if implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
+        return ""
+    return "values are joined and cut" if joins_and_cuts(spec) or joins_and_cuts(implementation) else ""
+
+
+def _in_parts(pair: Pair, _: Report | None) -> Report | str | None:
+    piecewise = dataclasses.replace(pair.implementation, piecewise=True)
+    proof = bounds.attempt("the proof by parts of values", lambda: proves(pair.spec, piecewise), _SHARE_OF_PROOF)
+    if isinstance(proof, RanOut):
+        return proof.describe()
+    return _report(pair.spec, piecewise, pair.options, Repairs()) if proof else None
+
+
+AS_CAPTURED: Strategy[Pair] = Strategy(
+    "the programs as they were captured",
+    lambda _, known: "it costs least" if known is None else "",
+    lambda pair, _: _report(pair.spec, pair.implementation, pair.options, pair.repairs),
+)
+IN_PARTS = Strategy("values as parts that end within shards", _why_in_parts, _in_parts)
+OF_PAIRS = (AS_CAPTURED, IN_PARTS)
 
 
 def _second_look(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:

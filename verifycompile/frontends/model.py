@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from verifycompile.agreement.together import captured_in_job, verify_together
+from verifycompile.agreement.together import captured_in_job
 from verifycompile.capture import arguments_of_call, capture_model, frame_of_model, model_or_built
 from verifycompile.diagnostics.report import Report
-from verifycompile.diagnostics.waiver import sentence_of_unused, unused, with_waivers
-from verifycompile.errors import UsageError
+from verifycompile.frontends import Captured, report_of
 from verifycompile.options import Options
 from verifycompile.torch_interface.dynamo_backend import without_override
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCall:
+    """One call of ``model``, or without one of what option ``build`` makes."""
+
+    model: Callable[..., Any] | None
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @contextlib.contextmanager
+    def captured(self, options: Options) -> Generator[Captured]:
+        with without_override(), model_or_built(self.model, options) as own:
+            with captured_in_job(frame_of_model(own, self.args, self.kwargs)) as channel:
+                both = capture_model(own, self.args, self.kwargs, options)
+            yield Captured(*both, channel)
 
 
 def verify(
@@ -28,17 +45,4 @@ def verify(
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
     checked = Options.from_mapping(options)
-    positional, named = arguments_of_call(args, kwargs)
-    with without_override(), model_or_built(model, checked) as own:
-        frame = frame_of_model(own, positional, named)
-        with captured_in_job(frame) as channel:
-            spec, implementation = capture_model(own, positional, named, checked)
-        return waived(verify_together(spec, implementation, checked, channel), checked)
-
-
-def waived(report: Report, options: Options) -> Report:
-    """The report with what the options waive. Raises ``UsageError`` VC311 for a waiver of something else."""
-    unneeded = unused(options.waivers, (report,))
-    if unneeded:
-        raise UsageError("VC311", sentence_of_unused(unneeded[0]))
-    return with_waivers(report, options.waivers)
+    return report_of(ModelCall(model, *arguments_of_call(args, kwargs)), checked)

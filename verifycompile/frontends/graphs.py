@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import torch.fx
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.common_graph import DifferentGraphsError
-from verifycompile.capture.common_program import common_program
+from verifycompile.capture.captured_graphs import CapturedGraphs
 from verifycompile.capture.graphs import (
     check_shapes,
     implementation_program,
@@ -21,18 +21,24 @@ from verifycompile.capture.graphs import (
     resolve_inputs,
     spec_program,
 )
-from verifycompile.capture.legacy_collectives import GroupTable, ranks_of
-from verifycompile.capture.merged_ranks import RankProgram
+from verifycompile.capture.legacy_collectives import GroupTable
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
+from verifycompile.frontends import Captured, report_of
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Mesh, Program
-from verifycompile.question import Provenance, Question
-from verifycompile.rank_verification import order_finding, verify_each_rank
-from verifycompile.torch_interface.mesh import axes_of_line
-from verifycompile.torch_interface.value_names import value_name
-from verifycompile.verification import verify_programs
-from verifycompile.within_limits import within_limits
+from verifycompile.question import Provenance
+
+
+@dataclasses.dataclass(frozen=True)
+class Graphs:
+    """The arguments of ``verify_graphs``, by name."""
+
+    arguments: Mapping[str, Any]
+
+    @contextlib.contextmanager
+    def captured(self, options: Options) -> Generator[Captured]:  # noqa: ARG002 - as every source of graphs
+        graphs = capture_graphs(**self.arguments)
+        yield Captured(graphs.spec, graphs.implementation())
 
 
 def verify_graphs(
@@ -63,33 +69,18 @@ def verify_graphs(
     ``on_unproved``, ``time_limit``, ``memory_limit``: as in ``Options``.
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
-    started = time.perf_counter()
-    options = Options.from_mapping({"on_unproved": on_unproved, "time_limit": time_limit, "memory_limit": memory_limit})
-    graphs = capture_graphs(
-        spec_graph,
-        rank_graphs,
-        in_relations,
-        out_relations,
-        mesh=mesh,
-        groups=groups,
-        spec_inputs=spec_inputs,
-        rank_inputs=rank_inputs,
-    )
-    report = within_limits(options, time.perf_counter() - started, lambda: report_on(graphs, options))
-    return dataclasses.replace(report, question=Question(Provenance.GIVEN, Provenance.GIVEN, len(graphs.mesh.ranks)))
-
-
-@dataclasses.dataclass(frozen=True)
-class CapturedGraphs:
-    """What ``verify_graphs`` is asked about: ``programs`` holds one a rank, or one that every rank runs.
-
-    ``even``: whether the placements of all inputs give every rank a part of one size.
-    """
-
-    spec: Program
-    programs: tuple[Program, ...]
-    mesh: Mesh
-    even: bool
+    options = {"on_unproved": on_unproved, "time_limit": time_limit, "memory_limit": memory_limit}
+    arguments = {
+        "spec_graph": spec_graph,
+        "rank_graphs": rank_graphs,
+        "in_relations": in_relations,
+        "out_relations": out_relations,
+        "mesh": mesh,
+        "groups": groups,
+        "spec_inputs": spec_inputs,
+        "rank_inputs": rank_inputs,
+    }
+    return report_of(Graphs(arguments), Options.from_mapping(options))
 
 
 def capture_graphs(
@@ -127,65 +118,18 @@ def capture_graphs(
         dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout)
         for r, i, o in zip(ranks, inputs, given_outputs, strict=True)
     ]
-    capture_seconds = time.perf_counter() - started - spec_seconds
+    share = (time.perf_counter() - started - spec_seconds) / len(programs)
     if single:
         notes[Assumption("every rank runs the graph given", AssumptionKind.RANKS)] = None
     return CapturedGraphs(
-        dataclasses.replace(spec_program(spec), seconds=spec_seconds),
-        tuple(dataclasses.replace(p, assumptions=tuple(notes), seconds=capture_seconds) for p in programs),
+        dataclasses.replace(spec_program(spec), seconds=spec_seconds, provenance=Provenance.GIVEN),
+        tuple(
+            dataclasses.replace(p, assumptions=tuple(notes), seconds=share, provenance=Provenance.GIVEN)
+            for p in programs
+        ),
         layout,
         all(even),
     )
-
-
-def report_on(graphs: CapturedGraphs, options: Options) -> Report:
-    """On one program for all ranks where there is one, else on each rank's."""
-    spec, programs, mesh = graphs.spec, graphs.programs, graphs.mesh
-    blockers = tuple(dict.fromkeys(b for program in (spec, *programs) for b in program.blockers))
-    if blockers:
-        return verify_programs(spec, dataclasses.replace(programs[0], blockers=blockers), options)
-    wrong_order = order_finding(spec, programs, mesh) if len(programs) > 1 else None
-    if wrong_order is not None:
-        return wrong_order
-    general = general_program(programs, mesh) if graphs.even else None
-    if general is not None:
-        return verify_programs(spec, general, options)
-    share = 1 / len(programs)
-    each = [RankProgram(dataclasses.replace(p, seconds=p.seconds * share), ranks_of) for p in programs]
-    return verify_each_rank(spec, each, mesh, options)
-
-
-def general_program(programs: Sequence[Program], mesh: Mesh) -> Program | None:
-    """One program for all ranks, where their graphs and boundaries have a common form."""
-
-    def axes(rank: int, key: str) -> object:
-        if not key.startswith("ranks:"):
-            return key
-        found = axes_of_line(ranks_of(key), mesh)
-        is_member = len(programs) == 1 or rank in ranks_of(key)
-        return key if found is None or not is_member else found
-
-    try:
-        common = common_program(programs, mesh, axes)
-        return dataclasses.replace(common, groups=_groups(common))
-    except DifferentGraphsError as error:
-        if len(programs) > 1:
-            return None
-        return dataclasses.replace(programs[0], blockers=(Blocker(error.node, "VC206", f"{error}."),))
-
-
-def _groups(program: Program) -> dict[str, tuple[int, ...]]:
-    """The mesh axes that the process groups of a graph span. Raises ``DifferentGraphsError``."""
-    assert program.mesh is not None
-    groups: dict[str, tuple[int, ...]] = {}
-    for node in program.graph.graph.nodes:
-        for key in (*node.args, *node.kwargs.values()):
-            if isinstance(key, str) and key.startswith("ranks:") and key not in groups:
-                spans = axes_of_line(ranks_of(key), program.mesh)
-                if spans is None:
-                    raise DifferentGraphsError(f"the group of `{value_name(node)}` is no product of mesh axes", node)
-                groups[key] = spans
-    return groups
 
 
 def _examples(given: Sequence[Any] | None, ranks: int) -> list[Any]:

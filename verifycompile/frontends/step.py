@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from verifycompile.capture.model import arguments_of_call
 from verifycompile.capture.step_objects import objects_of_step
-from verifycompile.capture.training_step import Arguments, CaptureError, Step, capture_step
-from verifycompile.diagnostics.finding import Finding
+from verifycompile.capture.training_step import Arguments, Step, capture_step
 from verifycompile.diagnostics.report import Report
-from verifycompile.diagnostics.severity import Severity
-from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
-from verifycompile.graph_verification import CapturedGraphs, report_on
-from verifycompile.model_verification import waived
+from verifycompile.frontends import Captured, report_of
 from verifycompile.options import Options
-from verifycompile.question import Provenance, Question
-from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.mesh import has_world
-from verifycompile.within_limits import within_limits
 
 _OPTIONS = (
     "mesh", "in_placements", "param_placements", "param_names", "out_placements", "on_unproved", "time_limit",
     "memory_limit", "waivers",
 )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingStep:
+    """A call of a training step and of its single-device spec."""
+
+    step: Step
+    spec: Step
+    arguments: Arguments
+
+    @contextlib.contextmanager
+    def captured(self, options: Options) -> Generator[Captured]:
+        graphs = capture_step(self.step, self.spec, self.arguments, options)
+        yield Captured(graphs.spec, graphs.implementation())
 
 
 def verify_step(
@@ -56,17 +64,7 @@ def verify_step(
     positional, named = arguments_of_call(args, kwargs)
     own = Step(step, *objects_of_step(step, model, optimizer, ""), "the step")
     single = Step(spec, *objects_of_step(spec, spec_model, spec_optimizer, "spec_"), "the spec's step")
-    try:
-        captured = capture_step(own, single, Arguments(step, positional, named), checked)
-    except CaptureError as error:
-        return waived(_uncaptured(error, checked), checked)
-    mesh = captured.root.description
-    graphs = CapturedGraphs(captured.spec, captured.programs, mesh, captured.even)
-    seconds = captured.spec.seconds + sum(program.seconds for program in captured.programs)
-    report = within_limits(checked, seconds, lambda: report_on(graphs, checked))
-    report = with_rank_evidence(report, captured.programs[0], checked)
-    question = Question(Provenance.GIVEN, Provenance.ASSUMED, len(mesh.ranks))
-    return waived(dataclasses.replace(report, question=question), checked)
+    return report_of(TrainingStep(own, single, Arguments(step, positional, named)), checked)
 
 
 def _checked(step: object, spec: object, options: Mapping[str, Any]) -> Options:
@@ -81,9 +79,3 @@ def _checked(step: object, spec: object, options: Mapping[str, Any]) -> Options:
         text = "`verify_step` stands for all ranks in one process: call it under torch's fake process group."
         raise UsageError("VC306", text)
     return Options.from_mapping(options)
-
-
-def _uncaptured(error: CaptureError, options: Options) -> Report:
-    severity = Severity.WARNING if options.on_unproved == "warn" else Severity.ERROR
-    finding = Finding("VC215", severity, f"{error.message}.", impl_location=error.location)
-    return Report(verdict=Verdict.UNPROVED, findings=(finding,))
