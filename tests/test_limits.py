@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_mesh_world
-from verifycompile import Report, UsageError, Verdict, bounds, verification, verify, verify_graphs
+from verifycompile import Report, UsageError, Verdict, bounds, two_programs, verify, verify_graphs
 from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.within_limits import limits_of
@@ -67,7 +67,7 @@ def test_within_the_limits_nothing_changes() -> None:
 
 
 def test_an_endless_proof_is_unproved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "check_refinement", endless)
+    monkeypatch.setattr(two_programs, "check_refinement", endless)
     started = time.perf_counter()
     report = of_mlp(time_limit=1.0)
     assert report.stats.verification_seconds < 1.0 + TOLERANCE
@@ -85,7 +85,7 @@ def test_an_endless_proof_is_unproved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_program_is_refuted_where_the_proof_is_endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "check_refinement", endless)
+    monkeypatch.setattr(two_programs, "check_refinement", endless)
     report = of_mlp(wrong=True, time_limit=6.0)
     assert report.verdict is Verdict.REFUTED
     (finding,) = report.findings
@@ -96,7 +96,7 @@ def test_a_wrong_program_is_refuted_where_the_proof_is_endless(monkeypatch: pyte
 
 
 def test_an_endless_search_for_an_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "find_difference", endless)
+    monkeypatch.setattr(two_programs, "find_difference", endless)
     report = of_mlp(wrong=True, time_limit=2.0)
     assert report.stats.verification_seconds < 2.0 + TOLERANCE
     assert report.verdict is Verdict.UNPROVED
@@ -107,7 +107,7 @@ def test_an_endless_search_for_an_input(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "check_refinement", greedy)
+    monkeypatch.setattr(two_programs, "check_refinement", greedy)
     report = of_mlp(memory_limit=256 << 20)
     assert report.verdict is Verdict.UNPROVED
     assert report.findings[0].code == "VC205"
@@ -129,7 +129,7 @@ def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.Gr
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_graphs_captured_elsewhere(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
-    monkeypatch.setattr(verification, "check_refinement", endless)
+    monkeypatch.setattr(two_programs, "check_refinement", endless)
     spec = graph_of(torch.exp, torch.randn(4, 2))
     own = [graph_of(lambda x: x.exp() * 1.0, torch.randn(2, 2)), graph_of(lambda x: x.exp() + 0.0, torch.randn(2, 2))][
         :ranks
@@ -166,7 +166,7 @@ def test_interrupting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(verification, "check_refinement", interrupted)
+        patched.setattr(two_programs, "check_refinement", interrupted)
         with pytest.raises(KeyboardInterrupt):
             of_mlp()
     assert bounds.current() is None

@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.support import fake_mesh_world
-from verifycompile import Report, Verdict, second_look, verification, verify
+from verifycompile import Report, Verdict, second_look, two_programs, verify
 from verifycompile.program import Program
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.witness import EvaluationError
@@ -47,7 +47,7 @@ def accepts_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     def accepted(spec: Program, _implementation: Program) -> RefinementResult:
         return RefinementResult({output.name: output.name for output in spec.outputs}, None)
 
-    monkeypatch.setattr(verification, "check_refinement", accepted)
+    monkeypatch.setattr(two_programs, "check_refinement", accepted)
 
 
 def test_what_is_proved_is_evaluated() -> None:
@@ -72,7 +72,7 @@ def test_at_reduced_sizes() -> None:
 @pytest.mark.parametrize(("width", "ranks"), [(4, 2), (256, 2), (64, 64)])
 def test_a_difference_takes_the_verdict_back(monkeypatch: pytest.MonkeyPatch, width: int, ranks: int) -> None:
     accepts_everything(monkeypatch)
-    monkeypatch.setattr(second_look, "check_refinement", verification.check_refinement)
+    monkeypatch.setattr(second_look, "check_refinement", two_programs.check_refinement)
     report = of_mlp(width, ranks, wrong=True)
     assert report.verdict is Verdict.UNPROVED
     assert report.certificate is None
@@ -132,7 +132,7 @@ def test_an_error_of_the_second_look_changes_no_verdict(monkeypatch: pytest.Monk
     def fails(*_: Program) -> Any:
         raise ValueError("a defect")
 
-    monkeypatch.setattr(verification, "look_again", fails)
+    monkeypatch.setattr(two_programs, "look_again", fails)
     report = of_mlp()
     assert report.verdict is Verdict.VERIFIED
     assert report.second_look == second_look.SecondLook(done=False, text="not done: ValueError: a defect")

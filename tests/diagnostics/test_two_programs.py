@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.fx
 
-from verifycompile import verification
+from verifycompile import two_programs
 from verifycompile.diagnostics import locate
 from verifycompile.diagnostics.locate import nearest_location
 from verifycompile.diagnostics.report import Report
@@ -51,7 +51,7 @@ def location(node: torch.fx.Node) -> SourceLocation | None:
 @pytest.fixture(autouse=True)
 def source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "model_location_of", location)
-    monkeypatch.setattr(verification, "model_location_of", location)
+    monkeypatch.setattr(two_programs, "model_location_of", location)
 
 
 @pytest.fixture
@@ -72,11 +72,11 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
             found: Any = witness
             return Search(found, spec, implementation, "" if witness else UNPROVED_NOTE)
 
-        monkeypatch.setattr(verification, "check_refinement", lambda spec, implementation: result)
-        monkeypatch.setattr(verification, "find_difference", find_difference)
+        monkeypatch.setattr(two_programs, "check_refinement", lambda spec, implementation: result)
+        monkeypatch.setattr(two_programs, "find_difference", find_difference)
         spec = Program(graph(), (), (), assumptions=("a",), seconds=1.0)
         implementation = Program(graph(), (), (), blockers=blockers, assumptions=("b", "a"), seconds=3.0)
-        return verification.verify_programs(spec, implementation, options or Options())
+        return two_programs.verify_programs(spec, implementation, options or Options())
 
     return run
 
