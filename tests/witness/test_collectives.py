@@ -76,7 +76,7 @@ def test_coalesced():
     ("operator", "arguments", "message"),
     [
         ("all_reduce", {"reduce_op": "band"}, "no values for the reduction 'band' of torch.float32"),
-        ("all_gather_into_tensor", {"group_size": 4}, "group size 4 for a group of 2 ranks"),
+        ("all_gather_into_tensor", {"group_size": 4}, "group_size=4 for a group of 2 ranks"),
         ("batch_p2p_ops", {}, "no interpretation of the collective _c10d_functional.batch_p2p_ops.default"),
     ],
 )

@@ -1,9 +1,8 @@
-"""What collectives compute, as operators of a single device on the values of all ranks of a group."""
+"""Nodes of a single device's graph as values that collectives take: see ``verifycompile/collectives.py``."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -55,6 +54,14 @@ class MergedNodes:
         if self.rank is not None:
             node.meta[RANK] = self.rank
         return node
+
+    def shape(self, value: torch.fx.Node) -> Sequence[int]:
+        """Its recorded shape."""
+        return value.meta["val"].shape
+
+    def as_row(self, value: torch.fx.Node) -> torch.fx.Node:
+        """A value without dimensions as one with one position."""
+        return self.call(aten.unsqueeze.default, value, 0)
 
     def join(self, values: Sequence[torch.fx.Node], dim: int) -> torch.fx.Node:
         """The values one behind the other."""
@@ -137,71 +144,3 @@ def span_of(node: torch.fx.Node) -> tuple[int, int, int] | None:
     if not isinstance(size, int) or not isinstance(length, int) or not isinstance(start, int):
         return None
     return size, start % size if size else 0, length
-
-
-Arguments = Sequence[Mapping[str, Any]]
-
-
-def _all_reduce(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
-    return [nodes.reduce(values, arguments[0]["reduce_op"])] * len(values)
-
-
-def _all_gather(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
-    _check_size(values, arguments)
-    rows = [nodes.call(aten.unsqueeze.default, v, 0) if v.meta["val"].dim() == 0 else v for v in values]
-    return [nodes.join(rows, 0)] * len(values)
-
-
-def _reduce_scatter(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
-    _check_size(values, arguments)
-    total = nodes.reduce(values, arguments[0]["reduce_op"])
-    length, rest = divmod(total.meta["val"].shape[0], len(values))
-    if rest:
-        raise UnmergeableError("a dimension scattered unevenly")
-    return [nodes.part(total, 0, index * length, length) for index in range(len(values))]
-
-
-def _check_size(values: Sequence[torch.fx.Node], arguments: Arguments) -> None:
-    if any(row["group_size"] != len(values) for row in arguments):
-        raise UnmergeableError(f"group_size={arguments[0]['group_size']} for a group of {len(values)} ranks")
-
-
-def _all_to_all(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
-    pieces: list[list[torch.fx.Node]] = []
-    for value, row in zip(values, arguments, strict=True):
-        sizes = list(row["input_split_sizes"])
-        if not all(isinstance(size, int) for size in sizes) or sum(sizes) != value.meta["val"].shape[0]:
-            raise UnmergeableError(f"all_to_all_single with the split sizes {sizes}")
-        starts = itertools.accumulate([0, *sizes])
-        pieces.append([nodes.part(value, 0, start, size) for start, size in zip(starts, sizes, strict=False)])
-    return [_joined(nodes, [row[index] for row in pieces]) for index in range(len(values))]
-
-
-def _joined(nodes: MergedNodes, pieces: Sequence[torch.fx.Node]) -> torch.fx.Node:
-    """The pieces that a rank gets, of which some may be empty."""
-    return nodes.join([piece for piece in pieces if piece.meta["val"].shape[0]] or pieces[:1], 0)
-
-
-def _broadcast(_: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
-    return [values[arguments[0]["src"]]] * len(values)
-
-
-def _shard_dim_all_to_all(nodes: MergedNodes, values: Sequence[torch.fx.Node], arguments: Arguments) -> list[Any]:
-    gather, split = arguments[0]["gather_dim"], arguments[0]["shard_dim"]
-    length, rest = divmod(values[0].meta["val"].shape[split], len(values))
-    if rest:
-        raise UnmergeableError("a dimension exchanged unevenly")
-    return [
-        nodes.join([nodes.part(value, split, index * length, length) for value in values], gather)
-        for index in range(len(values))
-    ]
-
-
-COLLECTIVES: Mapping[str, Callable[[MergedNodes, Sequence[torch.fx.Node], Arguments], list[Any]]] = {
-    "all_reduce": _all_reduce,
-    "all_gather_into_tensor": _all_gather,
-    "reduce_scatter_tensor": _reduce_scatter,
-    "all_to_all_single": _all_to_all,
-    "broadcast": _broadcast,
-    "shard_dim_alltoall": _shard_dim_all_to_all,
-}

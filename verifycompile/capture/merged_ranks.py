@@ -21,7 +21,6 @@ from torch.distributed.tensor.placement_types import Partial, Placement, Replica
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.legacy_collectives import is_key, ranks_of
 from verifycompile.capture.merged_collectives import (
-    COLLECTIVES,
     RANK,
     MergedNodes,
     UnmergeableError,
@@ -31,6 +30,7 @@ from verifycompile.capture.merged_collectives import (
 )
 from verifycompile.capture.merged_memory import laid_out, read_from_its_first_element
 from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankNode, schedule
+from verifycompile.collectives import COLLECTIVES, CollectiveError
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
@@ -410,7 +410,10 @@ class _Merger:
             if key not in row:
                 raise UnmergeableError(f"the collective `{operation}` has no single-device form", step.nodes[0][1])
             values.append(self._value(position, row[key]))
-        results = form(self.nodes, values, step.arguments)
+        try:
+            results = form(self.nodes, values, step.arguments)
+        except CollectiveError as error:
+            raise UnmergeableError(error.message, step.nodes[0][1]) from error
         for (position, node), result in zip(step.nodes, results, strict=True):
             self.values[position][node] = result
         self.nodes.origin = None
