@@ -109,7 +109,7 @@ def _chunks(carrier: Carrier[Value], value: Value, dim: int, count: int) -> list
     return [carrier.part(value, dim, index * length, length) for index in range(count)]
 
 
-def _pieces(carrier: Carrier[Value], value: Value, sizes: Sequence[int], count: int) -> list[Value]:
+def _pieces(carrier: Carrier[Value], value: Value, sizes: Sequence[Any], count: int) -> list[Value]:
     if not sizes:
         return _chunks(carrier, value, 0, count)
     if not all(isinstance(size, int) for size in sizes) or len(sizes) != count or sum(sizes) != carrier.shape(value)[0]:
