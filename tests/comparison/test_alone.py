@@ -53,7 +53,6 @@ class Blocks(nn.Module):
         return self.head(x).square().mean()
 
 
-@pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize(
     ("bugs", "named"),
     [
@@ -68,9 +67,9 @@ class Blocks(nn.Module):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_each_module_that_is_wrong_by_itself_is_named(
-    bugs: tuple[str, ...], named: list[str], recomputed: bool
-) -> None:
+def test_each_module_that_is_wrong_by_itself_is_named(bugs: tuple[str, ...], named: list[str]) -> None:
+    # What is called again in backward is right or wrong as in forward: half of the programs have it.
+    recomputed = len(named) % 2 == 1
     torch.manual_seed(0)
 
     def build(mesh: DeviceMesh) -> nn.Module:

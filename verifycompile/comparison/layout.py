@@ -13,6 +13,8 @@ from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import coordinate_of
 from verifycompile.torch_interface.placements import outer_blocks, reduction_name, sharded_dimension
 from verifycompile.torch_interface.strided import joined, selected
+from verifycompile.witness.error import EvaluationError
+from verifycompile.witness.layout import reduce
 
 Known = tuple[Placement | None, ...]
 """A placement for each axis of the mesh, None where it is not known."""
@@ -87,17 +89,10 @@ def _joined(values: Sequence[torch.Tensor], placement: Placement, size: int) -> 
 
 def _reduced(values: Sequence[torch.Tensor], operation: str) -> torch.Tensor:
     """In double precision, as the sum is none of the program's own."""
-    stacked = torch.stack(list(values))
-    if not stacked.is_floating_point():
-        return stacked.sum(0).to(stacked.dtype)
-    exact = stacked.double()
-    if operation == "avg":
-        return exact.mean(0)
-    if operation == "sum":
-        return exact.sum(0)
-    if operation in ("max", "min"):
-        return exact.amax(0) if operation == "max" else exact.amin(0)
-    raise MergeError(f"the reduction {operation}")
+    try:
+        return reduce([value.double() if value.is_floating_point() else value for value in values], operation)
+    except EvaluationError as error:
+        raise MergeError(str(error)) from error
 
 
 def part_of(whole: torch.Tensor, layout: Placements, rank: int, mesh: Mesh) -> torch.Tensor:
