@@ -11,16 +11,17 @@ from types import ModuleType
 
 import pytest
 
-from tests.certificate import annotations_checks, check_checks, statement_checks, storage_checks
+from tests.certificate import annotations_checks, check_checks, parts_checks, statement_checks, storage_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of
 from verifycompile.certificate import annotations as recorded
-from verifycompile.certificate import check, statement, storage
+from verifycompile.certificate import check, parts, statement, storage
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     statement: statement_checks.checks,
     storage: storage_checks.checks,
     recorded: annotations_checks.checks,
     check: check_checks.checks,
+    parts: parts_checks.checks,
 }
 """Modules of the checker, with what must hold of each."""
 

@@ -71,8 +71,9 @@ def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
 
 def _expressions(program: Program) -> Iterator[sympy.Basic]:
     """All numbers in a program, over the symbols that remain where solved ones are replaced."""
-    for node in program.graph.graph.nodes:
-        for value in _flat(node.meta.get("val")):
+    records = {id(record): record for node in program.graph.graph.nodes for record in (node.meta.get("val"),)}
+    for record in records.values():
+        for value in _flat(record):
             numbers = (*value.shape, *_memory(value)) if isinstance(value, torch.Tensor) else (value,)
             yield from (_expression(program, n) for n in numbers if is_derived_number(n))
     yield from program.guards
@@ -138,8 +139,8 @@ class Derived:
         return self._recorded[id(record)]
 
     def _value_of_call(self, node: torch.fx.Node) -> Any:
-        operands = (self.values.get(operand) for operand in node.all_input_nodes)
-        key = (node,) if reads_memory(node) else (self._patterns.get(node, node), *map(id, operands))
+        operands = [id(self.values.get(operand)) for operand in node.all_input_nodes]
+        key = (node,) if reads_memory(node) else (self._patterns.get(node, node), *operands)
         if key in self._known_calls:
             return self._known_calls[key]
         derived = self._call(node)

@@ -80,8 +80,7 @@ class Side:
             self.repeated.add(node)
             return
         self.lowering.lower([node])
-        if key is not None:
-            self._known[key] = self.lowering.values[node]
+        self._known[key] = self.lowering.values[node]
 
     def _key(self, node: torch.fx.Node) -> Hashable:
         """All that the value of a call depends on; None where that is more than its description and its operands.
@@ -93,12 +92,9 @@ class Side:
             return None
         if draws_random_numbers(node.target, node.args, node.kwargs):
             return None
-        split = whole_split(node)
         values = self.lowering.values
-        operands = node.all_input_nodes if split is None else [split]
-        taken = tuple(_told_apart(values[operand]) for operand in operands)
-        records = tuple(id(operand.meta.get("val")) for operand in node.all_input_nodes)
-        key = pattern, split is None, records, taken
+        taken = tuple((id(n.meta.get("val")), *_told_apart(values[n])) for n in node.all_input_nodes)
+        key = pattern, taken
         try:
             hash(key)
         except TypeError:
@@ -106,7 +102,7 @@ class Side:
         return key
 
 
-def _told_apart(value: Any) -> Hashable:
+def _told_apart(value: Any) -> tuple[Hashable, ...]:
     """A value and its type: in Python ``1``, ``1.0`` and ``True`` are equal, so are ``0.0`` and ``-0.0``."""
     return type(value), repr(value) if isinstance(value, float) else value
 

@@ -139,7 +139,8 @@ def _alike(
     """A call like another one, of other operands."""
     stands_for = dict(zip(pattern.all_input_nodes, operands, strict=True))
     args, kwargs = torch.fx.map_arg((pattern.args, pattern.kwargs), stands_for.__getitem__)
-    node = graph.create_node("call_function", pattern.target, args, kwargs, name=name)
+    node = graph.create_node("call_function", pattern.target, name=name)
+    node.args, node.kwargs = args, kwargs  # given above, torch would search them for symbolic sizes
     node.meta["val"] = pattern.meta["val"]
     return node
 
