@@ -3,6 +3,9 @@
 Every run is a process of its own, whose caches are empty. Runs without and with the package alternate (A B A B ...), so
 that what else the machine does meets both; of each pair the ratio is taken, and of all pairs the median. Seconds are
 those of the processor, in the process and in the compilers that it starts.
+
+What the flag alone costs is less than two processes differ by. A process with the package counts it by itself then: the
+seconds inside of the package, and all others. An editable installation adds what its finder of modules takes.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
 import os
 import resource
 import statistics
@@ -22,17 +26,20 @@ from typing import Any
 
 HEADER = ("first call", "without s", "with s", "with / without", "least", "greatest")
 _UNLOADED = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-"""As where the package is not installed: torch does not call it at the end of its import."""
+"""torch does not call the package at the end of its import: the run does, and counts it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """``run``: the seconds of one run, with the package or without. ``without``, ``using``: variables of either run."""
+    """``run``: the seconds of one run, with the package or without; of a run that counts the package by itself, both.
+
+    ``variables``: the environment of the runs with the package.
+    """
 
     title: str
-    run: Callable[[bool], float]
-    without: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
-    using: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    run: Callable[[bool], float] | Callable[[], tuple[float, float]]
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    counts_itself: bool = False
 
 
 def _seconds() -> float:
@@ -40,20 +47,45 @@ def _seconds() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
-def _import(_: bool) -> float:
+def _import() -> tuple[float, float]:
+    """Seconds of ``import torch`` without the package, and with it: what torch runs at the end of its import."""
     started = _seconds()
     importlib.import_module("torch")
-    return _seconds() - started
+    importlib.metadata.entry_points(group="torch.backends")  # torch looks for packages, whether there are any or not
+    imported = _seconds()
+    (found,) = importlib.metadata.entry_points(group="torch.backends", name="verifycompile")
+    looked = _seconds()
+    found.load()()
+    return imported - started, imported - started + _seconds() - looked
 
 
-def _plain_model(_: bool) -> float:
+def _plain_model() -> tuple[float, float]:
+    """Seconds of a process that imports torch and makes the first step of a model without parallelism."""
     started = _seconds()
+    importlib.import_module("torch")
+    imported = _seconds()
+    (found,) = importlib.metadata.entry_points(group="torch.backends", name="verifycompile")
+    found.load()()
+    flag: Any = importlib.import_module("verifycompile.backends.flag")
+    own = _seconds() - imported
+    check = flag.check_graph
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal own
+        begun = _seconds()
+        try:
+            return check(*arguments)
+        finally:
+            own += _seconds() - begun
+
+    flag.check_graph = counted
     import torch
     from torch import nn
 
     layers = [nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)]
     torch.compile(nn.Sequential(*layers))(torch.randn(8, 64)).sum().backward()
-    return _seconds() - started
+    whole = _seconds() - started
+    return whole - own, whole
 
 
 def _parallel_model(question: Callable[[], tuple[Any, Any, dict[str, Any]]], is_verified: bool) -> float:
@@ -117,27 +149,38 @@ def _mesh() -> Any:
 
 _VERIFIED = functools.partial(functools.partial, _parallel_model)
 CASES = {
-    "import": Case("`import torch`, the flag unset", _import, _UNLOADED),
-    "unset": Case("a model without parallelism, the flag unset", _plain_model, _UNLOADED),
-    "flag": Case("the same model, the flag set", _plain_model, _UNLOADED, {"VERIFYCOMPILE": "1"}),
+    "import": Case("`import torch`, the flag unset", _import, _UNLOADED, counts_itself=True),
+    "flag": Case(
+        "the first step of a model without parallelism, the flag set",
+        _plain_model,
+        {**_UNLOADED, "VERIFYCOMPILE": "1"},
+        counts_itself=True,
+    ),
     "example": Case("the example of this page", _VERIFIED(functools.partial(_example, False))),
     "dynamic": Case("the same, its batch of any size", _VERIFIED(functools.partial(_example, True))),
     "llama": Case("two layers of transformers' llama", _VERIFIED(_llama)),
 }
 
 
-def _measured(name: str, is_used: bool) -> float:
+def _pair(name: str) -> tuple[float, float]:
+    if CASES[name].counts_itself:
+        first, second = _measured(name, True)
+        return first, second
+    return _measured(name, False)[0], _measured(name, True)[0]
+
+
+def _measured(name: str, is_used: bool) -> list[float]:
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": folder, "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.first_call", name, "--measure", str(int(is_used))],
-            env={**os.environ, **caches, **(case.using if is_used else case.without)},
+            env={**os.environ, **caches, **(case.variables if is_used else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             check=True,
         )
-    return float(done.stdout)
+    return [float(number) for number in done.stdout.split()]
 
 
 def row(case: Case, pairs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
@@ -158,12 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     if options.measure is not None:
-        print(CASES[options.cases[0]].run(bool(options.measure)))
+        case: Any = CASES[options.cases[0]]
+        print(*(case.run() if case.counts_itself else [case.run(bool(options.measure))]))
         return 0
     for cells in (HEADER, tuple("-" * len(cell) for cell in HEADER)):
         print(f"| {' | '.join(cells)} |", flush=True)
     for name in options.cases or CASES:
-        pairs = [(_measured(name, False), _measured(name, True)) for _ in range(options.pairs)]
+        pairs = [_pair(name) for _ in range(options.pairs)]
         print(f"| {' | '.join(row(CASES[name], pairs))} |", flush=True)
     return 0
 

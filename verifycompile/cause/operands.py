@@ -156,7 +156,7 @@ def _exchanged_parts(scene: Scene, node: torch.fx.Node) -> Iterator[Move]:
 
 
 def other_dimensions(scene: Scene) -> Iterator[Move]:
-    """Values that are put together, along another dimension."""
+    """Values that are concatenated, along another dimension."""
     for node in scene.calls:
         if node.target is not aten.cat.default or len({shape_of(part) for part in node.all_input_nodes}) > 1:
             continue
