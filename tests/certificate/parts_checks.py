@@ -285,7 +285,7 @@ def _of_what_leaves() -> None:
     pair.cross(Cut(2, 2, True), Cut(4, 4, True))
     names = {node.name for node in pair.sides[0].lowering.values}
     assert names == {"x_1", "y_1", "exp", "exp_1"}
-    assert [name for name, *_ in pair.parts.values[0]] == ["sin", "exp"]
+    assert [cast("Any", described)[0] for described in pair.parts.values[0]] == ["sin", "exp"]
     pair.cross(Cut(6, 6, True))
     assert {node.name for node in pair.sides[1].lowering.values} == {"x_1", "y_1", "exp", "exp_1"}
 
