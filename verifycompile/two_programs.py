@@ -108,7 +108,8 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
     causes: tuple[Cause, ...] = ()
     if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
-        causes = _causes(changeable, repairs.proves, proof_seconds, findings[0])
+        shown = None if search is None else (search.spec, search.implementation)
+        causes = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
         findings[:1] = with_causes(findings[0], causes, result.mismatch.output)
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
@@ -298,13 +299,17 @@ def _certain(finding: Finding) -> Finding:
 
 
 def _causes(
-    changeable: Callable[[], Subject], proves: Callable[[Program, Program], bool], proof_seconds: float, found: Finding
+    changeable: Callable[[], Subject],
+    proves: Callable[[Program, Program], bool],
+    proof_seconds: float,
+    found: Finding,
+    shown: tuple[Program, Program] | None,
 ) -> tuple[Cause, ...]:
     """The changes after which the program is proved; nothing where none are found, or the search fails."""
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
     try:
         places = [item.location for item in found.labels] if found.code == "VC101" else []
-        search = functools.partial(find_causes, changeable(), proves, seconds=seconds, suspected=places)
+        search = functools.partial(find_causes, changeable(), proves, seconds=seconds, suspected=places, shown=shown)
         causes = bounds.attempt("the search for the cause", search, _SHARE_OF_CAUSES)
     except Exception:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
         return ()

@@ -113,17 +113,23 @@ class _Step:
 
 
 def find_causes(
-    subject: Subject, proves: Proves, *, seconds: float, suspected: Collection[SourceLocation] = ()
+    subject: Subject,
+    proves: Proves,
+    *,
+    seconds: float,
+    suspected: Collection[SourceLocation] = (),
+    shown: tuple[Program, Program] | None = None,
 ) -> tuple[Cause, ...]:
     """The changes that together make the program provable; () where none were found in the time given.
 
-    ``suspected``: lines at which a reduction may be missing, which are looked at first.
+    ``suspected``: lines at which a reduction may be missing, which are looked at first. ``shown``: the programs at the
+    sizes at which they are known to differ.
 
     ``seconds``: of this thread's own work, so that what else the machine does changes no report.
     """
     limits = bounds.current()
     latest = time.perf_counter() + (seconds * 4 if limits is None else _SHARE_OF_SEARCH * limits.seconds_left)
-    evaluated = _evaluable(subject)
+    evaluated = _evaluable(subject, shown)
     if evaluated is None:
         return ()
     with real_tensors(), without_logged_failures():
@@ -135,13 +141,15 @@ def find_causes(
             return ()
 
 
-def _evaluable(subject: Subject) -> Subject | None:
+def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Subject | None:
     """What is evaluated in the place of ``subject``: itself, or the same graph at reduced sizes."""
     programs = subject.programs()
     if programs is None:
         return None
     if max(elements(program) for program in programs) <= MAX_ELEMENTS:
         return subject
+    if shown is not None and subject.values and max(map(elements, shown)) <= MAX_ELEMENTS:
+        return OneGraph(*shown)
     reduced = evaluable(*programs, MAX_ELEMENTS) if subject.values else None
     return None if reduced is None else OneGraph(reduced.spec, reduced.implementation)
 

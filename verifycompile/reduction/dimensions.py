@@ -27,9 +27,13 @@ class Dimension(NamedTuple):
 
 
 class Dimensions:
-    """The dimensions of both programs. Numbers are looked up at a node, where a number is one dimension."""
+    """The dimensions of both programs. Numbers are looked up at a node, where a number is one dimension.
 
-    def __init__(self, spec: Program, implementation: Program) -> None:
+    ``joined``: whether a number is one dimension wherever it occurs: a program that cuts a dimension into heads and
+    their width is to cut it as the spec does.
+    """
+
+    def __init__(self, spec: Program, implementation: Program, *, joined: bool = False) -> None:
         self._parents: list[int] = []
         self._numbers: list[int] = []
         self._results: dict[torch.fx.Node, dict[int, int]] = {}
@@ -42,7 +46,7 @@ class Dimensions:
             for number, place in self._results[second].items():
                 if number in self._results[first]:
                     self._join(self._results[first][number], place)
-        computed = {number for program in programs for number in _without_a_place(program)}
+        computed = set(self._numbers) if joined else {n for program in programs for n in _without_a_place(program)}
         of_number: dict[int, list[int]] = collections.defaultdict(list)
         for place, number in enumerate(self._numbers):
             of_number[number].append(place)

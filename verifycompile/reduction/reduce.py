@@ -55,13 +55,14 @@ def reduce_sizes(
     kept: int = KEPT,
     pinned: Mapping[int, str] | None = None,
     apart: bool = False,
+    joined: bool = False,
 ) -> Reduced | None:
     """Both programs at smaller sizes; None where no size changes.
 
     ``kept``: numbers up to this one stay as they are. ``pinned``: further sizes that stay -> why. ``apart``: whether
-    different sizes stay different where they can.
+    different sizes stay different where they can. ``joined``: whether equal sizes stay equal everywhere.
     """
-    constraints = Constraints(Dimensions(spec, implementation))
+    constraints = Constraints(Dimensions(spec, implementation, joined=joined))
     for program in (spec, implementation):
         collect(program, constraints)
     _tie(spec, implementation, constraints)

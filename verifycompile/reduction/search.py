@@ -65,8 +65,8 @@ def find_difference(
     if max(elements(spec), elements(implementation)) <= max_elements:
         return _at_own_sizes(spec, implementation, output, max_elements)
     found = Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
-    for apart in (False, True):
-        reduced = evaluable(spec, implementation, max_elements, apart=apart)
+    for apart, joined in ((False, False), (True, False), (False, True)):
+        reduced = evaluable(spec, implementation, max_elements, apart=apart, joined=joined)
         if reduced is not None:
             found = _at_reduced_sizes(reduced, proved, output, max_elements)
         if found.witness is not None:
@@ -130,15 +130,17 @@ def evaluable(
     pinned: Mapping[int, str] | None = None,
     *,
     apart: bool = True,
+    joined: bool = False,
     kinds: int | None = None,
 ) -> Reduced | None:
     """Both programs at reduced sizes that can be evaluated, or None.
 
     ``kinds``: how many kinds of ranks there are, where some share an evaluation.
     ``apart``: whether different sizes stay different where they can, which hides fewer errors than the smallest sizes.
+    ``joined``: whether equal sizes stay equal everywhere.
     """
     for kept in (KEPT, _SMALLEST):
-        reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned, apart=apart)
+        reduced = reduce_sizes(spec, implementation, kept=kept, pinned=pinned, apart=apart, joined=joined)
         if reduced is None:
             continue
         cost = max(elements(reduced.spec), elements(reduced.implementation, kinds))
