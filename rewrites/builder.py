@@ -19,6 +19,7 @@ import torch
 
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
+from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import (
     CONCATENATE,
     STACK,
@@ -576,7 +577,7 @@ class Builder:
         if computed is not None:
             return computed
         try:
-            return opened_stack(relabel.narrow(view, position, base, length))
+            return opened_stack(self._with_decided_masks(relabel.narrow(view, position, base, length)))
         except relabel.UnalignedError:
             if across:
                 return self._narrow_pieces(view, other or 0, dim, base, length)
@@ -588,6 +589,16 @@ class Builder:
 
                 computed = narrow_look_ups(self.pool, view, position, base, length)
             return computed or self.along(SLICE, (base, 1), view, dim, length)
+
+    def _with_decided_masks(self, view: View) -> View:
+        """A sum under an inequality at a chosen position, as the last of running sums: the position may decide it."""
+        masks = [v for v in view.term.operands if v.term.operation is AT_MOST]
+        chosen = any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
+        if not masks or not chosen or view.term.operation is not algebra.CONTRACT or not view.term.summed:
+            return view
+        opened = algebra.open_view(view.unscaled())
+        summed = algebra.contract_aligned(self.pool, list(opened.operands), opened.shape, view.rank)
+        return summed.scaled(view.coefficient)
 
     def _narrow_operands(
         self, view: View, position: int, start: Size, length: Size, *, elementwise: bool

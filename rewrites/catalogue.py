@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verifycompile.ir.term import CombinationRule, ContractionRule
-from verifycompile.rewrites import padded_pieces, similar
+from verifycompile.rewrites import padded_pieces, places, similar
 from verifycompile.rewrites.finders import (
     counters,
     distribution,
@@ -19,6 +19,7 @@ from verifycompile.rewrites.finders import (
 
 CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     counters.equal_counters,
+    counters.places_looked_up,
     counters.compared_digits,
     counters.look_ups_again,
     masks.equal_masks,
@@ -49,4 +50,5 @@ COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
     padded_pieces.sum_padded,
     ranges.neighbouring_windows,
     prefixes.prefixes,
+    places.places_in_parts,
 )

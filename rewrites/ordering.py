@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.size import Size, product
+from verifycompile.ir.algebra import open_view
+from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import SORT, TOPK
@@ -133,8 +134,35 @@ def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool)
     if b.rank(self) == 0 or k == 0:
         raise UnsupportedError(UNREPRESENTABLE, "topk of nothing, or of a tensor without dimensions")
     attributes = (largest, sorted)
-    values, indices = (b.along(operation, attributes, self, dim, k) for operation in TOPK)
-    return values, indices
+    indices = b.along(TOPK[1], attributes, self, dim, k)
+    if k == 1:
+        return extreme(b, self, [dim], True, "max" if largest else "min"), indices
+    return b.along(TOPK[0], attributes, _of_parts(b, self, k, dim, largest), dim, k), indices
+
+
+def _of_parts(b: Builder, view: View, k: Size, dim: int, largest: bool) -> View:
+    """What to select k elements from: the whole, where there are k elements or more selected from each of its parts."""
+    term, position = view.term, b.dim(view, dim)
+    if term.operation is not TOPK[0] or view.coefficient != 1 or term.attributes[0] is not largest:
+        return view
+    (fresh,) = term.fresh
+    count = term.index_sizes[fresh]
+    if not isinstance(k, int) or not isinstance(count, int) or count < k or view.axes[fresh] != ((position, 1, count),):
+        return view
+    shape, at = b.shape(view), position - b.lead
+    parts = exact_quotient(shape[at], count)
+    others = (digit for number, axis in enumerate(view.axes) if number != fresh for digit in axis)
+    if parts is None or any(digit[0] == position and exact_quotient(digit[1], count) is None for digit in others):
+        return view
+    opened = open_view(b.reshape(view, (*shape[:at], parts, count, *shape[at + 1 :])))
+    (core,) = opened.cores
+    kept = [dim for dim in range(len(opened.shape)) if dim not in (*core, position + 1)]
+    values = relabel.permute(opened.operands[0], [*kept[: position + 1], *core, *kept[position + 1 :], position + 1])
+    values = relabel.remove_dim(values, values.rank - 1)
+    b.pool.lemma_trace.append(("best-of-best", ""))
+    length = product(opened.shape[dim] for dim in core)
+    whole = b.reshape(values, (*shape[:at], product((parts, length)), *shape[at + 1 :]))
+    return _of_parts(b, whole, k, dim, largest)
 
 
 def _sorted(b: Builder, view: View, attributes: tuple[object, ...], dim: int) -> tuple[View, View]:

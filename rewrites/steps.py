@@ -115,6 +115,16 @@ STEPS = (
         "a stretch of the windows, or of the line, of a matrix of sliding windows is one with another padding",
         "rewrites/sliding.py: stretched",
     ),
+    Step(
+        "VL149", "place-in-whole",
+        "a value less the first place of a part is a place in the part where the value is that place in the whole",
+        "ir/indicator.py: _of_counters_on_one_side",
+    ),
+    Step(
+        "VL148", "best-of-best",
+        "the k best of all elements are the k best of those that are among the k best, or more, of their part",
+        "rewrites/ordering.py: _of_parts",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -129,5 +139,6 @@ PROOFS = {
     "VL61": POINT, "VL62": INDUCTION, "VL64": POINT, "VL67": INDUCTION,
     "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL91": POINT,
     "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
+    "VL147": POINT, "VL148": POINT, "VL149": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

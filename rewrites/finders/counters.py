@@ -16,7 +16,13 @@ from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Axis, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
-from verifycompile.rewrites.lemmas.indicators import COMPARED_DIGITS, EQUAL_TO_ITSELF, LOOK_UP, LOOK_UP_AGAIN
+from verifycompile.rewrites.lemmas.indicators import (
+    COMPARED_DIGITS,
+    EQUAL_TO_ITSELF,
+    LOOK_UP,
+    LOOK_UP_AGAIN,
+    PLACE_LOOKED_UP,
+)
 from verifycompile.rewrites.lemmas.read import counts
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
@@ -37,6 +43,27 @@ def _equal_counters(pool: TermPool, factors: Sequence[View], free: int) -> Itera
             dims = _counted(number, counter, factors[0].shape, free)
             if dims is not None:
                 yield Proposal(LOOK_UP, Substitution({"n": (number,), "a": rest}, indices={"j": dims}), factors)
+
+
+def _places_looked_up(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """The sum over j of ``j (n == j)``, which looks n up; and of ``n == j``, where n is the place of an extreme."""
+    for mask in factors:
+        if mask.term.operation is not EQUAL or mask.coefficient != 1:
+            continue
+        operands = open_view(mask).operands
+        for number, counter in (operands, operands[::-1]):
+            dims = _summed_dims(counter, factors[0].shape, free)
+            if dims is None or number.term.operation is IOTA or any(number.uses(dim) for dim in dims):
+                continue
+            rest, indices = tuple(factor for factor in factors if factor is not mask), {"j": dims}
+            reading = [factor for factor in rest if any(factor.uses(dim) for dim in dims)]
+            if not reading and number.term.operation.places:
+                yield Proposal(LOOK_UP, Substitution({"n": (number,), "a": rest}, indices=indices), factors)
+            for place in reading:
+                if (place.term, place.axes, place.coefficient) == (counter.term, counter.axes, 1):
+                    others = tuple(factor for factor in rest if factor is not place)
+                    values = {"n": (number,), "a": others}
+                    yield Proposal(PLACE_LOOKED_UP, Substitution(values, indices=indices), factors)
 
 
 def _counted(number: View, counter: View, shape: tuple[Size, ...], free: int) -> tuple[int, ...] | None:
@@ -115,5 +142,6 @@ def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
 
 
 equal_counters = ProductFinder(_equal_counters)
+places_looked_up = ProductFinder(_places_looked_up)
 look_ups_again = ProductFinder(_look_ups_again)
 compared_digits = ProductFinder(_compared_digits)

@@ -51,6 +51,8 @@ def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: s
     size = product(shape[dim] for dim in substitution.indices[index])
     if view.term.operation is IOTA:
         return view.coefficient == 1 and view.term.index_sizes[0] == size
+    if view.term.operation.places and view.coefficient == 1:
+        return product(view.term.index_sizes[i] for core in view.term.cores for i in core) == size
     for fact in pool.facts.get(view.term, ()) if view.coefficient == 1 and isinstance(size, int) else ():
         if fact.size <= size and (fact.exception is None or 0 <= fact.exception < size):
             pool.assumptions[fact.source] = None

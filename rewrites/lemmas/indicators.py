@@ -49,6 +49,13 @@ LOOK_UP = Lemma(
     (("independent", "n", "j"), ("within", "n", "j")),
 )  # fmt: skip
 
+PLACE_LOOKED_UP = Lemma(
+    "VL146", "place-looked-up", "a position under a comparison of it with a value is the value",
+    ("sum", "j", ("mul", ("equal", "n", ("place", "j")), ("place", "j"), "a")),
+    ("sum", "j", ("mul", ("equal", "n", ("place", "j")), "n", "a")),
+    (("independent", "n", "j"),),
+)  # fmt: skip
+
 COUNT_OR = Lemma(
     "VL23", "count-or", "an index that is a position, or an exception, is one position, or none",
     ("sum", "j", ("equal", "n", ("place", "j"))), ("not", ("equal", "n", ("number", "p"))),
@@ -77,6 +84,7 @@ COMPARED_DIGITS = Lemma(
 )  # fmt: skip
 
 INDICATORS = (
-    MASK_ONCE, MASK_OF_MASKED, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF, LOOK_UP, COUNT_OR,
+    MASK_ONCE, MASK_OF_MASKED, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF, LOOK_UP,
+    PLACE_LOOKED_UP, COUNT_OR,
     LOOK_UP_AGAIN, LOOK_UP_INSIDE, COMPARED_DIGITS,
 )  # fmt: skip

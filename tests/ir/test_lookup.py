@@ -112,6 +112,7 @@ EXPRESSIONS: dict[str, tuple[str, Expression]] = {
     "lookup of a sum": ("distribute", lambda b: picked(b, b.sub(logits(b), column(b, largest(b))))),
     "lookup under its indicator": ("look-up-inside", under_its_indicator),
     "table at a counter": ("look-up", at_a_counter),
+    "position at which it is looked up": ("place-looked-up", lambda b: picked(b, b.unsqueeze(b.iota(WORDS), 0))),
     "index under its mask": ("masks-join-sum", masked_index),
     "powers of a positive sum": ("merge-powers", powers_of_a_sum),
     "exponential and a combination": ("distribute", exponential_of_a_combination),
@@ -133,6 +134,7 @@ OTHERS: dict[str, Expression] = {
         one_hot(b, labels(b, "u")), column(b, picked(b, logits(b)))
     ),
     "table at a shifted counter": shifted_counter,
+    "another position than that which is looked up": lambda b: picked(b, b.unsqueeze(b.iota(WORDS, 1), 0)),
     "index under another mask": lambda b: b.mul(
         b.negate(b.equal(labels(b), 2)), picked(b, logits(b), choose(b, kept(b), labels(b), 0))
     ),

@@ -173,6 +173,32 @@ CLAIMS: dict[str, list[Claim]] = {
             {"position of the slice": k == s + j, "same first position": s == t},
         )
     ],
+    "VL147": [
+        Claim(
+            "the first largest element of all",
+            z3.And(
+                table(i, j) <= table(k, s),
+                z3.Implies(table(i, j) == table(k, s), n * k + s <= n * i + j),
+            ),
+            {
+                "largest of the part": at(i) >= table(i, j),
+                "largest of the parts": at(i) <= at(k),
+                "first of the parts": z3.Implies(at(i) == at(k), k <= i),
+                "a place of that part": at(k) == table(k, s),
+                "first of the part": z3.Implies(table(k, j) == table(k, s), s <= j),
+                "places in a part": z3.And(j >= 0, j < n, s >= 0, s < n),
+            },
+        ),
+    ],
+    "VL148": [
+        # x is left out of its part, where n elements that are selected are not less. Of all that are selected j exceed
+        # y, the k-th best of them.
+        Claim(
+            "what is left out is no better", x <= y, {"as many of each part": k <= n},
+            (j < k, z3.Implies(x > y, j >= n)),
+        ),
+    ],
+    "VL149": [Claim("on the other side", (i - n * k == j) == (i == n * k + j))],
     "VL98": [
         Claim("at most", one_where(j <= k) == z3.If(j < n, z3.RealVal(1), z3.RealVal(0)), {"number of ones": n == k + 1}),
         Claim("at least", one_where(k <= j) == z3.If(j < n, z3.RealVal(0), z3.RealVal(1)), {"number of zeros": n == k}),

@@ -30,7 +30,11 @@ from verifycompile.torch_interface.expressions import expression_from_data
 
 _LEMMAS = {lemma.code: lemma for lemma in TABLE}
 
-_FUNCTIONS = {"VL26": ("similar", "sum_similar"), "VL48": ("padded_pieces", "sum_padded")}
+_FUNCTIONS = {
+    "VL26": ("similar", "sum_similar"),
+    "VL48": ("padded_pieces", "sum_padded"),
+    "VL147": ("places", "places_in_parts"),
+}
 """Lemmas that are functions of the summands: file and name. One is loaded where a step is by it."""
 
 MADE: dict[str, Callable[..., View]] = {

@@ -8,10 +8,21 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, elementwise, multiply_views, open_view
+from verifycompile.ir.algebra import (
+    COMBINE,
+    CONTRACT,
+    IOTA,
+    combine,
+    elementwise,
+    iota,
+    multiply_views,
+    open_view,
+)
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
 from verifycompile.ir.pieces import CONCATENATE
-from verifycompile.ir.scalar import ONE, ZERO
+from verifycompile.ir.relabel import merge_digits
+from verifycompile.ir.scalar import ONE, ZERO, as_scalar
+from verifycompile.ir.size import product
 from verifycompile.ir.term import UNIT, Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.ir.window import WINDOW
@@ -50,6 +61,7 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, equal, (left, right))
     if moved is not None:
         return moved
+    left, right = _of_counters_on_one_side(pool, left, right)
     result = elementwise(pool, EQUAL, (), (left, right))
     if left.term is right.term is pool.unit and all(isinstance(v.coefficient, Fraction) for v in (left, right)):
         return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, result.shape)
@@ -59,6 +71,27 @@ def equal(pool: TermPool, left: View, right: View) -> View:
         pool.lemma_trace.append(("no-such-position", ""))
         return pool.zero(result.shape)
     return result
+
+
+def _of_counters_on_one_side(pool: TermPool, left: View, right: View) -> tuple[View, View]:
+    """``x - n r == i``, where i counts n places, is ``x == n r + i``: a place in a shard is one in the whole table."""
+    for value, counter in ((left, right), (right, left)):
+        if counter.term.operation is not IOTA or counter.coefficient != 1 or value.term.operation is not COMBINE:
+            continue
+        digits, rest = counter.axes[0], [v.scaled(value.coefficient) for v in open_view(value).operands]
+        size = counter.term.index_sizes[0]
+        while True:
+            upper = next((v for v in rest if v.term.operation is IOTA and v.coefficient == -as_scalar(size)), None)
+            if upper is None or {d for d, _, _ in upper.axes[0]} & {d for d, _, _ in digits}:
+                break
+            rest.remove(upper)
+            digits, size = (*upper.axes[0], *digits), product((upper.term.index_sizes[0], size))
+        if digits != counter.axes[0] and rest:
+            shape = value.shape if counter.shape == value.shape else elementwise(pool, EQUAL, (), (left, right)).shape
+            pool.lemma_trace.append(("place-in-whole", ""))
+            place = View(ONE, iota(pool, size).term, shape, (merge_digits(digits),))
+            return combine(pool, rest), place
+    return left, right
 
 
 def _never_equal(pool: TermPool, counter: View, number: View) -> bool:

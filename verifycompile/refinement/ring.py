@@ -2,7 +2,8 @@
 
 Normal form keeps products of sums as the program wrote them, since to expand them all would cost too much. Here two
 values that ought to be equal are expanded, down to what is neither a sum nor a product, and compared product by
-product. Every product is brought to normal form. Terms that stand below both values are first taken as they are.
+product. Every product is brought to normal form, and a negated mask is one less the mask. Terms that stand below both
+values are first taken as they are.
 
 This is the only prover of this theory. A term is expanded once for all questions, a question is asked once, and what
 an expansion may hold is bounded by counts alone, so the answer is the same on every machine.
@@ -19,6 +20,7 @@ from fractions import Fraction
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.exponential import POWER, is_positive
+from verifycompile.ir.indicator import LESS_EQUAL, NOT, negate
 from verifycompile.ir.relabel import UnalignedError, compose
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, add, multiply
 from verifycompile.ir.sign import is_positive_sum
@@ -160,13 +162,16 @@ def _factors(monomial: tuple[Term, tuple[Axis, ...]], shape: tuple[Size, ...]) -
 
 
 def _is_linear(term: Term) -> bool:
-    return term.operation in (CONTRACT, COMBINE)
+    """Whether a term is a sum or a product, or one less a mask: in the ring of masks "or" is a sum too."""
+    return term.operation in (CONTRACT, COMBINE, NOT, LESS_EQUAL)
 
 
 def _expands(term: Term) -> bool:
     """Whether a product of sums or a sum within a product is among the sums and products of a term."""
     if term.operation is CONTRACT:
         return any(_is_linear(operand.term) for operand in term.operands)
+    if term.operation in (NOT, LESS_EQUAL):
+        return True
     return any(_EXPANDS(operand.term) for operand in term.operands if _is_linear(operand.term))
 
 
@@ -212,7 +217,8 @@ def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expan
     pending, visited = [wanted], 0
     while pending:
         term = pending[-1]
-        missing = [v.term for v in term.operands if v.term not in kept and _is_linear(v.term) and v.term not in opaque]
+        parts = () if term.operation is LESS_EQUAL else term.operands
+        missing = [v.term for v in parts if v.term not in kept and _is_linear(v.term) and v.term not in opaque]
         if term in kept or not _is_linear(term):
             pending.pop()
         elif missing:
@@ -221,15 +227,18 @@ def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expan
             visited += 1
             if visited > _MAX_TERMS:
                 raise _TooLargeError
-            kept[pending.pop()] = _expanded(term, kept)
+            kept[pending.pop()] = _expanded(pool, term, kept)
     return kept
 
 
-def _expanded(term: Term, known: Mapping[Term, tuple[_Product, ...]]) -> tuple[_Product, ...]:
+def _expanded(pool: TermPool, term: Term, known: Mapping[Term, tuple[_Product, ...]]) -> tuple[_Product, ...]:
     """The products of a term over its free dimensions, and bound ones behind them."""
     shape = term.index_sizes
     if term.operation is COMBINE:
         return _limited([product for operand in term.operands for product in _at(operand, known, shape)])
+    if term.operation in (NOT, LESS_EQUAL):
+        whole = View(ONE, term, shape, tuple(((i, 1, size),) for i, size in enumerate(shape)))
+        return (_Product(ONE, (), shape), *_at(negate(pool, whole).scaled(-ONE), known, shape))
     result: tuple[_Product, ...] = (_Product(ONE, (), shape),)
     for operand in term.operands:
         result = _limited(_pairs(result, _at(operand, known, shape), len(shape)))

@@ -126,9 +126,60 @@ def groups_on_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
     return program
 
 
+def greedy(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (h @ weight.t()).argmax(-1)
+
+
+def best_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """Greedy decoding over a sharded vocabulary: each rank's candidate, then the first best of all ranks."""
+
+    def program(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        score, word = F.linear(h, weight).max(-1, keepdim=True)
+        if mistake != "places in a shard":
+            word = word + mesh.get_local_rank() * weight.shape[0]
+        scores, words = (funcol.all_gather_tensor(value, 1, mesh) for value in (score, word))
+        rank = scores.argmin(1) if mistake == "worst rank" else scores.argmax(1)
+        return words[:, 0] if mistake == "first rank" else words.gather(1, rank[:, None]).squeeze(1)
+
+    return program
+
+
+def largest(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.topk(h @ weight.t(), 3, dim=-1).values.softmax(-1)
+
+
+def largest_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    def program(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        own = F.linear(h, weight).topk(2 if mistake == "fewer of each rank" else 3, sorted=False)[0]
+        every = funcol.all_gather_tensor(own, 1, mesh)
+        best = every[:, :3] if mistake == "of the first rank" else every.topk(3, largest=mistake != "least")[0]
+        return best.softmax(-1)
+
+    return program
+
+
+_VOCABULARY = {"in_placements": {"weight": (S0,)}, "out_placements": {"output.0": (R,)}}
 _CACHES = {"keys": (S1,), "values": (S1,)}
 
 FORMS = (
+    Form(
+        "greedy-decoding-4",
+        {"tp": 4},
+        lambda: greedy,
+        best_of_ranks,
+        lambda: (torch.randn(3, 4), torch.randn(5, 4)),
+        _VOCABULARY,
+        ("places in a shard", "worst rank", "first rank"),
+    ),
+    Form(
+        "largest-logits-2",
+        {"tp": 2},
+        lambda: largest,
+        largest_of_ranks,
+        lambda: (torch.randn(3, 4), torch.randn(5, 4)),
+        _VOCABULARY,
+        ("fewer of each rank", "of the first rank", "least"),
+    ),
     Form(
         "decoder-caches-2",
         {"tp": 2},

@@ -79,7 +79,30 @@ class Residual(nn.Module):
         return x.sum() if self.mesh is None else comm.leave(x.sum(), self.mesh.get_group())
 
 
+def one_or_other(x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(a | (y > 0), 0).exp()
+
+
+def chosen_mask(_: DeviceMesh, mistake: str) -> Function:
+    def program(x: torch.Tensor, a: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        positive = y > 0 if mistake != "zero too" else y >= 0
+        either = torch.where(a, a, positive) if mistake != "both" else torch.where(a, positive, a)
+        kept = ~either if mistake != "turned round" else either
+        return (x * kept).exp()
+
+    return program
+
+
 FORMS = (
+    Form(
+        "mask-chosen-by-itself-2",
+        {"dp": 2},
+        lambda: one_or_other,
+        chosen_mask,
+        lambda: (torch.randn(2, 3), torch.randn(2, 3) > 0, torch.randn(2, 3)),
+        {"in_placements": {"x": (S0,), "a": (S0,), "y": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("both", "zero too", "turned round"),
+    ),
     Form(
         "ratio-of-norms-2",
         {"fsdp": 2},

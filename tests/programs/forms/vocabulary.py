@@ -57,6 +57,9 @@ class Table(nn.Module):
         hot = F.one_hot(local, self.rows).to(self.weight.dtype) * mine[..., None]
         return hot @ self.weight
 
+    def compared(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        return (ids.unsqueeze(-1) - start == torch.arange(self.rows)).float() @ self.weight
+
     def selected(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         local = ((ids - start) * mine).reshape(-1)
         rows = torch.index_select(self.weight, 0, local).view(*ids.shape, WIDTH)
@@ -384,6 +387,7 @@ FORMS: tuple[Form, ...] = (
         )
     ),
     embedding("remainder", 4, "start of the next rank", "not reduced", "reduced twice"),
+    embedding("compared", 4, "start of the next rank", "not reduced", "reduced twice"),
     own_backward(4),
     sharded_loss("cross-entropy", 4, cross_entropy, lambda x, y: negative_log_probability(x, y).sum(), *COMMON),
     sharded_loss("smoothed", 2, smoothed, whole_smoothed, "own mean", "own size", *COMMON),
