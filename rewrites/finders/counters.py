@@ -76,9 +76,9 @@ def _counted(number: View, counter: View, shape: tuple[Size, ...], free: int) ->
 
 def _summed_dims(counter: View, shape: tuple[Size, ...], free: int) -> tuple[int, ...] | None:
     """The summed dimensions that spell a counter; None where something else does."""
-    digits = counter.axes[0]
     if counter.term.operation is not IOTA or counter.coefficient != 1:
         return None
+    digits = counter.axes[0]
     whole = all(dim >= free and divisor == 1 and shape[dim] == size for dim, divisor, size in digits)
     return tuple(digit[0] for digit in digits) if whole else None
 

@@ -53,7 +53,6 @@ PLACE_LOOKED_UP = Lemma(
     "VL146", "place-looked-up", "a position under a comparison of it with a value is the value",
     ("sum", "j", ("mul", ("equal", "n", ("place", "j")), ("place", "j"), "a")),
     ("sum", "j", ("mul", ("equal", "n", ("place", "j")), "n", "a")),
-    (("independent", "n", "j"),),
 )  # fmt: skip
 
 COUNT_OR = Lemma(

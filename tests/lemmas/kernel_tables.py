@@ -18,6 +18,7 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, IndexFact, TermPool, View
+from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.dispose import dispose
 from verifycompile.rewrites.lemmas.guards import is_met
@@ -27,6 +28,7 @@ from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.read import Reader
 from verifycompile.rewrites.lemmas.substitution import InProduct, InSum, Position, Substitution
 from verifycompile.rewrites.operations import SLIDING_WINDOW
+from verifycompile.rewrites.ordering import ARG_EXTREME
 
 SHAPE = (3, 3, 3, 3)
 """Dimensions 0 and 1 are free; 2 and 3 may be bound."""
@@ -160,6 +162,10 @@ def _within() -> Iterator[tuple[Space, Guard, Substitution, bool]]:
     ):  # fmt: skip
         yield s, within, _given({"n": [view]}, indices={"j": (2,)}), expected
     yield s, within, _given({"n": [s.counter(0, 1)]}, indices={"j": (2, 3)}), True
+    for length, factor, expected in ((3, 1, True), (3, 2, False), (2, 1, False), (4, 1, False)):
+        b = Builder(s.pool)
+        place = b.along(ARG_EXTREME["max"], (), s.pool.leaf("table", (3, length)), 1, 1).scaled(ONE * factor)
+        yield s, within, _given({"n": [place]}, indices={"j": (2,)}), expected
     for exception, size, expected in (
         (None, 3, True), (None, 2, True), (None, 4, False), (-100, 3, False), (0, 3, True), (2, 3, True), (3, 3, False),
         (-1, 3, False), (0, 4, False),
