@@ -19,14 +19,16 @@ import pathlib
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
+from tests.attacks import dtensors
 from tests.attacks.families import Family, ask_family, families
-from tests.attacks.generated import Answer, Numbers, Question, Way, ask, questions
+from tests.attacks.generated import Answer, Numbers, Way, ask, questions
 from verifycompile import Report, Verdict
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
@@ -35,7 +37,7 @@ FAMILIES, CHANGES = 12, 24
 """Families of a chunk, and changes drawn for each. Those that make no program, or no difference, do not count."""
 
 MODELS, EXAMPLES = 12, 12
-"""Every so many-th chunk is so many questions through ``verify``, the others are families."""
+"""Of so many chunks one is so many questions through ``verify``, one as many of DTensors, the others are families."""
 
 IN_FULL = 40
 """Of every so many-th answer of the proof the report of ``verify_graphs`` is made too: it must say the same."""
@@ -50,6 +52,7 @@ COLUMNS = ("tried", "wrong", "verified wrongly", "right", "right and unproved")
 FULL = "asked in full"
 
 Counts = dict[str, dict[str, int]]
+Asked = TypeVar("Asked")
 
 
 @dataclasses.dataclass
@@ -91,7 +94,12 @@ def run_chunk(number: int) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # edits that torch rejects
     started, chunk = time.process_time(), Chunk()
-    (_ask_models if number % MODELS == MODELS - 1 else _ask_families)(number, chunk)
+    if number % MODELS == MODELS - 1:
+        _ask_models(number, chunk, questions(), lambda question: ask(question, Way.MODEL))
+    elif number % MODELS == MODELS - 2:
+        _ask_models(number, chunk, dtensors.questions(), dtensors.ask)
+    else:
+        _ask_families(number, chunk)
     return {
         "seconds": time.process_time() - started,
         "counts": chunk.counts,
@@ -132,16 +140,16 @@ def _ask_families(number: int, chunk: Chunk) -> None:
     run()
 
 
-def _ask_models(number: int, chunk: Chunk) -> None:
+def _ask_models(number: int, chunk: Chunk, drawn: SearchStrategy[Asked], ask: Callable[[Asked], Answer | None]) -> None:
     first = iter([True])
 
     @seed(number)
     @_settings(EXAMPLES)
-    @given(questions())
-    def run(question: Question) -> None:
+    @given(drawn)
+    def run(question: Asked) -> None:
         if next(first, False):
             return
-        answer = ask(question, Way.MODEL)
+        answer = ask(question)
         if answer is not None:
             chunk.note(question, answer)
 

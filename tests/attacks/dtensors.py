@@ -204,8 +204,8 @@ def ask(question: Question) -> Answer | None:
     mistake = None if question.mistake is None else question.mistake[1]
     if mistake is not None and numbers is Numbers.EQUAL:
         return None
-    verdict, text = report_of(question)
-    return Answer(verdict, numbers, mistake, "DTensors", text)
+    verdict, _ = report_of(question)
+    return Answer(verdict, numbers, mistake, "DTensors")
 
 
 def report_of(question: Question) -> tuple[Verdict, str]:

@@ -15,7 +15,8 @@ from verifycompile.torch_interface.frame_guards import verify_again_unless
 
 def hook_on_saved_tensors() -> str:
     """The name of the function of the user's own that packs or unpacks what is saved now; empty where there is none."""
-    hooks: tuple[Callable[..., Any], ...] = torch._C._autograd._top_saved_tensors_default_hooks(True) or ()
+    autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]  # torch's stubs leave it out
+    hooks: tuple[Callable[..., Any], ...] = autograd._top_saved_tensors_default_hooks(True) or ()
     names = (getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks if not _is_of_torch(hook))
     return next(names, "")
 
