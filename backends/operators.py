@@ -7,9 +7,7 @@ from typing import Any
 
 from verifycompile.backends.autoload import COVERAGE_VARIABLE, FOLDER_VARIABLE
 from verifycompile.backends.reports import keep_line
-from verifycompile.lowering.undeclared import is_declared
 from verifycompile.program import Program
-from verifycompile.rewrites import families
 from verifycompile.torch_interface.source import location_of
 
 
@@ -20,11 +18,15 @@ def lists_operators() -> bool:
 
 def keep_operators(spec: Program, implementation: Program) -> None:
     """Add a line for one graph to the report folder. Raises ``OSError`` where that cannot be written."""
+    from verifycompile.rewrites import families  # here, and in `_calls`: a job that proves asks for none of this
+
     families.load()
     keep_line("operators", [*_calls(spec), *_calls(implementation)])
 
 
 def _calls(program: Program) -> list[dict[str, Any]]:
+    from verifycompile.lowering.undeclared import is_declared
+
     calls: list[dict[str, Any]] = []
     for node in program.graph.graph.nodes:
         if node.op != "call_function":

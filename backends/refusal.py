@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from verifycompile.agreement.channel import Channel
 from verifycompile.backends.reports import line_of, printing_rank, rank_of_job
 from verifycompile.diagnostics.report import Report
 from verifycompile.torch_interface.errors import RefinementError
+
+if TYPE_CHECKING:
+    from verifycompile.agreement.channel import Channel
 
 _PATIENCE = 5.0
 """Seconds that ranks wait for the one that prints: a launcher ends the job at the first process that ends."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
-from verifycompile.agreement.together import ranks_together, verify_together
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
-from verifycompile.capture import Results, has_parallelism
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
-from verifycompile.frontends.frame import CompiledFrame
 from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
@@ -39,12 +36,16 @@ from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
 from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
+from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
 from verifycompile.torch_interface.shapes import keep_guards
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
 from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
+
+if TYPE_CHECKING:
+    from verifycompile.capture import Results
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,10 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
+    # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
+    from verifycompile.agreement.together import ranks_together, verify_together
+    from verifycompile.frontends.frame import CompiledFrame
+
     with CompiledFrame(gm, example_inputs).captured(options) as captured:
         spec, implementation, channel = captured.spec, captured.implementation, captured.channel
         if lists_operators():

@@ -21,11 +21,12 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.programs.torch_transformer import ModelArgs, Transformer
 from tests.support import fake_mesh, fake_mesh_world, fake_world
-from verifycompile.capture import capture_implementation, capture_model, has_parallelism, recover_spec
+from verifycompile.capture import capture_implementation, capture_model, recover_spec
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.frontends.model import verify
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, Role
+from verifycompile.torch_interface.parallelism import has_parallelism
 
 TENSORS = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 R = Replicate()

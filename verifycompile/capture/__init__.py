@@ -1,6 +1,6 @@
 """From a call or a Dynamo graph to ``Program`` values: the parallel implementation and its single-device spec."""
 
-from verifycompile.capture.implementation import Results, capture_implementation, has_parallelism
+from verifycompile.capture.implementation import Results, capture_implementation
 from verifycompile.capture.model import arguments_of_call, capture_model, check_model, frame_of_model, model_or_built
 from verifycompile.capture.one_rank import identity_of
 from verifycompile.capture.sample_readings import capture_both
@@ -8,5 +8,5 @@ from verifycompile.capture.spec import recover_spec
 
 __all__ = [
     "Results", "arguments_of_call", "capture_both", "capture_implementation", "capture_model", "check_model",
-    "frame_of_model", "has_parallelism", "identity_of", "model_or_built", "recover_spec",
+    "frame_of_model", "identity_of", "model_or_built", "recover_spec",
 ]  # fmt: skip

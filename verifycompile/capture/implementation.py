@@ -10,7 +10,6 @@ from typing import Any
 
 import torch.fx
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.assumption import Assumption, AssumptionKind
@@ -38,10 +37,8 @@ from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame
 from verifycompile.torch_interface.mesh import (
     RootMesh,
     describe_mesh,
-    is_process_group,
     line_through,
     own_rank,
-    real_object,
     root_of,
 )
 from verifycompile.torch_interface.observation import (
@@ -54,7 +51,6 @@ from verifycompile.torch_interface.observation import (
     reads_of_trace,
 )
 from verifycompile.torch_interface.outer import Outer, outer_of
-from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import forget_layouts
 
@@ -62,15 +58,6 @@ EXPORT = "verifycompile.export"
 MESH = "verifycompile.mesh"
 SAMPLES = "verifycompile.samples"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
-
-
-def has_parallelism(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """True where a Dynamo graph takes a DTensor, a mesh or a process group, or holds a collective."""
-    for value in example_inputs:
-        held = real_object(value)
-        if isinstance(held, DTensor | DeviceMesh) or is_process_group(held):
-            return True
-    return has_rank_operators(graph)
 
 
 def capture_implementation(

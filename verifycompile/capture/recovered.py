@@ -12,7 +12,6 @@ from torch import nn
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, export
 from verifycompile.capture.copied_frame import copied_frame
-from verifycompile.capture.implementation import has_parallelism
 from verifycompile.capture.local_parameters import check_whole_parameters
 from verifycompile.capture.names import call_arguments
 from verifycompile.capture.numbers import (
@@ -53,6 +52,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
+from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.wrappers import module_behind
 

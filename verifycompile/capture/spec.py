@@ -30,7 +30,7 @@ from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.held_numbers import OF_SPEC, held_numbers
-from verifycompile.capture.implementation import EXPORT, has_parallelism
+from verifycompile.capture.implementation import EXPORT
 from verifycompile.capture.names import call_arguments, called_through, tensors_of_modules, wrapper_arguments
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
 from verifycompile.capture.shared_memory import differing_memory
@@ -51,6 +51,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.outer import sharded_modules_around
+from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, symbol_of, trace_guards
 

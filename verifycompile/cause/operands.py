@@ -252,7 +252,6 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
             spec.setdefault(node.target, {}).setdefault(repr(listed), listed)
     for node in scene.calls:
         own = _constants(node)
-        yield from _shares_of_counts(scene, node, own)
         for key, given in spec.get(node.target, {}).items():
             if key == repr(own) or set(given) != set(own):
                 continue
@@ -263,19 +262,6 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
             texts = functools.partial(_argument_texts, scene, node, int(place), value)
             change = _with_argument(node.name, int(place), value)
             yield Move(("argument", place, repr(value)), node.name, "VC108", texts, change)
-
-
-def _shares_of_counts(scene: Scene, node: torch.fx.Node, own: dict[int | str, Any]) -> Iterator[Move]:
-    """Each whole number of a call divided by the ranks: how many of something a rank has, not how many there are."""
-    for place, value in own.items() if not is_view(node.target) else ():
-        for axes in scene.axis_sets if type(value) is int else ():
-            share, rest = divmod(value, scene.ranks(axes))
-            if rest or share == value or not share or isinstance(place, str):
-                continue
-            over = scene.names(axes)
-            message = f"{scene.value(node)} is computed with {value}, of which each rank of {over} has {share}"
-            texts = fixed(message, f"pass {share} in the place of {value} at {scene.line(node)}")
-            yield Move(("share", place, axes), node.name, "VC108", texts, _with_argument(node.name, place, share))
 
 
 def _argument_texts(scene: Scene, node: torch.fx.Node, place: int, wanted: object, draft: Draft) -> tuple[str, str]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.bounds import Stage
-from verifycompile.certificate import Certificate
 from verifycompile.diagnostics.finding import Counterexample, Finding
 from verifycompile.diagnostics.verdict import Verdict
-from verifycompile.program import Program
 from verifycompile.question import Question
 from verifycompile.refinement.result import NodeCounts
 from verifycompile.refinement.stages import StageCost
+
+if TYPE_CHECKING:
+    from verifycompile.certificate import Certificate
+    from verifycompile.program import Program
 
 
 @dataclasses.dataclass(frozen=True)

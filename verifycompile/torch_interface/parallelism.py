@@ -1,0 +1,22 @@
+"""Whether a Dynamo graph is part of a parallel program at all. This imports little: plain models are asked as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.fx
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from verifycompile.torch_interface.mesh import is_process_group, real_object
+from verifycompile.torch_interface.ranks import has_rank_operators
+
+
+def has_parallelism(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """True where a Dynamo graph takes a DTensor, a mesh or a process group, or holds a collective."""
+    for value in example_inputs:
+        held = real_object(value)
+        if isinstance(held, DTensor | DeviceMesh) or is_process_group(held):
+            return True
+    return has_rank_operators(graph)
