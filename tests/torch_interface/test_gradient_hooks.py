@@ -33,6 +33,14 @@ class Registers(nn.Module):
         return self.weight * x
 
 
+def test_hooks_are_read_where_gradients_are_switched_off():
+    weight = torch.ones(3, requires_grad=True)
+    get_gradient_edge(weight).node.register_prehook(double)
+    for switched_off in (torch.no_grad(), torch.inference_mode()):
+        with switched_off:
+            assert registered_hooks(weight) == (GradientHook(double, after=False, of_node=True),)
+
+
 def test_hooks_of_a_tensor_in_the_order_in_which_autograd_calls_them():
     weight = torch.ones(3, requires_grad=True)
     assert registered_hooks(weight) == ()

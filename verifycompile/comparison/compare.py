@@ -58,7 +58,7 @@ def compare(
     positional, named = arguments_of_call(args, kwargs)
     if batches is not None and (not batches or args):
         raise UsageError("VC306", "option `batches` is a list of the arguments of each pass, in the place of `args`.")
-    if not all(isinstance(batch, (tuple, list)) for batch in batches or ()):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
+    if not all(isinstance(batch, (tuple, list)) for batch in batches or ()):
         raise UsageError("VC306", "each of `batches` must be a tuple of arguments: write `(x,)`.")
     functions = {"optimizer": optimizer, "spec_optimizer": spec_optimizer, "clip": clip, "spec_clip": spec_clip}
     uncallable = [name for name, value in functions.items() if value is not None and not callable(value)]

@@ -60,7 +60,7 @@ def register_hooks(hooks: Iterable[GradientHook], tensor: torch.Tensor) -> objec
 
 def _node_that_accumulates(leaf: torch.Tensor) -> Any:
     # As `torch.autograd.graph.get_gradient_edge`, without what a subclass of a tensor does at every operator.
-    with torch.enable_grad(), torch._C._DisableTorchDispatch():
+    with torch.inference_mode(mode=False), torch.enable_grad(), torch._C._DisableTorchDispatch():
         return cast(Any, leaf.view_as(leaf).grad_fn).next_functions[0][0]
 
 
