@@ -35,7 +35,8 @@ class Registers(nn.Module):
 
 def test_hooks_are_read_where_gradients_are_switched_off():
     weight = torch.ones(3, requires_grad=True)
-    get_gradient_edge(weight).node.register_prehook(double)
+    node = get_gradient_edge(weight).node  # torch forgets it, with its hooks, where nobody holds it
+    node.register_prehook(double)
     for switched_off in (torch.no_grad(), torch.inference_mode()):
         with switched_off:
             assert registered_hooks(weight) == (GradientHook(double, after=False, of_node=True),)
