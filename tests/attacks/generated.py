@@ -28,7 +28,7 @@ from tests.oracle import _layout_error
 from tests.support import fake_mesh_world
 from verifycompile import Report, UsageError, Verdict
 from verifycompile.capture.captured_graphs import CapturedGraphs
-from verifycompile.frontends.graphs import capture_graphs
+from verifycompile.frontends.graphs import Graphs
 
 TOLERANCE = 1e-9
 MESHES = (*[(2,)] * 12, (4,), (4,), (2, 2), (2, 2), (8,), (2, 4))
@@ -278,7 +278,7 @@ def _arguments(question: Question, programs: Traced) -> dict[str, Any]:
 
 def graphs_of(question: Question, programs: Traced) -> CapturedGraphs:
     """What ``verify_graphs`` captures of the programs before it asks anything."""
-    return capture_graphs(**_arguments(question, programs))
+    return Graphs(**_arguments(question, programs)).programs()
 
 
 def _report_on_graphs(question: Question, programs: Traced) -> Report:

@@ -31,14 +31,59 @@ from verifycompile.question import Provenance
 
 @dataclasses.dataclass(frozen=True)
 class Graphs:
-    """The arguments of ``verify_graphs``, by name."""
+    """What ``verify_graphs`` is given, which says what each of these is."""
 
-    arguments: Mapping[str, Any]
+    spec_graph: torch.fx.GraphModule
+    rank_graphs: torch.fx.GraphModule | Sequence[torch.fx.GraphModule]
+    in_relations: Any = None
+    out_relations: Any = None
+    mesh: Any = None
+    groups: Mapping[str, Sequence[int]] | None = None
+    spec_inputs: Sequence[Any] | None = None
+    rank_inputs: Sequence[Any] | None = None
 
     @contextlib.contextmanager
     def captured(self, options: Options) -> Generator[Captured]:  # noqa: ARG002 - as every source of graphs
-        graphs = capture_graphs(**self.arguments)
+        graphs = self.programs()
         yield Captured(graphs.spec, graphs.implementation())
+
+    def programs(self) -> CapturedGraphs:
+        """Programs of the graphs. Raises ``UsageError``."""
+        started = time.perf_counter()
+        single = isinstance(self.rank_graphs, torch.fx.GraphModule)
+        if not single and (not isinstance(self.rank_graphs, (tuple, list)) or not self.rank_graphs):
+            text = "`rank_graphs` must be a list of torch.fx.GraphModules, one a rank, or one graph that all ranks run."
+            raise UsageError("VC306", text)
+        graphs: list[Any] = [self.rank_graphs] if single else list(self.rank_graphs)
+        layout = mesh_of(self.mesh, None if single else len(graphs))
+        table = GroupTable({name: tuple(ranks) for name, ranks in (self.groups or {}).items()}, len(layout.ranks))
+        given_inputs = relations_of("in_relations", self.in_relations, len(graphs))
+        given_outputs = relations_of("out_relations", self.out_relations, len(graphs))
+
+        spec = prepare(self.spec_graph, self.spec_inputs, table, "the spec's graph")
+        spec_seconds = time.perf_counter() - started
+        labels = ["the graph of all ranks"] if single else [f"the graph of rank {rank}" for rank in layout.ranks]
+        examples = _examples(self.rank_inputs, len(graphs))
+        ranks = [prepare(g, e, table, label) for g, e, label in zip(graphs, examples, labels, strict=True)]
+        notes = table.assumptions
+        inputs = [resolve_inputs(spec, r, given, layout, notes) for r, given in zip(ranks, given_inputs, strict=True)]
+        even = [check_shapes(spec, r, placed, layout) for r, placed in zip(ranks, inputs, strict=True)]
+        programs = [
+            dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout)
+            for r, i, o in zip(ranks, inputs, given_outputs, strict=True)
+        ]
+        share = (time.perf_counter() - started - spec_seconds) / len(programs)
+        if single:
+            notes[Assumption("every rank runs the graph given", AssumptionKind.RANKS)] = None
+        return CapturedGraphs(
+            dataclasses.replace(spec_program(spec), seconds=spec_seconds, provenance=Provenance.GIVEN),
+            tuple(
+                dataclasses.replace(p, assumptions=tuple(notes), seconds=share, provenance=Provenance.GIVEN)
+                for p in programs
+            ),
+            layout,
+            all(even),
+        )
 
 
 def verify_graphs(
@@ -69,67 +114,9 @@ def verify_graphs(
     ``on_unproved``, ``time_limit``, ``memory_limit``: as in ``Options``.
     Raises ``UsageError`` where the question is incomplete or contradictory.
     """
+    graphs = Graphs(spec_graph, rank_graphs, in_relations, out_relations, mesh, groups, spec_inputs, rank_inputs)
     options = {"on_unproved": on_unproved, "time_limit": time_limit, "memory_limit": memory_limit}
-    arguments = {
-        "spec_graph": spec_graph,
-        "rank_graphs": rank_graphs,
-        "in_relations": in_relations,
-        "out_relations": out_relations,
-        "mesh": mesh,
-        "groups": groups,
-        "spec_inputs": spec_inputs,
-        "rank_inputs": rank_inputs,
-    }
-    return report_of(Graphs(arguments), Options.from_mapping(options))
-
-
-def capture_graphs(
-    spec_graph: torch.fx.GraphModule,
-    rank_graphs: torch.fx.GraphModule | Sequence[torch.fx.GraphModule],
-    in_relations: Any = None,
-    out_relations: Any = None,
-    *,
-    mesh: Any = None,
-    groups: Mapping[str, Sequence[int]] | None = None,
-    spec_inputs: Sequence[Any] | None = None,
-    rank_inputs: Sequence[Any] | None = None,
-) -> CapturedGraphs:
-    """Programs of the graphs that ``verify_graphs`` is given. Raises ``UsageError``."""
-    started = time.perf_counter()
-    single = isinstance(rank_graphs, torch.fx.GraphModule)
-    if not single and (not isinstance(rank_graphs, (tuple, list)) or not rank_graphs):
-        text = "`rank_graphs` must be a list of torch.fx.GraphModules, one a rank, or one graph that all ranks run."
-        raise UsageError("VC306", text)
-    graphs: list[Any] = [rank_graphs] if single else list(rank_graphs)
-    layout = mesh_of(mesh, None if single else len(graphs))
-    table = GroupTable({name: tuple(ranks) for name, ranks in (groups or {}).items()}, len(layout.ranks))
-    given_inputs = relations_of("in_relations", in_relations, len(graphs))
-    given_outputs = relations_of("out_relations", out_relations, len(graphs))
-
-    spec = prepare(spec_graph, spec_inputs, table, "the spec's graph")
-    spec_seconds = time.perf_counter() - started
-    labels = ["the graph of all ranks"] if single else [f"the graph of rank {rank}" for rank in layout.ranks]
-    examples = _examples(rank_inputs, len(graphs))
-    ranks = [prepare(g, e, table, label) for g, e, label in zip(graphs, examples, labels, strict=True)]
-    notes = table.assumptions
-    inputs = [resolve_inputs(spec, r, given, layout, notes) for r, given in zip(ranks, given_inputs, strict=True)]
-    even = [check_shapes(spec, r, placed, layout) for r, placed in zip(ranks, inputs, strict=True)]
-    programs = [
-        dataclasses.replace(implementation_program(r, spec, i, o, layout), mesh=layout)
-        for r, i, o in zip(ranks, inputs, given_outputs, strict=True)
-    ]
-    share = (time.perf_counter() - started - spec_seconds) / len(programs)
-    if single:
-        notes[Assumption("every rank runs the graph given", AssumptionKind.RANKS)] = None
-    return CapturedGraphs(
-        dataclasses.replace(spec_program(spec), seconds=spec_seconds, provenance=Provenance.GIVEN),
-        tuple(
-            dataclasses.replace(p, assumptions=tuple(notes), seconds=share, provenance=Provenance.GIVEN)
-            for p in programs
-        ),
-        layout,
-        all(even),
-    )
+    return report_of(graphs, Options.from_mapping(options))
 
 
 def _examples(given: Sequence[Any] | None, ranks: int) -> list[Any]:
