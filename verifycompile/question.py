@@ -30,15 +30,21 @@ _SPEC = {
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """``spec``: GIVEN, RECORDED or READ. ``ranks``: GIVEN (a graph each), OBSERVED or ASSUMED; ``count`` of them."""
+    """``spec``: GIVEN, RECORDED or READ. ``ranks``: GIVEN (a graph each), OBSERVED or ASSUMED; ``count`` of them.
+
+    ``job``: the ranks of the job in which it is asked; 0 where there is none. The report speaks of none of the others.
+    """
 
     spec: Provenance = Provenance.READ
     ranks: Provenance = Provenance.ASSUMED
     count: int = 1
+    job: int = 0
 
     def describe(self) -> str:
         """One line for a report."""
         ranks = "1 rank" if self.count == 1 else f"{self.count} ranks"
+        if self.job > self.count:
+            ranks = f"{ranks} of the job's {self.job}"
         held = {
             Provenance.GIVEN: f"{ranks} given",
             Provenance.OBSERVED: f"{ranks} compared",

@@ -279,6 +279,7 @@ def test_json_of_a_refuted_report() -> None:
         "relations",
         "findings",
         "assumptions",
+        "strategies",
         "second_look",
         "stats",
     ]

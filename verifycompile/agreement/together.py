@@ -29,7 +29,7 @@ from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.dynamo_backend import is_compiled_again
 from verifycompile.torch_interface.job_store import Store, job_store
-from verifycompile.torch_interface.mesh import line_through, own_rank
+from verifycompile.torch_interface.mesh import line_through, own_rank, ranks_of_job
 
 TIMEOUT_VARIABLE = "VERIFYCOMPILE_RANKS_TIMEOUT"
 """Seconds to wait for the other ranks' digests, besides the time that this rank's own capture took."""
@@ -83,8 +83,15 @@ def verify_together(spec: Program, implementation: Program, options: Options, ch
 
     ``channel``: None outside of a job. A rank that does not answer is named, and nothing is proved.
     """
+    if channel is None:
+        return verify_captured(spec, implementation, options)
+    report = _in_job(spec, implementation, options, channel)
+    return dataclasses.replace(report, question=dataclasses.replace(report.question, job=ranks_of_job()))
+
+
+def _in_job(spec: Program, implementation: Program, options: Options, channel: Channel) -> Report:
     own, ranks = implementation.own, ranks_together(implementation, channel)
-    if channel is None or own is None or len(ranks) == 1:
+    if own is None or len(ranks) == 1:
         return verify_captured(spec, implementation, options)
     seconds = waiting_time() + spec.seconds + implementation.seconds
     written, parts = said_of(spec, implementation, own, options)

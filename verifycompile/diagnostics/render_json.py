@@ -94,7 +94,7 @@ def _finite(value: object) -> object:
 
 
 def _question(question: Question) -> Mapping[str, Any]:
-    return {"spec": question.spec.value, "ranks": question.ranks.value, "count": question.count}
+    return {"spec": question.spec.value, "ranks": question.ranks.value, "count": question.count, "job": question.job}
 
 
 def _stats(stats: Stats) -> Mapping[str, Any]:

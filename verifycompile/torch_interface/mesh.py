@@ -228,6 +228,11 @@ def is_process_group(value: Any) -> bool:
     return isinstance(real_object(value), dist.ProcessGroup)
 
 
+def ranks_of_job() -> int:
+    """How many ranks the default process group has."""
+    return dist.get_world_size()
+
+
 def own_rank() -> int:
     """The rank that this process traces."""
     return dist.get_rank()
