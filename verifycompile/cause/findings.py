@@ -44,8 +44,11 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     shown_here = [cause for cause in of_output if cause in here]
     first = next(iter(shown_here or here or of_output or merged))
     others = [cause for cause in merged if cause is not first]
-    # A relation that was found says more of what is wrong than the change that mends it, of whichever output it is.
-    of_another = first in of_output and told_of not in ("", *first.outputs) and not finding.relation_found
+    # A relation that was found says more of what is wrong than the change that mends it, of whichever output it is,
+    # unless that output has a finding of its own.
+    is_told_again = any(told_of in cause.outputs for cause in others)
+    of_another = first in of_output and told_of not in ("", *first.outputs)
+    of_another = of_another and (is_told_again or not finding.relation_found)
     return [
         _of_first(finding, first, suffix, alone=len(merged) == 1, of_another=of_another),
         *(_of_other(finding, cause, suffix) for cause in others),
