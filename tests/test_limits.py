@@ -162,7 +162,7 @@ def test_memory_limits_that_are_none(value: object) -> None:
 
 
 def test_interrupting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_spec: Program, _implementation: Program) -> Any:
+    def interrupted(*_: object) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:

@@ -32,6 +32,8 @@ _CALLS_AT_WILL = 4_000
 """With more calls, ranks share evaluations even where that is not needed."""
 _ELEMENTS_AT_WILL = 200_000
 """Elements that take no time to speak of beside any capture."""
+_ELEMENTS_BEFORE_A_SEARCH = 1 << 22
+"""Elements that take less time than one question that has no answer."""
 _TOO_LONG = "an evaluation on all ranks would take more than 5 % of the time of capture"
 
 
@@ -49,22 +51,14 @@ class _How:
 @collection_paused()
 def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
     """What was found, and the finding where it contradicts the proof."""
-    affordable = _CALLS_OF_A_NODE * sum(len(program.graph.graph.nodes) for program in (spec, implementation))
-    ranks = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
-    affordable -= calls(spec, 1)
-    choices = [(kinds, kinds_of_ranks(implementation, kinds)) for kinds in (KINDS, KINDS - 1)]
-    if calls(implementation, ranks) <= _CALLS_AT_WILL:
-        choices = [(None, ranks), *choices]
-    chosen = next((item for item in choices if calls(implementation, item[1]) <= affordable), None)
+    chosen = _affordable(spec, implementation)
     if chosen is None:
         return _not_done(_TOO_LONG), None
-    kinds, distinct = chosen
-    most = min(most_elements(), max(affordable * ELEMENTS_OF_A_CALL, _ELEMENTS_AT_WILL))
-    how = _How(kinds, most)
-    if elements(spec) + elements(implementation, distinct) <= most:
+    how, distinct = chosen
+    if elements(spec) + elements(implementation, distinct) <= how.most_work:
         return _compared(spec, implementation, how)
     for apart in (False, True):
-        reduced = evaluable(spec, implementation, most, apart=apart, kinds=distinct)
+        reduced = evaluable(spec, implementation, how.most_work, apart=apart, kinds=distinct)
         if reduced is None:
             return _not_done("the programs are large, and no smaller sizes were found"), None
         how = dataclasses.replace(how, at_sizes=f" at reduced sizes ({described_sizes(reduced)})")
@@ -73,6 +67,39 @@ def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Find
             return look, finding
     # Their sizes make other programs of them, of which nothing was proved.
     return _not_done("what was proved does not hold at reduced sizes"), None
+
+
+@collection_paused()
+def different_outputs(spec: Program, implementation: Program) -> frozenset[str]:
+    """Outputs that differ on one input at the programs' own sizes: none where a look at these would take long."""
+    chosen = _affordable(spec, implementation)
+    if chosen is None:
+        return frozenset()
+    how, distinct = chosen
+    most = max(how.most_work, _ELEMENTS_BEFORE_A_SEARCH)
+    if elements(spec) + elements(implementation, distinct) > most:
+        return frozenset()
+    try:
+        results = compare_outputs(spec, implementation, 0, how.kinds, most)
+    except EvaluationError:
+        return frozenset()
+    return frozenset(name for name, item in results.items() if item.agreement is Agreement.DIFFERENT)
+
+
+def _affordable(spec: Program, implementation: Program) -> tuple[_How, int] | None:
+    """How both programs can be evaluated in a twentieth of the time of capture, and on how many distinct ranks."""
+    affordable = _CALLS_OF_A_NODE * sum(len(program.graph.graph.nodes) for program in (spec, implementation))
+    ranks = 1 if implementation.mesh is None else len(implementation.mesh.ranks)
+    affordable -= calls(spec, 1)
+    choices = [(kinds, kinds_of_ranks(implementation, kinds)) for kinds in (KINDS, KINDS - 1)]
+    if calls(implementation, ranks) <= _CALLS_AT_WILL:
+        choices = [(None, ranks), *choices]
+    chosen = next((item for item in choices if calls(implementation, item[1]) <= affordable), None)
+    if chosen is None:
+        return None
+    kinds, distinct = chosen
+    most = min(most_elements(), max(affordable * ELEMENTS_OF_A_CALL, _ELEMENTS_AT_WILL))
+    return _How(kinds, most), distinct
 
 
 def _not_done(reason: str) -> SecondLook:

@@ -27,7 +27,7 @@ from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.result import Mismatch, RefinementResult
 from verifycompile.rewrites.registry import EXHAUSTED
-from verifycompile.second_look import look_again
+from verifycompile.second_look import different_outputs, look_again
 from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.within_limits import within_limits
@@ -89,7 +89,8 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
     fatal = _fatal(blockers)
     result, ended = RefinementResult(relations={}, mismatch=None), None
     if not fatal:
-        proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation), _SHARE_OF_PROOF)
+        different = functools.cache(functools.partial(_different, spec, implementation))
+        proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation, different), _SHARE_OF_PROOF)
         result, ended = (result, proof) if isinstance(proof, RanOut) else (proof, None)
     proof_seconds = time.thread_time() - started
 
@@ -175,6 +176,14 @@ AS_CAPTURED: Strategy[Pair] = Strategy(
 )
 IN_PARTS = Strategy("values as parts that end within shards", _why_in_parts, _in_parts)
 OF_PAIRS = (AS_CAPTURED, IN_PARTS)
+
+
+def _different(spec: Program, implementation: Program) -> Collection[str]:
+    """Outputs that are known to differ. What fails here only leaves questions to be asked."""
+    try:
+        return different_outputs(spec, implementation)
+    except Exception:  # noqa: BLE001 - nothing is accepted or refused by this
+        return ()
 
 
 def _second_look(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
 from torch.distributed.tensor.placement_types import Partial
 
@@ -45,21 +45,26 @@ _PRODUCTS = frozenset({"VC101"})
 """What takes a partial sum may be linear in it: products are written out, but nothing is searched for."""
 
 
-def check_refinement(spec: Program, implementation: Program) -> RefinementResult:
+def check_refinement(
+    spec: Program, implementation: Program, different: Callable[[], Collection[str]] = tuple
+) -> RefinementResult:
     """Prove that the implementation refines the spec, or say at which output and node it fails.
 
     The result's ``mismatch`` is None exactly when every spec output has a relation that meets its requirement.
+    ``different``: names of outputs that are known to differ, asked where a proof would take a search.
     """
-    return check_with_values(spec, implementation)[0]
+    return check_with_values(spec, implementation, different)[0]
 
 
-def check_with_values(spec: Program, implementation: Program) -> tuple[RefinementResult, Checker]:
+def check_with_values(
+    spec: Program, implementation: Program, different: Callable[[], Collection[str]] = tuple
+) -> tuple[RefinementResult, Checker]:
     """As ``check_refinement``, with what the nodes of both programs came to.
 
     Where the steps hold a ``Repetition``, its nodes stand for those of an earlier part, which have the values.
     """
     with collection_paused():
-        return _check(spec, implementation)
+        return _check(spec, implementation, different)
 
 
 @contextlib.contextmanager
@@ -74,7 +79,9 @@ def collection_paused() -> Generator[None]:
             gc.enable()
 
 
-def _check(spec: Program, implementation: Program) -> tuple[RefinementResult, Checker]:
+def _check(
+    spec: Program, implementation: Program, different: Callable[[], Collection[str]]
+) -> tuple[RefinementResult, Checker]:
     started = time.perf_counter()
     ring.take_durations()
     egraph.take_durations()
@@ -95,7 +102,7 @@ def _check(spec: Program, implementation: Program) -> tuple[RefinementResult, Ch
         if mismatch is not None and pool.learn():
             continue
         tried = (open_question or products) and len(proved) < _MAX_EQUALITIES
-        equality = checker.prove_one_more(search=open_question) if tried else None
+        equality = checker.prove_one_more(open_question, different) if tried else None
         note_questions(stopwatch)
         if equality is None:
             break
@@ -198,9 +205,9 @@ class Checker(Attempt):
         stopwatch.seconds["normal_form"] += [*self.spec.seconds, *self.implementation.seconds]
         note_questions(stopwatch)
 
-    def prove_one_more(self, *, search: bool) -> ProvedEquality | None:
+    def prove_one_more(self, search: bool, different: Callable[[], Collection[str]]) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
-        return None if self._failed is None else prove_one_more(self._failed, search=search)
+        return None if self._failed is None else prove_one_more(self._failed, search=search, different=different)
 
     def run(self, *, by_parts: bool = False) -> Mismatch | None:
         """Relate all outputs. ``by_parts``: equal parts once; raises NotRepeatedError where that does not succeed."""

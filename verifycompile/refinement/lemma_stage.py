@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 import torch.fx
@@ -46,16 +46,19 @@ class ProvedEquality:
     placements: Placements | None
 
 
-def prove_one_more(case: Diagnosis, *, search: bool) -> ProvedEquality | None:
+def prove_one_more(
+    case: Diagnosis, *, search: bool, different: Callable[[], Collection[str]] = tuple
+) -> ProvedEquality | None:
     """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies.
 
-    ``search``: by the e-graph as well, not only by writing out products.
+    ``search``: by the e-graph as well, not only by writing out products. ``different``: names of outputs of which it is
+    known that they are not equal: of these nothing is asked, since a question that has no answer costs most.
     """
     search = search and not any(_has_complex_numbers(lowering) for lowering in (case.spec, case.implementation))
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
     deadline = time.thread_time() + _MAX_SECONDS
-    for spec_node, impl_node in _pairs(case):
+    for spec_node, impl_node in _pairs(case, different):
         if time.thread_time() > deadline:
             return None
         left, right = case.spec.view(spec_node), case.implementation.view(impl_node)
@@ -81,16 +84,20 @@ def _has_complex_numbers(lowering: Lowering) -> bool:
     return any(isinstance(value, torch.Tensor) and value.dtype.is_complex for value in values)
 
 
-def _pairs(case: Diagnosis) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+def _pairs(
+    case: Diagnosis, different: Callable[[], Collection[str]]
+) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
     for spec_output, impl_output in case.failed:
-        yield spec_output.node, impl_output.node
+        if spec_output.name not in different():
+            yield spec_output.node, impl_output.node
     relations = NodeRelations(case)
     unmatched = relations.unmatched()[:_MAX_CANDIDATES]
     for node in relations.unrelated_chain()[:_MAX_SPEC_NODES]:
         twin = relations.counterpart(producer(node))
         preferred = [] if twin is None else [twin]
-        # Another value than that of the same line may be the one: a spec given by the user has lines of its own.
-        yield from ((node, right) for right in (*preferred, *unmatched))
+        # Another value than that of the same line may be the one: a spec given by the user has lines of its own. Where
+        # nothing can be proved any more, what is asked only tells where the programs part.
+        yield from ((node, right) for right in (preferred if different() else (*preferred, *unmatched)))
 
 
 def _oriented(
