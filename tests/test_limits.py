@@ -17,7 +17,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.support import fake_mesh_world
 from verifycompile import Report, UsageError, Verdict, bounds, two_programs, verify, verify_graphs
 from verifycompile.options import Options
-from verifycompile.program import Program
 from verifycompile.within_limits import limits_of
 
 TOLERANCE = bounds.GRACE + 4.0
