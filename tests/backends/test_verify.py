@@ -168,7 +168,7 @@ def test_program_without_parallelism_is_passed_on_at_once(monkeypatch: pytest.Mo
     def unexpected(*_: Any) -> None:
         raise AssertionError("captured a program without parallelism")
 
-    monkeypatch.setattr("verifycompile.backends.verify.capture_implementation", unexpected)
+    monkeypatch.setattr("verifycompile.frontends.frame.capture_implementation", unexpected)
     x = torch.ones(4, 8)
     block = Block()
     assert torch.equal(compiled(block)(x), block(x))
@@ -195,7 +195,7 @@ def test_own_failure_is_never_a_graph_break(
     def fail(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr("verifycompile.backends.verify.capture_implementation", fail)
+    monkeypatch.setattr("verifycompile.frontends.frame.capture_implementation", fail)
     with (
         torch._dynamo.config.patch(suppress_errors=True),
         pytest.raises(RuntimeError, match=f"verifycompile failed with {type(failure).__name__}"),
