@@ -50,11 +50,12 @@ class Graphs:
     def programs(self) -> CapturedGraphs:
         """Programs of the graphs. Raises ``UsageError``."""
         started = time.perf_counter()
-        single = isinstance(self.rank_graphs, torch.fx.GraphModule)
-        if not single and (not isinstance(self.rank_graphs, (tuple, list)) or not self.rank_graphs):
+        given = self.rank_graphs
+        single = isinstance(given, torch.fx.GraphModule)
+        if not single and (not isinstance(given, (tuple, list)) or not given):
             text = "`rank_graphs` must be a list of torch.fx.GraphModules, one a rank, or one graph that all ranks run."
             raise UsageError("VC306", text)
-        graphs: list[Any] = [self.rank_graphs] if single else list(self.rank_graphs)
+        graphs: list[Any] = [given] if single else list(given)
         layout = mesh_of(self.mesh, None if single else len(graphs))
         table = GroupTable({name: tuple(ranks) for name, ranks in (self.groups or {}).items()}, len(layout.ranks))
         given_inputs = relations_of("in_relations", self.in_relations, len(graphs))
