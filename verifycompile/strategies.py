@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeGuard, TypeVar
 
 from verifycompile.diagnostics.report import Report, Tried
 from verifycompile.diagnostics.verdict import Verdict
@@ -42,7 +42,7 @@ def answer(strategies: Sequence[Strategy[Asked]], asked: Asked) -> Report:
             known = noted(known, found) if found and known is not None else known
             continue
         tried += [Tried(strategy.name, reason, _outcome(found)), *found.strategies]
-        if known is None or known.verdict is not Verdict.UNPROVED or found.verdict is not Verdict.UNPROVED:
+        if not is_unproved(known) or not is_unproved(found):
             known = found
     assert known is not None, "the first strategy of all makes a report"
     return dataclasses.replace(known, strategies=tuple(tried))
@@ -53,7 +53,7 @@ def _outcome(report: Report) -> str:
     return report.verdict.value + (f": {codes}" if codes else "")
 
 
-def is_unproved(report: Report | None) -> bool:
+def is_unproved(report: Report | None) -> TypeGuard[Report]:
     """Whether there is a report, and it neither proves nor refutes."""
     return report is not None and report.verdict is Verdict.UNPROVED
 

@@ -154,7 +154,7 @@ def _fatal(blockers: Sequence[Blocker]) -> list[Blocker]:
 
 def _why_in_parts(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
-    if known is None or not is_unproved(known) or known.findings[0].code == EXHAUSTED:
+    if not is_unproved(known) or known.findings[0].code == EXHAUSTED:
         return ""
     if implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
         return ""

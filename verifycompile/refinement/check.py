@@ -102,7 +102,7 @@ def _check(
         if mismatch is not None and pool.learn():
             continue
         tried = (open_question or products) and len(proved) < _MAX_EQUALITIES
-        equality = checker.prove_one_more(open_question, different) if tried else None
+        equality = checker.prove_one_more(search=open_question, different=different) if tried else None
         note_questions(stopwatch)
         if equality is None:
             break
@@ -205,7 +205,7 @@ class Checker(Attempt):
         stopwatch.seconds["normal_form"] += [*self.spec.seconds, *self.implementation.seconds]
         note_questions(stopwatch)
 
-    def prove_one_more(self, search: bool, different: Callable[[], Collection[str]]) -> ProvedEquality | None:
+    def prove_one_more(self, *, search: bool, different: Callable[[], Collection[str]]) -> ProvedEquality | None:
         """After a failed run: one more equality by the e-graph, upon which another attempt may succeed."""
         return None if self._failed is None else prove_one_more(self._failed, search=search, different=different)
 

@@ -46,9 +46,7 @@ class ProvedEquality:
     placements: Placements | None
 
 
-def prove_one_more(
-    case: Diagnosis, *, search: bool, different: Callable[[], Collection[str]] = tuple
-) -> ProvedEquality | None:
+def prove_one_more(case: Diagnosis, *, search: bool, different: Callable[[], Collection[str]]) -> ProvedEquality | None:
     """Prove an equality that the failed outputs need and record it as an alias; None where no lemma applies.
 
     ``search``: by the e-graph as well, not only by writing out products. ``different``: names of outputs of which it is
@@ -84,9 +82,7 @@ def _has_complex_numbers(lowering: Lowering) -> bool:
     return any(isinstance(value, torch.Tensor) and value.dtype.is_complex for value in values)
 
 
-def _pairs(
-    case: Diagnosis, different: Callable[[], Collection[str]]
-) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+def _pairs(case: Diagnosis, different: Callable[[], Collection[str]]) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
     for spec_output, impl_output in case.failed:
         if spec_output.name not in different():
             yield spec_output.node, impl_output.node
