@@ -164,6 +164,8 @@ def _reduced(
     scene: Scene, node: torch.fx.Node, operation: str, axes: tuple[int, ...], output: ProgramOutput | None
 ) -> Move:
     over = scene.names(axes)
+    leaving = () if output is None else output.placements or ()
+    is_averaged = operation == "sum" and bool(leaving) and all(leaving[axis] == Partial("avg") for axis in axes)
 
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
@@ -175,6 +177,8 @@ def _reduced(
             name = output.name.partition(".")[2]
             state = "a partial sum over" if operation == "sum" else "each rank's own over"
             message = f"the gradient of `{name}` is {state} {over}; it must be the {_NOUNS[operation]} over all ranks"
+            if is_averaged:
+                message = f"the gradient of `{name}` is averaged over {over}, though the ranks hold parts of a sum"
             return message, gradient_hint(scene, name, operation, axes)
         value = scene.value(node)
         state = "a partial sum" if operation == "sum" else "each rank's own"
@@ -186,7 +190,8 @@ def _reduced(
         return message, f"all-reduce {value} over {over} ({operation}) {where}"
 
     late = output is not None and output.kind is OutputKind.GRADIENT
-    return Move(("reduce", operation, axes), node.name, "VC101", texts, apply, is_late=late)
+    code = "VC103" if late and is_averaged else "VC101"
+    return Move(("reduce", operation, axes), node.name, code, texts, apply, is_late=late)
 
 
 def gradient_hint(scene: Scene, name: str, operation: str, axes: tuple[int, ...]) -> str:
