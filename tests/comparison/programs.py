@@ -97,6 +97,15 @@ class LeavesPartial(RowwiseParallel):
         return outputs.to_local()
 
 
+def miscompiles(graph: torch.fx.GraphModule, example_inputs: Any) -> Any:
+    """An inner compiler whose kernel for ``gelu`` computes an approximation."""
+    for node in graph.graph.nodes:
+        if "gelu" in str(node.target):
+            node.kwargs = {"approximate": "tanh"}
+    graph.recompile()
+    return graph
+
+
 def tokens(batch: int = 4, length: int = 6, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, 32, (2, batch, length), generator=generator)

@@ -36,6 +36,7 @@ def answers() -> dict[str, Any]:
         ("sharded", "verified"),
         ("other values", "refuted"),
         ("compiled", "verified"),
+        ("compiled wrongly", "refuted"),
     ],
 )
 def test_all_ranks_get_one_report(answers: dict[str, Any], program: str, verdict: str) -> None:
@@ -51,6 +52,13 @@ def test_the_users_model_is_as_before(answers: dict[str, Any]) -> None:
 
 def test_the_first_wrong_tensor_is_named(answers: dict[str, Any]) -> None:
     assert answers["wrong"][0]["output"] == "blocks.0.output.0"
+
+
+def test_what_is_compiled_is_compared_as_it_is_compiled(answers: dict[str, Any]) -> None:
+    for program in ("compiled", "compiled wrongly"):
+        text = answers[program][0]["text"]
+        assert "note: compared uncompiled, with all its modules, and then as it is compiled" in text
+    assert "compiled, `output.0` differs from the spec's by" in text
 
 
 def test_replicas_that_begin_with_other_values_are_told(answers: dict[str, Any]) -> None:

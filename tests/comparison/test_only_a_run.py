@@ -1,4 +1,4 @@
-"""Bugs that only a run can show: what lies outside of compiled graphs, kernels, and dtypes."""
+"""Bugs that only a run can show: what lies outside of compiled graphs, kernels, and dtypes; and what the proof says."""
 
 from __future__ import annotations
 
@@ -13,21 +13,34 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
+from torch.distributed.tensor.placement_types import Partial
 from torch.nn.parallel import DistributedDataParallel
 
 import verifycompile
-from tests.comparison.programs import Block, Model, all_reduce, on_ranks, tensor_parallel, tokens
+from tests.comparison.programs import Block, all_reduce, miscompiles, on_ranks, tensor_parallel
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 LINES = Path(__file__).read_text().splitlines()
-ROWS = {"in_placements": {"tokens": (Shard(0),), "labels": (Shard(0),)}}
+
+
+class Means(nn.Module):
+    """A mean over samples, which data-parallel ranks may average."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
 
 
 def sharded(mesh: DeviceMesh, wrong: bool) -> nn.Module:
     torch.manual_seed(0)
-    model = Model()
+    model = Means()
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -38,11 +51,17 @@ def sharded(mesh: DeviceMesh, wrong: bool) -> nn.Module:
 
 def test_synchronisation_of_fsdp_that_is_switched_off() -> None:
     for wrong in (False, True):
-        found = on_ranks(lambda mesh, wrong=wrong: sharded(mesh, wrong), tokens(), names=("dp",))
+        found = on_ranks(lambda mesh, wrong=wrong: sharded(mesh, wrong), (torch.randn(4, 16),), names=("dp",))
         assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
     assert found.findings[0].message == (
-        "`grad.embedding.weight`: the parallel program has no such tensor after backward, so that the parameter is not trained"
+        "`grad.blocks.0.up.weight`: the parallel program has no such tensor after backward, so that the parameter is not "
+        "trained"
     )
+    # One call cannot tell a step of accumulation from one that trains: the proof says which of them it speaks of.
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        proof = verifycompile.verify(sharded(mesh, wrong=True), (torch.randn(4, 16),))
+    assert proof.verdict is Verdict.VERIFIED, str(proof)
+    assert any("are accumulated on each rank, not reduced" in assumption for assumption in proof.assumptions)
 
 
 def drops_a_bucket(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -62,7 +81,7 @@ def data_parallel(mesh: DeviceMesh, wrong: bool) -> nn.Module:
     torch.manual_seed(0)
     # Else all gradients are one bucket in the first pass, and the buckets are made in the second one.
     several = {"find_unused_parameters": True, "bucket_cap_mb": 0.001}
-    model = DistributedDataParallel(Model(), device_mesh=mesh, **several)
+    model = DistributedDataParallel(Means(), device_mesh=mesh, **several)
     if wrong:
         model.register_comm_hook(mesh.get_group(), drops_a_bucket)
     return model
@@ -70,11 +89,20 @@ def data_parallel(mesh: DeviceMesh, wrong: bool) -> nn.Module:
 
 def test_a_hook_of_ddp_that_drops_a_bucket() -> None:
     for wrong in (False, True):
-        found = on_ranks(lambda mesh, wrong=wrong: data_parallel(mesh, wrong), tokens(), names=("dp",))
+        found = on_ranks(lambda mesh, wrong=wrong: data_parallel(mesh, wrong), (torch.randn(4, 16),), names=("dp",))
         assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
     assert {item.name for item in found.tensors if item.exceeds} < {
-        f"grad.{name}" for name, _ in Model().named_parameters()
+        f"grad.{name}" for name, _ in Means().named_parameters()
     }
+    # No graph has the hook: what it does has to be said, and then the proof takes the user's word for it.
+    for said, verdict in (({}, Verdict.UNPROVED), ({"*": (Partial("avg"),)}, Verdict.VERIFIED)):
+        with fake_mesh_world((2,), ("dp",)) as mesh:
+            model = data_parallel(mesh, wrong=True)
+            proof = verifycompile.verify(model, (torch.randn(4, 16),), grad_placements=said)
+        assert proof.verdict is verdict, str(proof)
+        if not said:
+            text = "its communication hook `drops_a_bucket` may do anything with the gradients"
+            assert text in proof.findings[0].message
 
 
 class Between(nn.Module):
@@ -103,6 +131,14 @@ def test_a_change_in_place_between_two_graphs() -> None:
     place = found.findings[0].impl_location
     assert place is not None
     assert "hidden.mul_(by)" in LINES[place.line - 1], str(found)
+    # Each of the graphs is the spec's: the gate lets both of them run.
+    torch._dynamo.reset()
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        changed = Between(lambda hidden: hidden.mul_(0.5))
+        model = tensor_parallel_blocks(changed, mesh)
+        for block in (model.first, model.second):
+            block.compile(backend="verify")
+        assert model(x).shape == x.shape
 
 
 def tensor_parallel_blocks(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
@@ -145,6 +181,40 @@ def test_an_operator_that_was_replaced() -> None:
     place = found.findings[0].impl_location
     assert place is not None
     assert place.module == "activation"
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_kernel_of_the_inner_compiler(wrong: bool) -> None:
+    """The proof ends at the graph that the inner compiler gets; what comes of it is run as it is compiled."""
+    torch._dynamo.reset()
+    inner = miscompiles if wrong else "eager"
+    model = torch.compile(Activated(), backend="verify", options={"inner": inner})
+    x, spec = torch.randn(4, 16), Activated()
+    found = verifycompile.compare(model, (x,), spec=spec)
+    assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
+    assert "compiled.output.0" in {item.name for item in found.tensors}
+    if not wrong:
+        return
+    assert found.findings[0].message.startswith("compiled, `output.0` differs from the spec's by ")
+    torch._dynamo.reset()
+    assert model(x).shape == x.shape  # verified, and run
+
+
+def test_a_compiled_program_on_several_ranks_of_one_process() -> None:
+    """What Dynamo compiled for one rank it would take for the others: it runs uncompiled, which the report says."""
+    torch._dynamo.reset()
+
+    def build(mesh: DeviceMesh) -> Callable[[torch.Tensor], torch.Tensor]:
+        torch.manual_seed(0)
+        model = tensor_parallel_blocks(Between(lambda hidden: None), mesh)
+        return torch.compile(model, backend=miscompiles)
+
+    found = on_ranks(build, (torch.randn(4, 16),))
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    assert found.assumptions[-1] == (
+        "what a compiler makes of the program computes the same; it ran uncompiled, since all ranks are threads of one "
+        "process (`torchrun -m verifycompile compare` runs it so)"
+    )
 
 
 class Narrow(Activated):
@@ -198,5 +268,16 @@ def test_a_number_that_is_read_from_a_partial_value(wrong: bool) -> None:
     rows = {"x": (Shard(0),)}
     found = on_ranks(build, (torch.randn(4, 16),), names=("dp",), spec=Read(), in_placements=rows)
     assert found.verdict is (Verdict.REFUTED if wrong else Verdict.VERIFIED), str(found)
-    if wrong:
-        assert found.findings[0].output == "output.0"
+    if not wrong:
+        return
+    assert found.findings[0].output == "output.0"
+    # The gate sees that a number is read between two graphs, and does not let the second one run.
+    torch._dynamo.reset()
+    with fake_mesh_world((2,), ("dp",)) as mesh, torch.no_grad():
+        model = torch.compile(Read(mesh.get_group(), wrong=True), backend="verify", options=rows_of(mesh))
+        with pytest.raises(verifycompile.RefinementError, match="is read from a partial sum between two graphs"):
+            model(torch.randn(2, 16))
+
+
+def rows_of(mesh: DeviceMesh) -> dict[str, Any]:
+    return {"mesh": mesh, "in_placements": {"x": (Shard(0),)}}

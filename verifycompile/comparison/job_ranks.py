@@ -10,8 +10,9 @@ import torch.distributed as dist
 from verifycompile.comparison.phases import Ended, Phases
 from verifycompile.comparison.ranks import READS, Failure, RankFailedError
 from verifycompile.comparison.worker import Worker
+from verifycompile.torch_interface.eager_frames import uncompiled
 
-_OWN = frozenset({*READS, "save", "restore", "begin", "parameters", "inputs", "take_inputs"})
+_OWN = frozenset({*READS, "save", "restore", "begin", "parameters", "inputs", "take_inputs", "compile"})
 """Methods that call nothing of the program."""
 
 
@@ -25,6 +26,8 @@ class InTheJob:
     def __init__(self, phases: Phases, model: Callable[[], Any], make: Callable[[Any], Worker]) -> None:
         self.ranks = tuple(range(dist.get_world_size()))
         self.how = "on the ranks of the running job"
+        self.left_uncompiled = False
+        self.may_compile = True
         self._own = dist.get_rank()
         self._phases = phases
         made = phases.run(lambda: make(model()))
@@ -71,7 +74,14 @@ class InTheJob:
         def phase() -> Any:
             return getattr(self._worker, method)(*common, *own)
 
-        done = Ended.of(phase) if method in _OWN else self._phases.run(phase)
+        if method in _OWN:
+            done = Ended.of(phase)
+        elif self._worker.compiles:
+            done = self._phases.run(phase)
+        else:
+            with uncompiled() as left:
+                done = self._phases.run(phase)
+            self.left_uncompiled |= left.any
         if done.failure is not None and done.failure.waited:
             self._worker.abandon()
         return done.value if done.failure is None else done.failure

@@ -159,7 +159,7 @@ def _cause(
     return Finding(
         code=code,
         severity=Severity.ERROR if verdict is Verdict.REFUTED else Severity.WARNING,
-        message=_message(culprit),
+        message=message_of(culprit),
         impl_location=location,
         labels=labels,
         notes=(
@@ -230,7 +230,8 @@ def _enters(name: str, output: str) -> bool:
     return name.startswith(f"{call}.input")
 
 
-def _message(item: Judged) -> str:
+def message_of(item: Judged) -> str:
+    """By how much a tensor is off, and where that is a matter of ranks, on which."""
     times = "at all" if item.ratio == float("inf") else f"{item.ratio:.3g} times what rounding explains"
     if item.dissent:
         ranks = ", ".join(map(str, item.dissent))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.comparison.alone import off_alone
+from verifycompile.comparison.compiled import as_compiled
 from verifycompile.comparison.differences import FINAL, Comparing, precision_notes
 from verifycompile.comparison.early import failed, one_object, undecided, unequal_replicas
 from verifycompile.comparison.inputs import Inputs, make_inputs
@@ -193,8 +194,11 @@ class Question:
         causes = findings_of(comparing.found, places, departed, parameters.whole, alone)
         if causes:
             causes[0] = self._at_line(causes[0], comparing, departed, epsilons)
+        drew = drew or reference.drew
+        if not causes and ranks.left_uncompiled:
+            causes = self._as_compiled(comparing, places, drew=drew)
         findings = [*early, *causes]
-        doubts = self._doubts(spec, parameters, drew=drew or reference.drew)
+        doubts = self._doubts(spec, parameters, drew=drew)
         if findings and doubts:
             self.notes += doubts
             findings = [undecided(finding) for finding in findings]
@@ -244,6 +248,17 @@ class Question:
         except RankFailedError as error:
             self.notes.append(f"no module was judged alone: the program does not run on the spec's tensors ({error})")
             return []
+
+    def _as_compiled(self, comparing: Comparing, places: Places, *, drew: bool) -> list[Finding]:
+        """What is off in the program as it is compiled, where nothing is off as Python runs it."""
+        why = "all ranks are threads of one process (`torchrun -m verifycompile compare` runs it so)"
+        why = "random numbers were drawn, which a compiler draws in other ways" if drew else why
+        if drew or not comparing.ranks.may_compile:
+            text = f"what a compiler makes of the program computes the same; it ran uncompiled, since {why}"
+            self.assumptions.append(Assumption(text, AssumptionKind.OTHER, ()))
+            return []
+        self.notes.append("compared uncompiled, with all its modules, and then as it is compiled")
+        return as_compiled(comparing, places, self.training, batches=len(self.args), seed=self.seed)
 
     def _at_line(self, finding: Finding, comparing: Comparing, step: int, epsilons: tuple[float, float]) -> Finding:
         """The finding at the line of a forward that is off in the pass ``step``, or whose backward is."""

@@ -7,12 +7,11 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
-import torch
-
 from verifycompile.comparison.trace import OWN
 from verifycompile.comparison.worker import Worker
 from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.eager_frames import uncompiled
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
 from verifycompile.torch_interface.source import is_user_file
 
@@ -40,10 +39,16 @@ class RankFailedError(Exception):
 
 
 class Ranks(Protocol):
-    """Calls methods of all ranks' workers and gives what they return, by rank. Raises ``RankFailedError``."""
+    """Calls methods of all ranks' workers and gives what they return, by rank. Raises ``RankFailedError``.
+
+    ``left_uncompiled``: whether a compiled program was called, which ran as Python runs it. ``may_compile``: whether
+    it can run as it is compiled, once workers are asked to.
+    """
 
     ranks: tuple[int, ...]
     how: str
+    left_uncompiled: bool
+    may_compile: bool
 
     def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
         """``method`` of every worker, with ``common`` arguments and those that are a rank's own."""
@@ -57,6 +62,9 @@ class InThisProcess:
         self._threads = threads
         self.ranks = threads.ranks
         self.how = "all ranks in one process, a thread each, which take turns"
+        self.left_uncompiled = False
+        # What Dynamo compiled for one rank it would take for the other ones.
+        self.may_compile = len(self.ranks) == 1
         self._workers = self._run(make)
 
     def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
@@ -67,14 +75,19 @@ class InThisProcess:
             own = () if each is None else each[rank]
             return getattr(self._workers[rank], method)(*common, *own)
 
+        if any(worker.compiles for worker in self._workers.values()):
+            with _failures(self._threads):
+                return {rank: called(rank) for rank in self.ranks}
         return self._run(called)
 
     def worker(self, rank: int) -> Worker:
         return self._workers[rank]
 
     def _run(self, part: Callable[[int], Any]) -> dict[int, Any]:
-        with torch.compiler.set_stance("force_eager"), _failures(self._threads):
-            return self._threads.run(part)
+        with uncompiled() as left, _failures(self._threads):
+            result = self._threads.run(part)
+        self.left_uncompiled |= left.any
+        return result
 
 
 @contextlib.contextmanager

@@ -91,6 +91,7 @@ class Worker:
         self._values = Store()
         self._entries: list[Entry] = []
         self._take = keep or self._store
+        self.compiles = False
         self._outputs: list[torch.Tensor] = []
         self._recorder: Recorder | None = None
         self._operations: Operations | None = None
@@ -112,6 +113,10 @@ class Worker:
     @property
     def _call(self) -> Call:
         return self._calls[self._turn]
+
+    def compile(self) -> None:
+        """From now on what is compiled runs so: modules are not traced, since hooks would be compiled with them."""
+        self.compiles = True
 
     def turn(self, number: int) -> None:
         """Let the call of the pass of this number be the one that is run."""
@@ -252,7 +257,8 @@ class Worker:
         """Run the program on its inputs. ``rewritten``: parts that tensors of modules hold once they are traced."""
         self.forget()
         call = self._call
-        recorder = self._recorder = Recorder(self._modules, self._root, self._take, self._layout, rewritten or {})
+        modules = {} if self.compiles else self._modules
+        recorder = self._recorder = Recorder(modules, self._root, self._take, self._layout, rewritten or {})
         before = RandomStreams.now()
         recorder.arguments(call.names)
         with recorder.attached():

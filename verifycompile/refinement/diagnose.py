@@ -35,7 +35,8 @@ def diagnose(case: Diagnosis) -> Mismatch:
     """Return the first root cause of the failed outputs."""
     pass_over_functions_of_spec(case.spec.program.graph.graph, case.implementation.program.graph.graph)
     cause = _Cause(case)
-    mismatch = cause.collective() or cause.mean() or cause.node() or cause.output_layout() or cause.output()
+    mismatch = cause.boundary() or cause.collective() or cause.mean() or cause.node()
+    mismatch = mismatch or cause.output_layout() or cause.output()
     return dataclasses.replace(mismatch, followers=len(case.failed) - 1)
 
 
@@ -62,6 +63,13 @@ class _Cause:
     def name(self, node: torch.fx.Node) -> str:
         """What a value of the spec is called in its source."""
         return value_name(node, self.inputs)
+
+    def boundary(self) -> Mismatch | None:
+        """Of no failed output it is known how it may leave the program: nothing else can be said of them."""
+        blockers = {blocker.node: blocker for blocker in self.implementation.program.blockers}
+        if any(impl_output.node not in blockers for _, impl_output in self.failed):
+            return None
+        return self._from_blocker(blockers[self.impl_output.node], None, self.impl_output.node)
 
     # -- collectives
 

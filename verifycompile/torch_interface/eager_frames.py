@@ -7,13 +7,14 @@ about this run. A stance of ``torch.compiler.set_stance`` and a setting of the c
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dataclasses
 import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch
@@ -64,7 +65,16 @@ class Watch:
     """Whether ``switched_off`` concerns only compilers that had a frame accepted."""
 
 
+@dataclasses.dataclass
+class Uncompiled:
+    """``any``: whether a compiled program was called, which ran as Python runs it."""
+
+    any: bool = False
+
+
 _watches: list[Watch] = []
+_uncompiled: list[Uncompiled] = []
+"""Of the runs that this package itself asks for at the moment: no watch is told of them."""
 _failure: contextvars.ContextVar[str] = contextvars.ContextVar("failure", default="")
 """What the error says that ended a compilation. The error itself holds the program's frames, and is the caller's."""
 _compilers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -76,6 +86,19 @@ def watch_eager_frames(watch: Watch) -> None:
     """From now on, tell ``watch`` of frames that run eagerly."""
     _install()
     _watches.append(watch)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Generator[Uncompiled]:
+    """While entered, compiled programs run as Python runs them, in every thread; no watch is told."""
+    _install()
+    found = Uncompiled()
+    _uncompiled.append(found)
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield found
+    finally:
+        _uncompiled.remove(found)
 
 
 def accept(frame: Frame, compiler: Any) -> None:
@@ -144,6 +167,9 @@ def _install() -> None:
         return result
 
     def from_stance_of_watched(callback: Any) -> Any:
+        if _uncompiled:
+            _uncompiled[-1].any |= _compiler_of(callback) is not None
+            return from_stance(callback)
         if callback is False:
             return _only_verified(from_stance(callback))
         compiler = _compiler_of(callback)

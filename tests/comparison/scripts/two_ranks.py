@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import verifycompile
-from tests.comparison.programs import LeavesPartial, Model, tensor_parallel, tokens
+from tests.comparison.programs import LeavesPartial, Model, miscompiles, tensor_parallel, tokens
 
 
 def told(model: nn.Module, **options: Any) -> dict[str, Any]:
@@ -76,6 +76,9 @@ def run(rank: int, port: int, folder: str) -> None:
     torch.manual_seed(0)
     compiled = torch.compile(tensor_parallel(Model(layers=1), mesh), backend="aot_eager")
     answers["compiled"] = told(compiled, spec=Model(layers=1))
+    torch._dynamo.reset()
+    other = torch.compile(tensor_parallel(Model(layers=1), mesh), backend=miscompiles)
+    answers["compiled wrongly"] = told(other, spec=Model(layers=1))
     for name, raises in (("raises", True), ("never comes", False)):
         started, x = time.monotonic(), torch.ones(2, 4)
         found = verifycompile.compare(Adds(raises), (x,), spec=nn.Identity(), mesh=mesh, patience=4.0)
