@@ -15,6 +15,7 @@ from verifycompile.program import Mesh, Program
 from verifycompile.reduction.recorded import dimensions_of
 from verifycompile.reproduction import NoScriptError, reproduction_script
 from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.witness import Witness
 
 _WRITTEN_OUT = 16
@@ -69,8 +70,9 @@ def mended_program(subject: Subject, causes: Sequence[Cause]) -> Program | None:
     """The implementation with the changes of all causes; None where they are no changes of these graphs."""
     try:
         drafts = subject.drafts()
-        if not all(subject.apply(drafts[cause.draft], cause.moves) for cause in causes):
-            return None
+        with without_logged_failures():
+            if not all(subject.apply(drafts[cause.draft], cause.moves) for cause in causes):
+                return None
         programs = subject.programs()
     except DraftError:
         return None

@@ -28,7 +28,8 @@ class Draft:
     """The working copy. Nodes keep their names, so that what was found in one copy is found in another.
 
     ``rank``: the coordinates of the rank that runs the graph, where each rank has a graph of its own; None for a graph
-    of all ranks. ``group_key``: how a collective of this graph names the group that spans some mesh axes.
+    of all ranks. ``group_key``: how a collective of this graph names the group that spans some mesh axes. ``spec``: the
+    spec at the sizes of this program, where sizes may be reduced.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Draft:
         program: Program,
         rank: tuple[int, ...] | None = None,
         group_key: Callable[[tuple[int, ...]], str] | None = None,
+        spec: Program | None = None,
     ) -> None:
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -45,6 +47,7 @@ class Draft:
             raise DraftError("the nodes of the graph do not keep their names in a copy")
         self._group_key = group_key
         self.rank = rank
+        self.spec = spec
         self.nodes = {node.name: node for node in graph.nodes}
         self.program = dataclasses.replace(
             program,
@@ -124,12 +127,18 @@ class Draft:
         self._log.append(back)
         self._note(node)
 
-    def record_again(self, *first: torch.fx.Node, adapt: Callable[[torch.fx.Node, Grown], None] | None = None) -> None:
-        """Lets ``first``, and all that depends on them, have the shapes that follow from their arguments now.
+    def record_again(
+        self,
+        *first: torch.fx.Node,
+        wholes: Grown | None = None,
+        adapt: Callable[[torch.fx.Node, Grown], None] | None = None,
+    ) -> Grown:
+        """Lets ``first``, and all that depends on them or on ``wholes``, have the shapes that follow from their
+        arguments now. Returns the values of other shapes, with what torch recorded of them before.
 
-        ``adapt`` may change a later call that takes such a value; it is given what torch recorded of these before.
+        ``adapt`` may change a later call that takes such a value; it is given those that are known by then.
         """
-        grown: Grown = {}
+        grown: Grown = dict(wholes or {})
         for node in self.program.graph.graph.nodes:
             if node.op != "call_function" or (node not in first and grown.keys().isdisjoint(node.all_input_nodes)):
                 continue
@@ -141,6 +150,7 @@ class Draft:
             node.meta["val"] = after
             grown[node] = before
             self._log.append(functools.partial(node.meta.__setitem__, "val", before))
+        return grown
 
     def set_input_placements(self, name: str, placements: tuple[Placement, ...]) -> None:
         """Lets an input lie in another way on the ranks, and with it its gradient and what is written to it."""

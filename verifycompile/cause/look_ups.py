@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.cause.draft import Draft
+from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.move import Move, Scene, is_integer, is_tensor, shape_of
 from verifycompile.witness.interpreter import ancestors
 
@@ -25,8 +25,8 @@ def indices_of_part(scene: Scene) -> Iterator[Move]:
             for axis in scene.axes:
                 if (value, axis, look_up.length) not in seen:
                     seen.add((value, axis, look_up.length))
-                    yield _counted_from_part(scene, value, axis, look_up.length)
-                    yield _counted_from_part(scene, value, axis, look_up.length, ancestors([look_up.index]))
+                    yield _counted_from_part(scene, value, axis, look_up)
+                    yield _counted_from_part(scene, value, axis, look_up, ancestors([look_up.index]))
 
 
 def foreign_rows(scene: Scene) -> Iterator[Move]:
@@ -86,6 +86,14 @@ class _LookUp:
     behind: int
 
 
+def _length(draft: Draft, look_up: _LookUp) -> int:
+    """How many entries a rank has, at the sizes of the draft."""
+    found = _look_up(draft.node(look_up.node.name))
+    if found is None:
+        raise DraftError("no look-up")
+    return found.length
+
+
 def _look_ups(scene: Scene) -> list[_LookUp]:
     return [found for node in scene.calls if (found := _look_up(node)) is not None]
 
@@ -132,7 +140,7 @@ def _counted(scene: Scene, look_up: _LookUp) -> list[torch.fx.Node]:
 
 
 def _counted_from_part(
-    scene: Scene, node: torch.fx.Node, axis: int, length: int, way: Collection[torch.fx.Node] | None = None
+    scene: Scene, node: torch.fx.Node, axis: int, look_up: _LookUp, way: Collection[torch.fx.Node] | None = None
 ) -> Move:
     """``way``: what alone takes the changed integers, where masks compare those that count from the whole."""
     readers = [later for later in scene.order if later in node.users and (way is None or later in way)]
@@ -142,29 +150,29 @@ def _counted_from_part(
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
         users = [later for later in own.graph.nodes if later in own.users and later.name in names]
-        first = draft.number(users[0], operator.mul, (draft.coordinate(axis), length))
+        first = draft.number(users[0], operator.mul, (draft.coordinate(axis), _length(draft, look_up)))
         counted = draft.insert(users[0], aten.sub.Tensor, (own, first), own.meta["val"], before=True)
         draft.redirect(own, counted, None if way is None else users)
 
-    def texts(_: Draft) -> tuple[str, str]:
-        over, value = scene.names((axis,)), scene.value(node)
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, value, length = scene.names((axis,)), scene.value(node), _length(draft, look_up)
         message = f"{value} counts from the beginning of the whole, where each rank of {over} holds {length} entries"
         where = "" if way is None else ", where it is made an index"
         return message, f"subtract the rank's coordinate on {over} times {length} from {value}{where}"
 
     place = node if way is None or not readers else readers[0]
-    return Move(("counted from part", axis, length, way is None), place.name, "VC117", texts, apply)
+    return Move(("counted from part", axis, look_up.length, way is None), place.name, "VC117", texts, apply)
 
 
 def _foreign_as_zeros(scene: Scene, look_up: _LookUp, value: torch.fx.Node, axis: int | None) -> Move:
     """``axis``: that over which the table is cut, where ``value`` counts from the beginning of the whole."""
-    node, length = look_up.node, look_up.length
+    node = look_up.node
 
     def apply(draft: Draft) -> None:
-        own, index = draft.node(node.name), draft.node(value.name)
+        own, index, length = draft.node(node.name), draft.node(value.name), _length(draft, look_up)
         first: Any = 0 if axis is None else draft.number(own, operator.mul, (draft.coordinate(axis), length))
         last: Any = draft.number(own, operator.add, (first, length))
-        shape = (*shape_of(look_up.index), *(1 for _ in range(look_up.behind)))
+        shape = (*shape_of(draft.node(look_up.index.name)), *(1 for _ in range(look_up.behind)))
         flags = index.meta["val"].new_empty(shape_of(index), dtype=torch.bool)
         entries = draft.node(look_up.entries.name)
         before = draft.insert(own, aten.lt.Scalar, (index, first), flags, before=True)
@@ -176,8 +184,8 @@ def _foreign_as_zeros(scene: Scene, look_up: _LookUp, value: torch.fx.Node, axis
         kept = draft.insert(own, aten.masked_fill.Scalar, arguments, entries.meta["val"], before=not is_result)
         draft.redirect(entries, kept, None if is_result else [own])
 
-    def texts(_: Draft) -> tuple[str, str]:
-        found, counted = scene.value(look_up.entries), scene.value(value)
+    def texts(draft: Draft) -> tuple[str, str]:
+        found, counted, length = scene.value(look_up.entries), scene.value(value), _length(draft, look_up)
         over = "" if axis is None else f" from the rank's coordinate on {scene.names((axis,))} times {length} on"
         message = f"{found} is some row of this rank where another rank holds the entry; the sum then has both"
         return message, f"set {found} to 0 where {counted} is none of the rank's {length} entries{over}"

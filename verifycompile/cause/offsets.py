@@ -15,6 +15,8 @@ from verifycompile.cause.move import Move, Scene, is_integer, is_tensor, shape_o
 aten = torch.ops.aten
 
 _POSITIONS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+_SPLITS = (aten.split.Tensor, aten.chunk.default)
+_FINDING = (aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim, aten.topk.default)
 
 
 def own_parts(scene: Scene) -> Iterator[Move]:
@@ -30,6 +32,8 @@ def own_parts(scene: Scene) -> Iterator[Move]:
                 yield from _select(scene, node, axis)
             elif node.target in _POSITIONS:
                 yield from _positions(scene, node, axis)
+            elif node.target is operator.getitem:
+                yield from _piece(scene, node, axis)
 
 
 def own_part_of_operand(scene: Scene) -> Iterator[Move]:
@@ -41,6 +45,45 @@ def own_part_of_operand(scene: Scene) -> Iterator[Move]:
             for dim in range(node.meta["val"].dim()) if item.size > 1 else ():
                 if _size(node, dim) > 1:
                     yield _shifted(scene, node, axis, dim)
+    for node in scene.calls:
+        found = _found_along(node)
+        for axis in scene.differing(node) if found is not None else ():
+            yield _shifted(scene, node, axis, found[1], found[0])
+
+
+def _found_along(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
+    """The value and the dimension of it along which whole numbers are found as indices: those of the largest."""
+    call = node.args[0] if node.target is operator.getitem and node.args[1] == 1 else node
+    if not isinstance(call, torch.fx.Node) or call.target not in _FINDING or not is_integer(node):
+        return None
+    source, dim = call.args[0], dict(enumerate(call.args)).get(2 if call.target is aten.topk.default else 1, -1)
+    rank = len(shape_of(source)) if isinstance(source, torch.fx.Node) else 0
+    return (source, dim % rank) if isinstance(source, torch.fx.Node) and isinstance(dim, int) and rank else None
+
+
+def _piece(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
+    """The piece of equal ones that the rank's coordinate counts."""
+    pieces, index = node.args
+    if not isinstance(pieces, torch.fx.Node) or pieces.target not in _SPLITS or not isinstance(index, int):
+        return
+    source, values = pieces.args[0], pieces.meta["val"]
+    dim = _integer(dict(enumerate(pieces.args)).get(2, 0))
+    alike = all(value.shape == values[0].shape for value in values)
+    if not isinstance(source, torch.fx.Node) or not alike or index + scene.mesh.axes[axis].size > len(values):
+        return
+
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), draft.node(source.name)
+        length = _size(own, dim)
+        place = draft.number(own, operator.add, (draft.coordinate(axis), index)) if index else draft.coordinate(axis)
+        first = draft.number(own, operator.mul, (place, length))
+        last = draft.number(own, operator.add, (first, length))
+        draft.redirect(own, draft.insert(own, aten.slice.Tensor, (whole, dim, first, last), own.meta["val"]))
+
+    over, value = scene.names((axis,)), scene.value(node)
+    message = f"{value} takes piece {index} of {scene.value(source)} on every rank of {over}"
+    hint = f"take the piece that the rank's coordinate on {over} counts" + (f", plus {index}" if index else "")
+    yield Move(("own piece", axis), node.name, "VC104", lambda _: (message, hint), apply)
 
 
 def _slice(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
@@ -142,17 +185,21 @@ def _positions(scene: Scene, node: torch.fx.Node, axis: int) -> Iterator[Move]:
         yield _shifted(scene, node, axis, 0)
 
 
-def _shifted(scene: Scene, node: torch.fx.Node, axis: int, dim: int) -> Move:
-    """The positions within a rank's part, with the beginning of the part added: so many as there are along ``dim``."""
+def _shifted(scene: Scene, node: torch.fx.Node, axis: int, dim: int, of: torch.fx.Node | None = None) -> Move:
+    """The positions within a rank's part, with the beginning of the part added: so many as there are along ``dim``.
+
+    ``of``: the value in which they are positions; by default there are as many of them.
+    """
+    counted = (node if of is None else of).name
 
     def apply(draft: Draft) -> None:
         own = draft.node(node.name)
-        first = draft.number(own.next, operator.mul, (draft.coordinate(axis), _size(own, dim)))
+        first = draft.number(own.next, operator.mul, (draft.coordinate(axis), _size(draft.node(counted), dim)))
         place = first if isinstance(first, torch.fx.Node) else own
         draft.redirect(own, draft.insert(place, aten.add.Tensor, (own, first), own.meta["val"]))
 
     def texts(draft: Draft) -> tuple[str, str]:
-        over, value, length = scene.names((axis,)), scene.value(node), _size(draft.node(node.name), dim)
+        over, value, length = scene.names((axis,)), scene.value(node), _size(draft.node(counted), dim)
         message = f"{value} holds positions within a rank's part, the same on every rank of {over}"
         return message, f"add the rank's coordinate on {over} times {length} to {value}"
 

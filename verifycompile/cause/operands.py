@@ -24,6 +24,8 @@ _PIECES = (operator.getitem, aten.select.int, aten.slice.Tensor)
 MAX_PIECES = 8
 """A tensor of more pieces is a batch, no set of components."""
 _OF_PIECES = (aten.select_backward.default, aten.slice_backward.default)
+_MEANS = (aten.mean.default, aten.mean.dim)
+_DIVISIONS = (aten.div.Tensor, aten.div.Scalar)
 _CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
 
 
@@ -112,9 +114,10 @@ def exchanged_pieces(scene: Scene) -> Iterator[Move]:
 def _exchanged_uses(scene: Scene, first: torch.fx.Node, second: torch.fx.Node) -> Move:
     def apply(draft: Draft) -> None:
         one, other = draft.node(first.name), draft.node(second.name)
-        users, its_users = list(one.users), list(other.users)
-        draft.redirect(one, other, [user for user in users if user not in its_users])
-        draft.redirect(other, one, [user for user in its_users if user not in users])
+        users, taken = [*dict.fromkeys((*one.users, *other.users))], {one: other, other: one}
+        for user in users:
+            arguments = torch.fx.map_arg((user.args, user.kwargs), lambda operand: taken.get(operand, operand))
+            draft.set_arguments(user, *arguments)
 
     one, other, whole = scene.value(first), scene.value(second), scene.value(first.all_input_nodes[0])
     both = f"{one} and {other}" if one != other else f"two neighbouring pieces of {whole}"
@@ -244,30 +247,51 @@ def _exchanged_texts(
 
 
 def arguments_of_spec(scene: Scene) -> Iterator[Move]:
-    """The numbers, dimensions and flags of a call, as the spec's calls of the same operator have them."""
-    spec: dict[object, dict[str, Any]] = {}
+    """The numbers, dimensions and flags of a call, as the spec's calls of the same operator have them; a divisor as the
+    number of entries of which the spec takes a mean.
+    """
+    spec: dict[object, dict[str, torch.fx.Node]] = {}
+    means: list[torch.fx.Node] = []
     for node in scene.spec.graph.graph.nodes:
         if node.op == "call_function" and operator_name(node.target) is not None:
-            listed = _constants(node)
-            spec.setdefault(node.target, {}).setdefault(repr(listed), listed)
+            spec.setdefault(node.target, {}).setdefault(repr(_constants(node)), node)
+            means += [node] if node.target in _MEANS else []
     for node in scene.calls:
         own = _constants(node)
-        for key, given in spec.get(node.target, {}).items():
+        for key, same in spec.get(node.target, {}).items():
+            given = _constants(same)
             if key == repr(own) or set(given) != set(own):
                 continue
-            changed = {place: value for place, value in given.items() if repr(value) != repr(own[place])}
-            if len(changed) != 1 or any(isinstance(place, str) for place in changed):
-                continue
-            ((place, value),) = changed.items()
-            texts = functools.partial(_argument_texts, scene, node, int(place), value)
-            change = _with_argument(node.name, int(place), value)
-            yield Move(("argument", place, repr(value)), node.name, "VC108", texts, change)
+            changed = [place for place, value in given.items() if repr(value) != repr(own[place])]
+            if len(changed) == 1 and isinstance(changed[0], int):
+                yield _as_spec(scene, node, changed[0], same, given[changed[0]])
+        for same in means if node.target in _DIVISIONS and isinstance(own.get(1), (int, float)) else ():
+            if _entries(same) != own[1]:
+                yield _as_spec(scene, node, 1, same, _entries(same))
 
 
-def _argument_texts(scene: Scene, node: torch.fx.Node, place: int, wanted: object, draft: Draft) -> tuple[str, str]:
-    found = draft.node(node.name).args[place]
-    message = f"{scene.value(node)} is computed with {found}, where the spec has {wanted}"
-    return message, f"pass {wanted} in the place of {found} at {scene.line(node)}"
+def _entries(mean: torch.fx.Node) -> int:
+    """Of how many entries each element of a result is the mean."""
+    return mean.all_input_nodes[0].meta["val"].numel() // max(mean.meta["val"].numel(), 1)
+
+
+def _as_spec(scene: Scene, node: torch.fx.Node, place: int, same: torch.fx.Node, value: object) -> Move:
+    def wanted(draft: Draft) -> Any:
+        """The spec's argument, at the sizes of the draft."""
+        spec = draft.spec or scene.spec
+        found = next(other for other in spec.graph.graph.nodes if other.name == same.name)
+        return found.args[place] if found.target is node.target else _entries(found)
+
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        draft.set_arguments(own, (*own.args[:place], wanted(draft), *own.args[place + 1 :]))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        found, given = draft.node(node.name).args[place], wanted(draft)
+        message = f"{scene.value(node)} is computed with {found}, where the spec has {given}"
+        return message, f"pass {given} in the place of {found} at {scene.line(node)}"
+
+    return Move(("argument", place, repr(value)), node.name, "VC108", texts, apply)
 
 
 def _alike(node: torch.fx.Node, other: torch.fx.Node) -> bool:
@@ -308,13 +332,5 @@ def _exchanged(name: str, operand: str, depth: int, other: str) -> Callable[[Dra
             arguments = (value, *view.args[1:])
             value = draft.insert(own, view.target, arguments, view.meta["val"], before=True)
         draft.redirect(taken, value, [own])
-
-    return apply
-
-
-def _with_argument(name: str, place: int, value: object) -> Callable[[Draft], None]:
-    def apply(draft: Draft) -> None:
-        own = draft.node(name)
-        draft.set_arguments(own, (*own.args[:place], value, *own.args[place + 1 :]))
 
     return apply

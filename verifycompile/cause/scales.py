@@ -150,7 +150,7 @@ def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
         constant, source = _constant(node), node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node):
             continue
-        for ratio in found or _usual(scene):
+        for ratio in found or _usual(scene, node):
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
             change = _without(node.name, *_derived(scene, node)) if needless else _with_factor(node.name, ratio)
@@ -257,9 +257,15 @@ def _addends(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [item for item in operands if isinstance(item, torch.fx.Node) and is_floating(item)]
 
 
-def _usual(scene: Scene) -> list[Fraction]:
-    counts = dict.fromkeys(scene.ranks(axes) for axes in scene.axis_sets)
-    return [ratio for count in counts if count > 1 for ratio in (Fraction(count), Fraction(1, count))]
+def _usual(scene: Scene, node: torch.fx.Node) -> list[Fraction]:
+    """Numbers of ranks, and what makes a whole factor or divisor the number of ranks along some axes."""
+    counts = dict.fromkeys(count for axes in scene.axis_sets if (count := scene.ranks(axes)) > 1)
+    found = [ratio for count in counts for ratio in (Fraction(count), Fraction(1, count))]
+    constant = _constant(node)
+    if constant == int(constant):
+        others = (Fraction(count, int(constant)) for count in counts)
+        found += [other if node.target in _TIMES else 1 / other for other in others if abs(other) != 1]
+    return list(dict.fromkeys(found))
 
 
 def _is_mean(node: torch.fx.Node) -> bool:

@@ -47,7 +47,12 @@ from verifycompile.cause.scales import added_on_every_rank, factor_changes, rati
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
-from verifycompile.cause.whole_dimensions import gathered_operands, needless_gathers
+from verifycompile.cause.whole_dimensions import (
+    gathered_along_others,
+    gathered_operands,
+    needless_gathers,
+    whole_inputs,
+)
 from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
@@ -129,29 +134,38 @@ def find_causes(
     """
     limits = bounds.current()
     latest = time.perf_counter() + (seconds * 4 if limits is None else _SHARE_OF_SEARCH * limits.seconds_left)
-    evaluated = _evaluable(subject, shown)
-    if evaluated is None:
-        return ()
+    deadline = time.thread_time() + seconds
     with real_tensors(), without_logged_failures():
-        try:
-            search = _Search(evaluated, subject, proves, time.thread_time() + seconds, latest)
-            search.suspected = frozenset(map(_place, suspected))
-            return search.run()
-        except (EvaluationError, DraftError):
-            return ()
+        for evaluated in _evaluable(subject, shown):
+            try:
+                search = _Search(evaluated, subject, proves, deadline, latest)
+                search.suspected = frozenset(map(_place, suspected))
+                found = search.run()
+            except (EvaluationError, DraftError):
+                continue
+            if found or search.over:
+                return found
+    return ()
 
 
-def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Subject | None:
-    """What is evaluated in the place of ``subject``: itself, or the same graph at reduced sizes."""
+def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Iterator[Subject]:
+    """What is evaluated in the place of ``subject``: itself, or the same graph at reduced sizes.
+
+    Sizes that are equal by chance may be reduced to others each, which repairs more; those that are equal because they
+    mean the same have to stay equal, or no one change is a repair.
+    """
     programs = subject.programs()
     if programs is None:
-        return None
-    if max(elements(program) for program in programs) <= MAX_ELEMENTS:
-        return subject
-    if shown is not None and subject.values and max(map(elements, shown)) <= MAX_ELEMENTS:
-        return OneGraph(*shown)
-    reduced = evaluable(*programs, MAX_ELEMENTS) if subject.values else None
-    return None if reduced is None else OneGraph(reduced.spec, reduced.implementation)
+        return
+    if max(map(elements, programs)) <= MAX_ELEMENTS:
+        yield subject
+    elif subject.values:
+        if shown is not None and max(map(elements, shown)) <= MAX_ELEMENTS:
+            yield OneGraph(*shown)
+        for is_joined in (False, True) if shown is None else (True,):
+            reduced = evaluable(*programs, MAX_ELEMENTS, joined=is_joined)
+            if reduced is not None:
+                yield OneGraph(reduced.spec, reduced.implementation)
 
 
 class _Stage(enum.Enum):
@@ -582,6 +596,7 @@ def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
 def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
+        gathered_along_others(scene),
         gathered_operands(scene),
         needless_gathers(scene),
         cut_as_others(scene),
@@ -596,6 +611,7 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_output_placements(scene),
         other_operands(scene),
         other_pieces(scene),
+        whole_inputs(scene),
     )
 
 

@@ -45,7 +45,7 @@ class OneGraph:
 
     def __init__(self, spec: Program, implementation: Program) -> None:
         self.mesh = implementation.mesh or Mesh((), (0,))
-        self._spec, self._draft = spec, Draft(implementation)
+        self._spec, self._draft = spec, Draft(implementation, spec=spec)
         self._marks: list[int] = []
 
     def drafts(self) -> Sequence[Draft]:

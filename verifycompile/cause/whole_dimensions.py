@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import torch.fx
+from torch.distributed.tensor.placement_types import Shard
 
 from verifycompile.cause.draft import Draft, DraftError, Grown, called
-from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, fixed, is_floating, is_tensor, shape_of
 from verifycompile.refinement.own_part import dimensions_read_whole
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.witness.inputs import tangent_inputs
@@ -22,6 +25,9 @@ _LAYOUTS = (
     operator.getitem, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.cat.default,
     aten.transpose.int, aten.permute.default, aten.view.default, aten.reshape.default, aten.clone.default,
 )  # fmt: skip
+
+MAX_PARTS = 3
+"""Of more inputs of which each rank has a part, no subset is tried as wholes."""
 
 
 def gathered_operands(scene: Scene) -> Iterator[Move]:
@@ -102,6 +108,78 @@ def needless_gathers(scene: Scene) -> Iterator[Move]:
             results = [later for later in laid_out(node) if _grown(source, later) is not None]
             if results:
                 yield _notgathered(scene, source, results[-1], scene.draft.group_axes(node))
+
+
+def gathered_along_others(scene: Scene) -> Iterator[Move]:
+    """Each gathered value that is laid out as if another dimension had been gathered, gathered along that one."""
+    for node in scene.calls:
+        source = node.args[0] if node.target is functional_collectives().all_gather_into_tensor.default else None
+        axes = scene.draft.group_axes(node) if isinstance(source, torch.fx.Node) else ()
+        if isinstance(source, torch.fx.Node) and len(axes) == 1:
+            dims = ((later, _grown(source, later)) for later in reversed(laid_out(node)))
+            later, dim = next(((later, dim) for later, dim in dims if dim is not None), (node, None))
+            if dim is not None:
+                yield _gathered_along(scene, source, later, dim, axes[0])
+
+
+def _gathered_along(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, dim: int, axis: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(result.name)
+        draft.redirect(own, gathered(draft, own, draft.node(source.name), dim, axis))
+
+    over, value, part = scene.names((axis,)), scene.value(result), scene.value(source)
+    message = f"{value} has the shape of {part} gathered along dimension {dim}, and its elements in another order"
+    hint = f"gather {part} over {over} along dimension {dim}"
+    return Move(("gathered along", dim), result.name, "VC104", fixed(message, hint), apply)
+
+
+def whole_inputs(scene: Scene) -> Iterator[Move]:
+    """Inputs of which each rank has a part, gathered before all else, and the rank's part taken of what is computed."""
+    for axis in scene.axes:
+        parts = [
+            (item, placement.dim)
+            for item in scene.draft.program.inputs
+            for placement in (item.placements or ())[axis : axis + 1]
+            if type(placement) is Shard and item.node in scene.needed and is_floating(item.node)
+        ]
+        counts = range(1, len(parts) + 1) if len(parts) <= MAX_PARTS else ()
+        for chosen in itertools.chain.from_iterable(itertools.combinations(parts, count) for count in counts):
+            yield _whole_inputs(scene, {item.node.name: dim for item, dim in chosen}, axis)
+
+
+def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
+    def adapt(node: torch.fx.Node, draft: Draft, grown: Grown) -> None:
+        try:
+            called(node)
+        except Exception:  # noqa: BLE001 - whole and part do not fit together, in operators of any kind
+            for operand in [operand for operand in node.all_input_nodes if operand in grown]:
+                part = _own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
+                draft.redirect(operand, part, [node])
+
+    def apply(draft: Draft) -> None:
+        first = list(map(draft.node, dims))
+        wholes: Grown = {}
+        for own, dim in zip(first, dims.values(), strict=True):
+            users = list(own.users)
+            place = next(node for node in draft.program.graph.graph.nodes if node in own.users)
+            whole = gathered(draft, place, own, dim, axis)
+            wholes[whole] = own.meta["val"]
+            draft.redirect(own, whole, users)
+        grown = draft.record_again(wholes=wholes, adapt=lambda node, found: adapt(node, draft, found))
+        for output in [output for output in draft.program.outputs if output.node in grown]:
+            part = _own_part(draft, output.node, output.node, axis, tuple(grown[output.node].shape))
+            draft.set_outputs(
+                dataclasses.replace(item, node=part) if item.name == output.name else item
+                for item in draft.program.outputs
+            )
+
+    over, names = scene.names((axis,)), " and ".join(scene.value(scene.draft.node(name)) for name in dims)
+    along = " and ".join(str(dim) for dim in dict.fromkeys(dims.values()))
+    read = next(node for node in scene.order if not dims.keys().isdisjoint(one.name for one in node.all_input_nodes))
+    message = f"{scene.value(read)} is computed of each rank's part of {names}, where it needs the whole"
+    hint = f"gather {names} over {over} along dimension {along} before {scene.value(read)}, and take the rank's part of"
+    texts = fixed(message, f"{hint} what is computed of the whole")
+    return Move(("whole inputs", axis, *dims.items()), read.name, "VC114", texts, apply, is_late=True)
 
 
 def laid_out(gathered: torch.fx.Node) -> list[torch.fx.Node]:

@@ -32,6 +32,8 @@ class Distribution(enum.Enum):
     """As normal, and so much smaller that bounds on values (the clipping of gradients) do not act."""
     REVERSED = "reversed"
     """As normal, the floats of each input in reverse order."""
+    SLOPED = "sloped"
+    """As normal, the floats of each input larger towards one end of a dimension: parts differ in their norms."""
     WHOLE = "whole"
     """Small whole numbers: many elements are equal, and some are 0."""
     ONE_INDEX = "one index"
@@ -46,6 +48,9 @@ class Distribution(enum.Enum):
 
 _SMALL = 1e-6
 _FAINT = 1 / 32
+_LEAST_OF_SLOPE = 1 / 8
+_MANY = 256
+"""Of so many normal numbers the norm is nearly that of any others."""
 _BOUNDED = frozenset({"aten.clamp.default", "aten.clamp_max.default", "aten.hardtanh.default", "aten.minimum.default"})
 """Operators that have no effect on values that are small enough."""
 _POSITIVE = (Distribution.POSITIVE, Distribution.POSITIVE_UNSET, Distribution.SMALL)
@@ -78,6 +83,9 @@ def applies(spec: Program, distribution: Distribution) -> bool:
     dtypes = {entry.node.meta["val"].dtype for entry in entries if entry.node.meta["val"].dim()}
     if distribution is Distribution.IGNORED:
         return bool(ignored_classes(spec))
+    if distribution is Distribution.SLOPED:
+        sizes = (size for entry in entries for size in entry.node.meta["val"].shape)
+        return any(isinstance(size, int) and size > _MANY for size in sizes)
     if distribution is Distribution.FAINT:
         return any(operator_name(node.target) in _BOUNDED for node in spec.graph.graph.nodes)
     if distribution is Distribution.NEGATIVE:
@@ -126,6 +134,12 @@ def _draw_input(
     values = torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
     if distribution is Distribution.FAINT:
         return values * _FAINT
+    if distribution is Distribution.SLOPED:
+        for dim, size in enumerate(shape):
+            ends = torch.rand(2, generator=generator, dtype=torch.float64) + _LEAST_OF_SLOPE
+            slope = torch.linspace(float(ends[0]), float(ends[1]), size, dtype=torch.float64)
+            values *= slope.reshape(size, *(1 for _ in shape[dim + 1 :]))
+        return values
     return values.flip(tuple(range(len(shape)))) if distribution is Distribution.REVERSED else values
 
 
