@@ -17,8 +17,9 @@ from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.similarity import frame, similarity_key
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View, terms_of
 from verifycompile.rewrites.matching import matching_lemma
+from verifycompile.walks import parts_first
 
 _MAX_PIECES = 4096
 _MOST_CONSTANTS = 64
@@ -150,22 +151,14 @@ def _own_constants(view: View) -> Iterator[int]:
 
 
 def _term_constants(pool: TermPool, wanted: Term) -> tuple[int, ...]:
-    """Each term is looked at once: as a tree, a deep network has more nodes than can be counted."""
     known = pool.pieces_read
-    pending = [wanted]
-    while pending:
-        term = pending[-1]
-        missing = [view.term for view in term.operands if view.term not in known]
-        if missing and term not in known:
-            pending.extend(missing)
-            continue
-        pending.pop()
-        if term in known:
-            continue
+
+    def constants(term: Term) -> tuple[int, ...]:
         # Operands of commutative operations stand in the order of their forms, so alike in similar terms.
         inner = (constant for view in term.operands for constant in (*_own_constants(view), *known[view.term]))
-        known[term] = tuple(itertools.islice(inner, _MOST_CONSTANTS))
-    return known[wanted]
+        return tuple(itertools.islice(inner, _MOST_CONSTANTS))
+
+    return parts_first(known, wanted, terms_of, constants)
 
 
 def _stack_axes(axes: Sequence[Axis]) -> list[Digit] | None:

@@ -41,6 +41,7 @@ from verifycompile.torch_interface.recorded_values import RecordedValues, hints_
 from verifycompile.torch_interface.schema import draws_random_numbers
 from verifycompile.torch_interface.shapes import symbol_of
 from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.walks import reached
 
 EXCHANGED = 1 << 16
 """A tensor constant of up to so many elements is compared and exchanged as it is, a larger one by ``content_of``."""
@@ -118,16 +119,11 @@ class _Writer:
 
     def _needed(self) -> set[torch.fx.Node]:
         """What the outputs need, and what is done whether they need it or not."""
-        found = {item.node for item in self._inputs}
-        pending = [item.node for item in self._program.outputs]
-        pending += [b.node for b in self._program.blockers if b.node is not None]
-        pending += [n for n in self._nodes if namespace(n) in COLLECTIVE_NAMESPACES or _draws(n)]
-        while pending:
-            node = pending.pop()
-            if node not in found and node.op != "output":
-                found.add(node)
-                pending.extend(() if self._axes(node) is not None else node.all_input_nodes)
-        return found
+        starts = [item.node for item in self._program.outputs]
+        starts += [b.node for b in self._program.blockers if b.node is not None and b.node.op != "output"]
+        starts += [n for n in self._nodes if namespace(n) in COLLECTIVE_NAMESPACES or _draws(n)]
+        needed = reached(starts, lambda node: () if self._axes(node) is not None else node.all_input_nodes)
+        return {*(item.node for item in self._inputs), *needed}
 
     def _axes(self, node: torch.fx.Node) -> Any:
         """The mesh axes behind a node that is a process group or a coordinate."""

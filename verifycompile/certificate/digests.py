@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.ir.term import Term, TermPool, View, terms_of
 from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.walks import parts_first
 
 _LENGTH = 16
 
@@ -22,21 +23,14 @@ class Digests:
 
     def of(self, wanted: Term) -> str:
         """The content of a term and of all that it is made of."""
-        pending = [wanted]
-        while pending:
-            term = pending[-1]
-            missing = [v.term for v in term.operands if v.term not in self._of]
-            if missing and term not in self._of:
-                pending.extend(missing)
-                continue
-            pending.pop()
-            operands = [(str(v.coefficient), self._of[v.term], str(v.axes)) for v in term.operands]
-            content = (
-                term.operation.name, [str(a) for a in term.attributes], operands, [str(s) for s in term.index_sizes],
-                term.free, term.summed, term.cores, term.fresh,
-            )  # fmt: skip
-            self._of[term] = digest(content)
-        return self._of[wanted]
+        return parts_first(self._of, wanted, terms_of, self._digest)
+
+    def _digest(self, term: Term) -> str:
+        operands = [(str(v.coefficient), self._of[v.term], str(v.axes)) for v in term.operands]
+        return digest((
+            term.operation.name, [str(a) for a in term.attributes], operands, [str(s) for s in term.index_sizes],
+            term.free, term.summed, term.cores, term.fresh,
+        ))  # fmt: skip
 
     def term(self, pool: TermPool, text: str) -> Term | None:
         """The term of a pool with this digest; all pools asked for must be one."""

@@ -23,6 +23,7 @@ from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.torch_interface.placements import is_known, outer_blocks, reduction_name, sharded_dimension
 from verifycompile.torch_interface.schema import is_overload
 from verifycompile.torch_interface.written_expressions import expression_to_data
+from verifycompile.walks import reached
 
 
 def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> dict[str, Any]:
@@ -50,14 +51,9 @@ def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> di
 
 
 def _needed(program: Program) -> set[torch.fx.Node]:
-    found = {item.node for item in program.inputs}
-    pending = [item.node for item in program.outputs]
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(() if node.name in program.groups else node.all_input_nodes)
-    return found
+    outputs = (item.node for item in program.outputs)
+    needed = reached(outputs, lambda node: () if node.name in program.groups else node.all_input_nodes)
+    return {*(item.node for item in program.inputs), *needed}
 
 
 def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:

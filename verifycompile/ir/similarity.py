@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from verifycompile.ir.term import CONSTANT, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Term, TermPool, View, terms_of
+from verifycompile.walks import parts_first
 
 
 def frame(term: Term) -> tuple[object, ...]:
@@ -32,23 +33,13 @@ def similarity_key(pool: TermPool, view: View) -> int:
 
 
 def term_key(pool: TermPool, wanted: Term) -> int:
-    keys = pool.similarity
-    pending = [wanted]
-    while pending:
-        term = pending[-1]
-        missing = [view.term for view in term.operands if view.term not in keys]
-        if missing and term not in keys:
-            pending.extend(missing)
-            continue
-        pending.pop()
-        if term in keys:
-            continue
+    def key(term: Term) -> int:
         if not term.operands:
-            keys[term] = _number(pool, ("leaf", term.id))
-            continue
+            return _number(pool, ("leaf", term.id))
         inner = [similarity_key(pool, view) for view in term.operands]
-        keys[term] = _number(pool, (frame(term), tuple(sorted(inner) if term.operation.commutative else inner)))
-    return keys[wanted]
+        return _number(pool, (frame(term), tuple(sorted(inner) if term.operation.commutative else inner)))
+
+    return parts_first(pool.similarity, wanted, terms_of, key)
 
 
 def _number(pool: TermPool, content: Hashable) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,11 @@ class Term:
 
     def __repr__(self) -> str:
         return f"#{self.id}:{self.operation.name}{list(self.shape)}"
+
+
+def terms_of(term: Term) -> Iterator[Term]:
+    """The terms that a term is made of."""
+    return (view.term for view in term.operands)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,10 @@ follow: what is asked of a term is asked of its operands first, one after the ot
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from verifycompile.ir.term import Term
+from verifycompile.ir.term import Term, terms_of
+from verifycompile.walks import parts_first
 
 
 class TermProperty:
@@ -26,22 +27,7 @@ class TermProperty:
 
     def __call__(self, term: Term) -> bool:
         known = self._known.get(term)
-        if known is not None:
-            return known
-        pending = [term]
-        while pending:
-            current = pending[-1]
-            if current in self._known:
-                pending.pop()
-                continue
-            missing = self._unknown_operands(current)
-            if missing:
-                pending.extend(missing)
-                continue
-            self._known[pending.pop()] = self._holds(current)
-        return self._known[term]
+        return parts_first(self._known, term, self._asked, self._holds) if known is None else known
 
-    def _unknown_operands(self, term: Term) -> list[Term]:
-        if not self._asks_operands(term):
-            return []
-        return [view.term for view in term.operands if view.term not in self._known]
+    def _asked(self, term: Term) -> Iterable[Term]:
+        return terms_of(term) if self._asks_operands(term) else ()

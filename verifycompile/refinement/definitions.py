@@ -17,8 +17,9 @@ from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import inverse_digits, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import INDICATOR_LEAF, LEAF, UNIT, Operation, Term, TermPool, View, identity_view
+from verifycompile.ir.term import INDICATOR_LEAF, LEAF, UNIT, Operation, Term, TermPool, View, identity_view, terms_of
 from verifycompile.rewrites.stored_tensors import BOOLEAN_CONSTANT, CONSTANT, CONSTANT_WITH_INFINITIES
+from verifycompile.walks import parts_first
 
 DEFINED = Operation("defined", finite=True)
 DEFINED_INDICATOR = Operation("defined_indicator", indicator=True)
@@ -88,22 +89,14 @@ class Definitions:
 
     def _content(self, term: Term) -> tuple[bool, bool]:
         """Whether something opaque, and whether an infinity, is anywhere in a term."""
-        stack = [term]
-        while stack:
-            current = stack[-1]
-            if current in self._contents:
-                stack.pop()
-                continue
-            pending = [v.term for v in current.operands if v.term not in self._contents]
-            if pending:
-                stack.extend(pending)
-                continue
-            stack.pop()
-            inner = [self._contents[v.term] for v in current.operands]
-            opaque = any(o for o, _ in inner) or (not current.operands and current.operation not in CONSTANTS)
-            infinite = current.operation in (INFINITY, CONSTANT_WITH_INFINITIES) or any(i for _, i in inner)
-            self._contents[current] = opaque, infinite
-        return self._contents[term]
+
+        def content(term: Term) -> tuple[bool, bool]:
+            inner = [self._contents[operand] for operand in terms_of(term)]
+            opaque = any(o for o, _ in inner) or (not term.operands and term.operation not in CONSTANTS)
+            infinite = term.operation in (INFINITY, CONSTANT_WITH_INFINITIES) or any(i for _, i in inner)
+            return opaque, infinite
+
+        return parts_first(self._contents, term, terms_of, content)
 
 
 def renamed(view: View, named: View) -> View:

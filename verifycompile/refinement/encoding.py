@@ -13,9 +13,10 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, UNIT, Term, View
+from verifycompile.ir.term import CONSTANT, UNIT, Term, View, terms_of
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.interpretation import OPERATORS, Expression, Space
+from verifycompile.walks import reached
 
 _Named = tuple[tuple[tuple[object, Size, Size], ...], ...]
 
@@ -45,17 +46,12 @@ def is_open(term: Term) -> bool:
 
 def _plain_sums(view: View) -> set[Term]:
     """The sums of products in a value that no function is in."""
-    found: set[Term] = set()
-    seen, pending = {view.term}, [view.term]
-    while pending:
-        term = pending.pop()
-        if term.operation is CONTRACT and term.summed and not _HAS_FUNCTION(term):
-            found.add(term)
-        elif is_open(term):
-            inner = {operand.term for operand in term.operands} - seen
-            seen |= inner
-            pending.extend(inner)
-    return found
+
+    def is_plain(term: Term) -> bool:
+        return term.operation is CONTRACT and bool(term.summed) and not _HAS_FUNCTION(term)
+
+    opened = reached([view.term], lambda term: terms_of(term) if is_open(term) and not is_plain(term) else ())
+    return set(filter(is_plain, opened))
 
 
 _HAS_FUNCTION = TermProperty(

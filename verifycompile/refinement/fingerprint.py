@@ -9,11 +9,13 @@ laws of powers and exponentials, which hold in this interpretation too. Equal nu
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, has_infinity
 from verifycompile.ir.exponential import EXPONENTIAL, POWER
-from verifycompile.ir.term import UNIT, Term, View
+from verifycompile.ir.term import UNIT, Term, View, terms_of
+from verifycompile.walks import parts_first
 
 _PRIME = 2305843009213691579
 """A safe prime: half of the numbers, the squares, have unique roots of every order that occurs."""
@@ -26,27 +28,13 @@ _known: weakref.WeakKeyDictionary[Term, int | None] = weakref.WeakKeyDictionary(
 
 def fingerprint(view: View) -> int | None:
     """The number of a value; None where other laws may apply to it, or it has no number."""
-    base = _of_term(view.term)
+    base = parts_first(_known, view.term, _asked, _found)
     coefficient = _of_number(view.coefficient)
     return None if base is None or coefficient is None else base * coefficient % _PRIME
 
 
-def _of_term(wanted: Term) -> int | None:
-    pending = [wanted]
-    while pending:
-        term = pending[-1]
-        missing = [v.term for v in term.operands if v.term not in _known] if _depends(term) else []
-        if missing and term not in _known:
-            pending.extend(missing)
-            continue
-        pending.pop()
-        if term not in _known:
-            _known[term] = _found(term)
-    return _known[wanted]
-
-
-def _depends(term: Term) -> bool:
-    return term.operation in (COMBINE, CONTRACT, POWER)
+def _asked(term: Term) -> Iterable[Term]:
+    return terms_of(term) if term.operation in (COMBINE, CONTRACT, POWER) else ()
 
 
 def _found(term: Term) -> int | None:

@@ -23,11 +23,12 @@ from verifycompile.ir.relabel import UnalignedError, narrow, substitute
 from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_of
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UnsupportedError
+from verifycompile.walks import reached
 
 _MOST_BLOCKS = 64
 _MOST_VIEWS = 20_000
@@ -73,22 +74,15 @@ def _same(places: _Places, left: View, right: View) -> bool:
 
 def _is_defined(view: View) -> bool:
     """Whether no infinity, and no quotient or logarithm of a sum that masks may leave empty, is in a value."""
-    seen: set[Term] = set()
-    pending = [view]
-    while pending:
-        current = pending.pop()
-        term = current.term
-        if term in seen:
-            continue
-        seen.add(term)
-        operation = term.operation
-        if not term.operands and not operation.is_finite:
-            return False
-        divides = operation is POWER and not (isinstance(term.attributes[0], Fraction) and term.attributes[0] > 0)
-        if (divides or operation is LOGARITHM) and _may_vanish(term.operands[0]):
-            return False
-        pending.extend(term.operands)
-    return True
+    return not any(map(_may_be_undefined, reached([view.term], terms_of)))
+
+
+def _may_be_undefined(term: Term) -> bool:
+    operation = term.operation
+    if not term.operands:
+        return not operation.is_finite
+    divides = operation is POWER and not (isinstance(term.attributes[0], Fraction) and term.attributes[0] > 0)
+    return (divides or operation is LOGARITHM) and _may_vanish(term.operands[0])
 
 
 def _may_vanish(view: View) -> bool:

@@ -19,6 +19,7 @@ from verifycompile.program import Mesh, ProgramOutput
 from verifycompile.refinement.classify import Found, Kind, classify
 from verifycompile.refinement.unknowns import unknowns
 from verifycompile.torch_interface.source import location_of
+from verifycompile.walks import reached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,13 +250,7 @@ def _by_origin(nodes: Sequence[torch.fx.Node]) -> dict[tuple[object, ...], list[
 
 def ordered_ancestors(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
     """Lowered nodes that ``nodes`` depend on, in graph order."""
-    wanted: set[torch.fx.Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in wanted:
-            wanted.add(node)
-            stack.extend(node.all_input_nodes)
+    wanted = reached(nodes, lambda node: node.all_input_nodes)
     return [n for n in lowering.program.graph.graph.nodes if n in wanted and n in lowering.values]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch.fx
 
-from verifycompile.ir.term import Term
+from verifycompile.ir.term import Term, terms_of
 from verifycompile.lowering.lower import Lowering
 from verifycompile.rewrites.builder import UNKNOWN
+from verifycompile.walks import reached
 
 
 def unknowns(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> set[str] | None:
@@ -20,18 +21,15 @@ def unknowns(lowering: Lowering, nodes: Iterable[torch.fx.Node]) -> set[str] | N
     if any(view is None for view in views):
         return None
     blocked = {node.name: node for node in lowering.blockers}
-    found: set[str] = set()
-    seen: set[Term] = set()
-    pending = [view.term for view in views if view is not None]
-    while pending:
-        term = pending.pop()
-        if term in seen:
-            continue
-        seen.add(term)
-        pending.extend(operand.term for operand in term.operands)
-        if term.operation is UNKNOWN and term.attributes[0] == lowering.side:
-            name = str(term.attributes[1])
-            found.add(name)
-            read = (lowering.view(operand) for operand in blocked[name].all_input_nodes if operand in lowering.values)
-            pending.extend(view.term for view in read if view is not None)
-    return found
+
+    def is_own(term: Term) -> bool:
+        return term.operation is UNKNOWN and term.attributes[0] == lowering.side
+
+    def read(term: Term) -> Iterator[Term]:
+        yield from terms_of(term)
+        if is_own(term):
+            taken = (n for n in blocked[str(term.attributes[1])].all_input_nodes if n in lowering.values)
+            yield from (view.term for view in map(lowering.view, taken) if view is not None)
+
+    terms = reached((view.term for view in views if view is not None), read)
+    return {str(term.attributes[1]) for term in terms if is_own(term)}

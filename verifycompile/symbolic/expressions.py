@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
+from verifycompile.walks import reached
+
 ZERO, ONE = 0, 1
 _LARGEST_DENOMINATOR = 1_000_000
 _MOST_SUMMANDS = 1_024
@@ -308,14 +310,7 @@ class Expressions:
 
     def below(self, expressions: Iterable[int]) -> list[int]:
         """The expressions and all that they are made of, operands first."""
-        found: set[int] = set()
-        pending = list(expressions)
-        while pending:
-            expression = pending.pop()
-            if expression not in found:
-                found.add(expression)
-                pending.extend(self.operands(expression))
-        return sorted(found)
+        return sorted(reached(expressions, self.operands))
 
 
 def _has_power(scale: Rational, exponent: Rational) -> bool:

@@ -27,6 +27,7 @@ from verifycompile.torch_interface.evaluation import (
     symbolic_expression,
 )
 from verifycompile.torch_interface.value_names import value_name
+from verifycompile.walks import parts_first, reached
 from verifycompile.witness import collectives, operators, rounding, ties
 from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, elements_of
 from verifycompile.witness.error import EvaluationError
@@ -119,18 +120,7 @@ class Interpreter:
 
     def value(self, wanted: torch.fx.Node) -> RankValues:
         """The value of a node, one object a rank. Raises :class:`EvaluationError` where it has none."""
-        pending = [wanted]
-        while pending:
-            node = pending[-1]
-            operands = () if node in self._values else _dependencies(node)
-            missing = [operand for operand in operands if operand not in self._values]
-            if missing:
-                pending.extend(reversed(missing))
-                continue
-            pending.pop()
-            if node not in self._values:
-                self._values[node] = self._evaluate(node)
-        return self._values[wanted]
+        return parts_first(self._values, wanted, lambda node: reversed(_dependencies(node)), self._evaluate)
 
     def _evaluate(self, node: torch.fx.Node) -> RankValues:
         bounds.check()
@@ -249,30 +239,14 @@ def _dependencies(node: torch.fx.Node) -> list[torch.fx.Node]:
     return node.all_input_nodes
 
 
-def ancestors(nodes: Iterable[torch.fx.Node], known: Container[torch.fx.Node] = ()) -> set[torch.fx.Node]:
-    """``nodes`` and everything that their values depend on, not looking behind ``known`` nodes."""
-    found: set[torch.fx.Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if node not in known:
-            stack.extend(_dependencies(node))
-    return found
+def ancestors(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """``nodes`` and everything that their values depend on."""
+    return set(reached(nodes, _dependencies))
 
 
 def descendants(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
     """``nodes`` and all that depends on them."""
-    found: set[torch.fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(node.users)
-    return found
+    return set(reached(nodes, lambda node: node.users))
 
 
 def _resolve(argument: object, value_of: Callable[[torch.fx.Node], object]) -> object:
