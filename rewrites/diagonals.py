@@ -61,23 +61,6 @@ def diag_embed(b: Builder, self: View, offset: int, dim1: int, dim2: int) -> Vie
     return _embedded(b, self, size, size, offset, dim1, dim2)
 
 
-@operator(aten.diagonal_backward.default)
-def diagonal_backward(
-    b: Builder, grad_output: View, input_sizes: Sequence[Size], offset: int, dim1: int, dim2: int
-) -> View:
-    rank = len(input_sizes)
-    rows, columns = input_sizes[dim1 % rank], input_sizes[dim2 % rank]
-    _length(rows, columns, offset)
-    return _embedded(b, grad_output, rows, columns, offset, dim1, dim2)
-
-
-@operator(aten.trace.default)
-def trace(b: Builder, self: View) -> View:
-    if 0 in b.shape(self):
-        return b.full(0, ())
-    return b.sum(diagonal(b, self, 0, 0, 1), None)
-
-
 @operator(aten.diagonal_scatter.default)
 def diagonal_scatter(b: Builder, self: View, src: View, offset: int, dim1: int, dim2: int) -> View:
     """``self`` with ``src`` in the place of a diagonal."""

@@ -19,7 +19,6 @@ aten = torch.ops.aten
 DISTANCE_SLOPE = Operation("distance_slope")
 """Derivative of a distance by one coordinate: of the difference in that coordinate and the distance."""
 RENORM_FACTOR = Operation("renorm_factor")
-CROSS_PRODUCT = Operation("cross_product", linear=frozenset({0, 1}))
 
 
 def _differences(b: Builder, x1: View, x2: View) -> View:
@@ -95,16 +94,3 @@ def renorm(b: Builder, self: View, p: Number, dim: int, maxnorm: Number) -> View
     others = [d for d in range(rank) if d != dim % rank]
     norm = norm_of(b, self, p, others, True)
     return b.mul(self, b.pointwise(RENORM_FACTOR, norm, attributes=(maxnorm,)))
-
-
-@operator(aten.linalg_cross.default)
-def cross(b: Builder, self: View, other: View, dim: int) -> View:
-    """The vector product along a dimension of size 3."""
-    require_real(b, "self", "other")
-    left, right = b.aligned(self, other)
-    position = dim % b.rank(left)
-    if b.shape(left)[position] != 3 or b.shape(right)[position] != 3:
-        raise UnsupportedError(UNSUPPORTED, "a vector product of dimensions of which one is broadcast")
-    names = [f"d{d}" for d in range(b.rank(left))]
-    parts = [" ".join([*names[:position], letter, *names[position + 1 :]]) for letter in "ijk"]
-    return b.core(CROSS_PRODUCT, (), f"{parts[0]}, {parts[1]} -> {parts[2]}", left, right, cores="i j", fresh={"k": 3})

@@ -44,18 +44,6 @@ def _flipped_back(view: View, position: int) -> View | None:
     return relabel.substitute(term.operands[0], places, view.shape).scaled(view.coefficient)
 
 
-@operator(aten.rot90.default)
-def rot90(b: Builder, self: View, k: int, dims: Sequence[int]) -> View:
-    """Quarter turns in the plane of two dimensions, from the first towards the second."""
-    first, second = dims
-    turns = k % 4
-    if turns == 2:
-        return flip(b, self, dims)
-    if turns == 0:
-        return self
-    return b.transpose(flip(b, self, [second if turns == 1 else first]), first, second)
-
-
 def _flipped_sum(b: Builder, view: View, position: int) -> View | None:
     """A flipped cumulative sum of a flipped value: the sum of all elements from each position on."""
     if view.term.operation is not CONTRACT or not view.term.summed:

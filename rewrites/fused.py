@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, require_exact, require_real
-from verifycompile.rewrites.registry import Handler, operator
+from verifycompile.rewrites.registry import operator
 from verifycompile.torch_interface.prims import FUSED_MULTIPLY_ADD
 
 aten = torch.ops.aten
@@ -43,18 +41,6 @@ def lerp(b: Builder, self: View, end: View, weight: Number) -> View:
 def lerp_by_tensor(b: Builder, self: View, end: View, weight: View) -> View:
     require_real(b)
     return b.add(self, b.mul(weight, b.sub(end, self)))
-
-
-def _angle(factor: float) -> Handler:
-    def handler(b: Builder, self: View) -> View:
-        require_real(b, "self")
-        return b.scale(self, factor)
-
-    return handler
-
-
-operator(aten.deg2rad.default)(_angle(math.pi / 180))
-operator(aten.rad2deg.default)(_angle(180 / math.pi))
 
 
 DIRECTION = Operation("direction")

@@ -244,12 +244,6 @@ def _place_of_extreme(kind: str) -> Handler:
     return handler
 
 
-@operator(aten.aminmax.default)
-def aminmax(b: Builder, self: View, dim: int | None, keepdim: bool) -> tuple[View, View]:
-    least, largest = (extreme(b, self, dim, keepdim, kind) for kind in ("min", "max"))
-    return least, largest
-
-
 operator(aten.max.dim)(_extreme_with_index("max"))
 operator(aten.min.dim)(_extreme_with_index("min"))
 operator(aten.argmax.default)(_place_of_extreme("max"))

@@ -95,10 +95,3 @@ def repeat(b: Builder, self: View, repeats: Sequence[int]) -> View:
     for dim in range(len(shape)):
         result = b.unsqueeze(result, 2 * dim)
     return b.reshape(b.expand(result, wide), [product((c, s)) for c, s in zip(repeats, shape, strict=True)])
-
-
-@operator(aten.narrow_copy.default)
-def narrow_copy(b: Builder, self: View, dim: int, start: Number, length: Size) -> View:
-    if not isinstance(start, int) or length == 0:
-        raise UnsupportedError(UNSUPPORTED, f"a copy of {length} elements from {start}")
-    return b.narrow(self, dim, start + b.shape(self)[dim] if start < 0 else start, length)

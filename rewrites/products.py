@@ -14,30 +14,10 @@ from verifycompile.rewrites.registry import operator
 aten = torch.ops.aten
 
 
-@operator(aten.addmv.default)
-def addmv(b: Builder, self: View, mat: View, vec: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    return b.combination((beta, self), (alpha, b.contraction("m k, k -> m", mat, vec)))
-
-
-@operator(aten.addr.default)
-def addr(b: Builder, self: View, vec1: View, vec2: View, beta: Number, alpha: Number) -> View:
-    require_exact(b, beta=beta, alpha=alpha)
-    require_real(b, "self", "vec1", "vec2")
-    return b.combination((beta, self), (alpha, b.contraction("m, n -> m n", vec1, vec2)))
-
-
 @operator(aten.addbmm.default)
 def addbmm(b: Builder, self: View, batch1: View, batch2: View, beta: Number, alpha: Number) -> View:
     require_exact(b, beta=beta, alpha=alpha)
     return b.combination((beta, self), (alpha, b.contraction("b m k, b k n -> m n", batch1, batch2)))
-
-
-@operator(aten.vdot.default)
-def vdot(b: Builder, self: View, other: View) -> View:
-    """Of complex numbers the first is conjugated."""
-    require_real(b, "self", "other")
-    return b.contraction("k, k ->", self, other)
 
 
 @operator(aten._trilinear.default)

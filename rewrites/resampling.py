@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from verifycompile.ir.size import Size, exact_quotient, product
+from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.constant_matrix import RESAMPLING, constant_matrix, resample, resample_gradient, tiles
@@ -144,29 +144,6 @@ def _quotient(size: Size, divisor: Size) -> Size:
     if quotient is None:
         raise UnsupportedError(UNREPRESENTABLE, f"{size} elements in parts of {divisor}")
     return quotient
-
-
-@operator(aten.pixel_shuffle.default)
-def pixel_shuffle(b: Builder, self: View, upscale_factor: int) -> View:
-    """``(c * r * r, h, w)`` to ``(c, h * r, w * r)``."""
-    factor = upscale_factor
-    *samples, channels, height, width = b.shape(self)
-    count, each = len(samples), _quotient(channels, product((factor, factor)))
-    opened = b.reshape(self, [*samples, each, factor, factor, height, width])
-    order = [*range(count), *(count + k for k in (0, 3, 1, 4, 2))]
-    return b.reshape(b.permute(opened, order), [*samples, each, product((height, factor)), product((width, factor))])
-
-
-@operator(aten.pixel_unshuffle.default)
-def pixel_unshuffle(b: Builder, self: View, downscale_factor: int) -> View:
-    """The inverse of ``pixel_shuffle``."""
-    factor = downscale_factor
-    *samples, channels, height, width = b.shape(self)
-    count = len(samples)
-    rows, columns = _quotient(height, factor), _quotient(width, factor)
-    opened = b.reshape(self, [*samples, channels, rows, factor, columns, factor])
-    order = [*range(count), *(count + k for k in (0, 2, 4, 1, 3))]
-    return b.reshape(b.permute(opened, order), [*samples, product((channels, factor, factor)), rows, columns])
 
 
 @operator(aten.channel_shuffle.default, aten.native_channel_shuffle.default)

@@ -131,13 +131,6 @@ def _flat(b: Builder, view: View) -> View:
     return b.reshape(view, [product(b.shape(view))])
 
 
-@operator(aten.take.default)
-def take(b: Builder, self: View, index: View) -> View:
-    """Elements by their places in row-major order, which may count from the end."""
-    flat = _flat(b, self)
-    return b.contraction("*i v, v -> *i", matches(b, index, b.shape(flat)[0]), flat)
-
-
 @operator(aten.put.default)
 def put(b: Builder, self: View, index: View, source: View, accumulate: bool) -> View:
     flat, places, values = (_flat(b, view) for view in (self, index, source))
