@@ -162,9 +162,6 @@ CORES: dict[str, Callable[[Any], Tensor]] = {
     "mode_index": _pair(lambda a, x, _: x.mode(-1, True), 1),
     "place_among_boundaries": _place_among,
     "bag_of_place": _bag_of_place,
-    "cross_product": lambda cores: torch.linalg.cross(
-        *(t.expand([*cores.batch, 3]) for t in (cores.alone(0, 0), cores.alone(1, 1)))
-    ),
     "fourier_complex": _fourier(lambda x, dim, c: aten._fft_c2c.default(x.to(torch.complex128), dim, *c.attributes)),
     "fourier_of_real": _fourier(lambda x, dim, c: aten._fft_r2c.default(x, dim, *c.attributes)),
     "fourier_to_real": _fourier(
