@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.attacks.jobs import Job, Programs, failures, outcomes
@@ -225,6 +226,37 @@ for made in (InACache, *SIZES):
 for made in SIZES:
     PROGRAMS.add(f"right_given_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 2, given=True), right=True)
     PROGRAMS.add(f"unsure_{made.__name__}", lambda m, c=made: _job(m, c, HEADS, HEADS // 2, given=False), right=True)
+
+
+# ------------------------------------------------------------------------------------------------ shared parameters
+
+
+class Tied(nn.Module):
+    """What reads and what writes share a parameter, whose gradients add up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.read, self.write = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.write.weight = self.read.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.write(torch.tanh(self.read(x)))
+
+
+def _tied(mesh: DeviceMesh, *, again: bool) -> Job:
+    def build() -> nn.Module:
+        column = ColwiseParallel(output_layouts=Replicate())
+        model = parallelize_module(Tied(), mesh, {"read": column, "write": column})
+        if again:
+            model.write.weight = model.read.weight
+        return model
+
+    return Job(build, Tied(), (x(),), given=False, mesh=False, placed=False, backward=True)
+
+
+PROGRAMS.add("right_shared_again", lambda m: _tied(m, again=True), right=True)
+PROGRAMS.add("wrong_shared_no_more", lambda m: _tied(m, again=False), right=False, numbers=False)
 
 
 # ------------------------------------------------------------------------------------------------ numbers in arithmetic

@@ -12,7 +12,7 @@ from torch.distributed._composable.replicate import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import verifycompile
@@ -152,3 +152,21 @@ def test_the_model_is_left_as_it_was() -> None:
         assert set(outer_of(list(model.parameters())).reductions) == {id(value) for value in model.parameters()}
         plain = nn.Linear(2, 2)
         assert without_outer_wrappers(plain) == (plain, Outer())
+
+
+@pytest.mark.parametrize("is_divided", [True, False])
+def test_what_a_wrapper_holds_was_constructed_as_without(is_divided: bool) -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.n_heads, self.up = 4, nn.Linear(8, 16, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.up(x).view(len(x), self.n_heads, -1).sum(-1)
+
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        model = parallelize_module(Heads().requires_grad_(False), mesh["tp"], {"up": ColwiseParallel()})
+        if is_divided:
+            model.n_heads //= 2
+        report = verifycompile.verify(fully_shard(model, mesh=mesh["dp"]), (torch.randn(2, 8),))
+    assert report.verdict is (Verdict.VERIFIED if is_divided else Verdict.REFUTED), str(report)

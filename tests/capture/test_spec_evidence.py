@@ -205,6 +205,18 @@ def test_a_number_of_no_module_may_be_one_rank_s_where_code_asked_for_the_degree
     assert verify(model, X, spec=Attention()).verdict is Verdict.VERIFIED
 
 
+def test_parameters_that_were_one_are_asked(mesh: DeviceMesh) -> None:
+    model = Attention()
+    model.k.weight = model.q.weight
+    report = verify(parallelize_module(model, mesh, PLAN), X)
+    assert report.verdict is Verdict.UNPROVED
+    assert (
+        "`q.weight` and `k.weight` were one parameter when the model was constructed and are two now, each with a "
+        "gradient of its own. Share the parameter again once the model is parallelized, or pass the single-device "
+        "program as the option `spec`."
+    ) in str(report)
+
+
 def test_a_copy_was_constructed_as_the_original(mesh: DeviceMesh) -> None:
     original = Attention()
     assert verify(parallel(copy.deepcopy(original), mesh, n_heads=2), X).verdict is Verdict.VERIFIED

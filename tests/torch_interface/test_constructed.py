@@ -126,6 +126,30 @@ def test_a_deep_copy_was_constructed_as_the_original() -> None:
     assert values(made)["heads"] == 4
 
 
+def test_a_parameter_that_modules_share_is_known_as_one() -> None:
+    def made() -> nn.ModuleList:
+        first, second, third = (nn.Linear(2, 2, bias=False) for _ in range(3))
+        second.weight = first.weight
+        return nn.ModuleList([first, second, third])
+
+    def separated(model: nn.ModuleList) -> list[tuple[int, int]]:
+        numbers = {module: number for number, module in enumerate(model)}
+        return [(numbers[first], numbers[second]) for (first, _), (second, _) in constructed.separated(model)]
+
+    for model in (made(), copy.deepcopy(made())):
+        assert separated(model) == []
+        model[1].weight = nn.Parameter(model[0].weight.detach().clone())
+        assert separated(model) == [(0, 1)]
+        model[1].weight = model[0].weight
+        assert separated(model) == []
+    tied_later = made()
+    tied_later[2].weight = tied_later[0].weight
+    tied_later[2].register_parameter("weight", nn.Parameter(torch.zeros(2, 2)))
+    assert separated(tied_later) == [(0, 2)]
+    clones = nn.ModuleList(copy.deepcopy(made()[0]) for _ in range(2))
+    assert separated(clones) == []
+
+
 def test_a_shallow_copy_and_one_from_a_file_have_no_record() -> None:
     block = Block(3)
     for made in (copy.copy(block), pickle.loads(pickle.dumps(block))):

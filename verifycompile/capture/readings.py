@@ -188,6 +188,17 @@ def doubt_of_size(path: str, constructed: Size, now: Size) -> Blocker:
     )
 
 
+def doubt_of_separated(first: str, second: str) -> Blocker:
+    """That two parameters were one, whose gradients add up, when the model was constructed."""
+    return Blocker(
+        None,
+        "VC209",
+        f"`{first}` and `{second}` were one parameter when the model was constructed and are two now, each with a "
+        f"gradient of its own. Share the parameter again once the model is parallelized, or pass the single-device "
+        "program as the option `spec`.",
+    )
+
+
 class AmbiguityError(Exception):
     """Two readings give different programs; ``blocker`` says so, ``assignment`` is one of them."""
 

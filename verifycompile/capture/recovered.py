@@ -32,6 +32,7 @@ from verifycompile.capture.readings import (
     Source,
     choose,
     doubt_of_free,
+    doubt_of_separated,
     doubt_of_size,
     numbers_of,
 )
@@ -41,7 +42,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
-from verifycompile.torch_interface.constructed import MISSING, resized
+from verifycompile.torch_interface.constructed import MISSING, Attribute, resized, separated
 from verifycompile.torch_interface.dynamo import (
     Frame,
     GraphBreakError,
@@ -109,7 +110,7 @@ class _Recovery:
         }
         if given:
             preferred = self._attempt(given)
-        blockers: tuple[Blocker, ...] = ()
+        blockers = tuple(doubt_of_separated(*map(self._name, pair)) for pair in separated(self.modules))
         chosen = Chosen({}, {})
 
         def trace(assignment: Assignment) -> str | None:
@@ -118,7 +119,7 @@ class _Recovery:
         try:
             chosen = choose(numbers, None if preferred is None else preferred.text, trace)
         except AmbiguityError as ambiguous:
-            blockers = (ambiguous.blocker,)
+            blockers += (ambiguous.blocker,)
             preferred = preferred or self._attempt({**given, **ambiguous.assignment})
         if preferred is None and chosen.assignment:
             preferred = self._attempt({**given, **chosen.assignment})
@@ -188,6 +189,10 @@ class _Recovery:
                 free[(read.path, shown(read.value))] = read
         yield from (f"the spec has `{path}` = {value}, as it is now" for path, value in free)
 
+    def _name(self, attribute: Attribute) -> str:
+        owner, name = attribute
+        return dotted(self.names.get(id(owner), ""), ((".", name),))
+
     def _doubt_of_the_rest(self) -> Blocker | None:
         """A number that is no module's, and sizes, are read as they are: they may be those of one rank.
 
@@ -197,7 +202,7 @@ class _Recovery:
             return None
         for owner in self.modules:
             for name, size, now in resized(owner):
-                return doubt_of_size(dotted(self.names.get(id(owner), ""), ((".", name),)), size, now)
+                return doubt_of_size(self._name((owner, name)), size, now)
         degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
         free = [read for read in self.reads.values() if read.place is None and not read.is_early]
         return next(filter(None, (doubt_of_free(read, degrees) for read in free)), None)

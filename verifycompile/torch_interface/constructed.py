@@ -3,6 +3,7 @@
 A parallelization plan changes numbers of a model that is built already (``attention.n_heads //= degree``); the
 single-device program has those that the constructors set. Once active, every assignment of a plain value to an
 attribute of a module is written down while its constructor, or that of a module around it, runs; later ones are not.
+So is which parameters are one: what distributes the parameters of a model may make several of one that modules share.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,7 @@ from verifycompile.torch_interface.observation import moment
 
 Step = tuple[str, Hashable]
 """``(".", attribute)`` or ``("[]", key or index)``."""
+Attribute = tuple[nn.Module, str]
 Size = int | tuple[int, ...]
 """Of how many modules, or of which shape."""
 
@@ -87,15 +89,21 @@ class _Record:
     """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one.
 
     ``was_seen``: the module's own constructor ran while this was recorded. ``sizes``: of what was replaced afterwards.
+    ``parameters``: equal for attributes that held one parameter.
     """
 
-    __slots__ = ("is_closed", "sizes", "values", "was_seen")
+    __slots__ = ("is_closed", "parameters", "sizes", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
         self.sizes: dict[str, Size] = {}
+        self.parameters: dict[str, _Identity] = {}
         self.is_closed = False
         self.was_seen = False
+
+
+class _Identity:
+    """Of one parameter; a copy of a module has others, as its parameters are others."""
 
 
 class _ByIdentity:
@@ -124,8 +132,11 @@ _RECORDS = _ByIdentity()
 """Module -> ``_Record``. By identity: a module's class may define equality without a hash."""
 _CLASSES = _ByIdentity()
 """Class of modules -> attribute -> ``Recorded``."""
+_PARAMETERS = _ByIdentity()
+"""Parameter -> ``_Identity``."""
 _assign = nn.Module.__setattr__
 _register = nn.Module.register_buffer
+_register_parameter = nn.Module.register_parameter
 
 
 def record_constructions() -> None:
@@ -134,6 +145,7 @@ def record_constructions() -> None:
         return
     nn.Module.__setattr__ = _recording_assign
     nn.Module.register_buffer = _recording_register
+    nn.Module.register_parameter = _recording_register_parameter
     nn.Module.__deepcopy__ = _deepcopy  # type: ignore[attr-defined]  # nn.Module has none of its own
 
 
@@ -154,6 +166,18 @@ def resized(module: nn.Module) -> Iterator[tuple[str, Size, Size]]:
         now = _size(module, name)
         if now is not None and now != size:
             yield name, size, now
+
+
+def separated(modules: Iterable[nn.Module]) -> Iterator[tuple[Attribute, Attribute]]:
+    """Pairs of attributes of ``modules`` that held one parameter, and hold two now."""
+    first: dict[_Identity, Attribute] = {}
+    for module in modules:
+        record: _Record | None = _RECORDS.get(module)
+        for name, identity in {} if record is None else record.parameters.items():
+            now = vars(module)["_parameters"].get(name)
+            other, other_name = first.setdefault(identity, (module, name))
+            if now is not None and now is not vars(other)["_parameters"].get(other_name):
+                yield (other, other_name), (module, name)
 
 
 def _size(module: nn.Module, name: str) -> Size | None:
@@ -183,6 +207,30 @@ def _recording_register(self: nn.Module, name: str, tensor: torch.Tensor | None,
     if not torch.compiler.is_compiling():
         _record(self, name, tensor, sys._getframe(1))
     _register(self, name, tensor, persistent)
+
+
+def _recording_register_parameter(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+    if not torch.compiler.is_compiling():
+        _record_parameter(self, name, param, sys._getframe(1))
+    _register_parameter(self, name, param)
+
+
+def _record_parameter(module: nn.Module, name: str, value: object, caller: types.FrameType) -> None:
+    """As which parameter the one of ``name`` was made. One that replaces it later is its part, or its copy.
+
+    A parameter that another attribute holds is shared on purpose, whenever that is.
+    """
+    if type(value) is not nn.Parameter:  # a DTensor's type is another one
+        return
+    record: _Record | None = _RECORDS.get(module)
+    if record is None:
+        record = _RECORDS[module] = _Record()
+    identity = _PARAMETERS.get(value)
+    if identity is None:
+        identity = _PARAMETERS[value] = _Identity()
+        if name in record.parameters and not _constructed(caller):
+            return
+    record.parameters[name] = identity
 
 
 def _record(module: nn.Module, name: str, value: object, caller: types.FrameType) -> None:
@@ -216,9 +264,10 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
 # Between two compiled graphs neither is a frame to compile. As `torch._dynamo.eval_frame.skip_code` says it, without
 # importing Dynamo: this module is imported by `import torch` where a job is checked.
 _skip, _as_usual = eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
-for _recording in (_recording_assign, _recording_register):
+for _recording in (_recording_assign, _recording_register, _recording_register_parameter):
     eval_frame.set_code_exec_strategy(_recording.__code__, eval_frame._FrameExecStrategy(_skip, _as_usual))
-eval_frame.set_code_exec_strategy(_record.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
+for _recording in (_record, _record_parameter):
+    eval_frame.set_code_exec_strategy(_recording.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
 
 
 def _constructed(frame: types.FrameType | None) -> list[nn.Module]:
@@ -279,10 +328,20 @@ def _snapshot(value: object, depth: int) -> object:
 def _deepcopy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """``copy.deepcopy`` as it is without this method; the copy was constructed as the original was."""
     made = cast(Any, copy)._reconstruct(self, memo, *self.__reduce_ex__(4))
-    record: _Record | None = _RECORDS.get(self)
+    record = constructed_as(self, made)
     if record is not None:
-        copied = _RECORDS[made] = _Record()
-        copied.values.update(record.values)
-        copied.sizes.update(record.sizes)
-        copied.was_seen = record.was_seen
+        record.parameters = copy.deepcopy(record.parameters, memo)
     return made
+
+
+def constructed_as(module: nn.Module, made: nn.Module) -> _Record | None:
+    """Let ``made`` have the record of ``module``, in whose place it stands; None where there is none."""
+    record: _Record | None = _RECORDS.get(module)
+    if record is None:
+        return None
+    copied = _RECORDS[made] = _Record()
+    copied.values.update(record.values)
+    copied.sizes.update(record.sizes)
+    copied.parameters.update(record.parameters)
+    copied.was_seen = record.was_seen
+    return copied

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.torch_interface.constructed import constructed_as
 from verifycompile.torch_interface.parametrizations import (
     is_parametrized,
     lays_out,
@@ -159,6 +160,7 @@ class Globalizer:
             if name not in handled:
                 attributes[name] = self(value)
         copy.__dict__.update(attributes)
+        constructed_as(module, copy)
         return copy
 
     def _is_left_out(self, module: nn.Module, hook: Any) -> bool:
