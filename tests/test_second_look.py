@@ -14,7 +14,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict, second_look, two_programs, verify
 from verifycompile.program import Program
-from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.refinement.mismatch import Mismatch
+from verifycompile.refinement.result import RefinementResult
 from verifycompile.witness import EvaluationError
 
 REDUCED = r" at reduced sizes \(1024 -> \d, 512 -> \d, 256 -> \d\)"

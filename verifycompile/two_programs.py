@@ -25,7 +25,8 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
-from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.refinement.mismatch import Mismatch
+from verifycompile.refinement.result import RefinementResult
 from verifycompile.rewrites.registry import EXHAUSTED
 from verifycompile.second_look import different_outputs, look_again
 from verifycompile.strategies import Strategy, answer, is_unproved

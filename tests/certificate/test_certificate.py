@@ -37,7 +37,8 @@ from verifycompile.diagnostics.report import Report, SecondLook
 from verifycompile.options import Options
 from verifycompile.refinement.attempt import Attempt
 from verifycompile.refinement.check import new_pool
-from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.refinement.mismatch import Mismatch
+from verifycompile.refinement.result import RefinementResult
 from verifycompile.rewrites.lemmas.table import TABLE
 from verifycompile.two_programs import verify_programs
 

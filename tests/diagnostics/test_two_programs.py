@@ -22,7 +22,8 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program, SourceLocation
 from verifycompile.reduction.search import Search
-from verifycompile.refinement.result import Mismatch, RefinementResult
+from verifycompile.refinement.mismatch import Mismatch
+from verifycompile.refinement.result import RefinementResult
 
 UNPROVED_NOTE = "no concrete input was found on which the programs differ, so this is unproved, not refuted"
 WITNESS = types.SimpleNamespace(

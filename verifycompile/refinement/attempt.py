@@ -25,8 +25,8 @@ from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutp
 from verifycompile.refinement.dtensor_results import misread_output
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
+from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.placement import Placements, describe, holds, same_value, with_open_axes
-from verifycompile.refinement.result import Mismatch
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.torch_interface.schema import is_mutable
 

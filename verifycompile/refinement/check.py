@@ -20,12 +20,13 @@ from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.diagnose import diagnose
 from verifycompile.refinement.lemma_stage import ProvedEquality, prove_one_more
 from verifycompile.refinement.memo import NotRepeatedError
+from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.missing_gradient import missing_output, told_at_detached
 from verifycompile.refinement.parts import Parts
 from verifycompile.refinement.placement import Placements, holds
 from verifycompile.refinement.proof import collect_steps, count_nodes
 from verifycompile.refinement.relations import Diagnosis
-from verifycompile.refinement.result import Means, Mismatch, RefinementResult
+from verifycompile.refinement.result import Means, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites import families, solver
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS

@@ -20,10 +20,10 @@ from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Blocker, ProgramOutput
 from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.classify import Found, Kind, classify
+from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.own_part_search import OwnPart, on_another_line, own_part, quotient_of_own_sums
 from verifycompile.refinement.placement import describe
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_value, ordered_ancestors, producer
-from verifycompile.refinement.result import Mismatch
 from verifycompile.refinement.unknowns import unknowns
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.torch_interface.evaluation import is_view

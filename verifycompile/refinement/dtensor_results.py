@@ -16,7 +16,7 @@ import torch.fx
 
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, ProgramOutput, Size
-from verifycompile.refinement.result import Mismatch
+from verifycompile.refinement.mismatch import Mismatch
 
 CODE = "VC110"
 

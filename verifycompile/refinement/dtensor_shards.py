@@ -10,7 +10,7 @@ from torch.distributed.tensor.placement_types import Shard
 
 from verifycompile.program import Mesh, Program, ProgramOutput, Size
 from verifycompile.refinement.dtensor_results import CODE, listed, misread_strides
-from verifycompile.refinement.result import Mismatch
+from verifycompile.refinement.mismatch import Mismatch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch.fx
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.lowering.recorded import dtype_of
 from verifycompile.program import OutputKind, Program, Role
-from verifycompile.refinement.result import Mismatch
+from verifycompile.refinement.mismatch import Mismatch
 
 _COMPARED = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 

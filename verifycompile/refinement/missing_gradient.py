@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import OutputKind, Program, ProgramOutput
-from verifycompile.refinement.result import Mismatch
+from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.tensors import is_pending
 from verifycompile.torch_interface.value_names import is_backward, names_of_inputs, value_name
