@@ -151,7 +151,7 @@ def _each_is_known() -> None:
 
 def _several() -> None:
     """Instances in which the ones before replace terms."""
-    b, over = space()
+    b, _ = space()
     a, x, y, z = (b.pool.leaf(name, SHAPE) for name in ("e", "x", "y", "z"))
     left = ground(LAWS["VL125"].left, {"a": ("maximum", 0, 1), "b": 2, "c": 3})
     right: Expression = ("maximum", 0, ("maximum", 1, ("maximum", 2, 3)))
