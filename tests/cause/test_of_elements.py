@@ -284,6 +284,81 @@ def convolved_with_the_bias_of_all(mesh: DeviceMesh) -> Program:
     return program
 
 
+def largest(x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+    return (x @ head).argmax(-1)
+
+
+def largest_of_own_part(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        top, index = (x @ head).max(-1)
+        tops, indices = (funcol.all_gather_tensor(value[None], 0, mesh) for value in (top, index))
+        return indices.gather(0, tops.argmax(0, keepdim=True))[0]
+
+    return program
+
+
+def activated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x @ w).tanh()
+
+
+def columns_gathered_as_rows(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return funcol.all_gather_tensor((x @ w).tanh(), 0, mesh).view(x.shape[0], -1)
+
+    return program
+
+
+def scaled_columns(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return (x @ w) * scale
+
+
+def scales_of_the_first_rank(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        own = scale.chunk(mesh.size())[0]
+        return (x @ w) * own
+
+    return program
+
+
+def guided(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    without, conditioned = (x @ w).tanh().chunk(2)
+    return without + 3 * (conditioned - without)
+
+
+def guided_the_other_way(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        conditioned, without = funcol.all_gather_tensor((x @ w).tanh(), 0, mesh).chunk(2)
+        return without + 3 * (conditioned - without)
+
+    return program
+
+
+def orthogonal_step(w: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    return w - (3 * m - m @ m.t() @ m)
+
+
+def orthogonal_step_of_shards(mesh: DeviceMesh) -> Program:
+    def program(w: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        square = m @ m.t()
+        return w - (3 * m - square @ m)
+
+    return program
+
+
+def mean_of_squares(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean()
+
+
+def mean_with_padding(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (0, 0, 0, 1))
+        length = padded.shape[0] // mesh.size()
+        own = padded[mesh.get_local_rank() * length :][:length]
+        return funcol.all_reduce(own.square().sum(), "sum", mesh) / padded.numel()
+
+    return program
+
+
 def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -370,6 +445,34 @@ MISTAKES = {
     "stale residual in each layer": Mistake(
         residual, stale_residual, numbers([3, 4], [4, 4]), "VC108", "normal = F.layer_norm(x, (4,))",
         "use `h` in the place of `x` at line", {"x": ROWS}, ROWS,
+    ),
+    "index within a part": Mistake(
+        largest, largest_of_own_part, numbers([3, 2], [2, 4]), "VC117", "top, index = (x @ head).max(-1)",
+        "add the rank's coordinate on `x` times 4 to `index`", {"head": (Shard(1),)},
+    ),
+    "columns gathered as rows": Mistake(
+        activated, columns_gathered_as_rows, numbers([3, 4], [4, 2]), "VC104",
+        "return funcol.all_gather_tensor((x @ w).tanh(), 0, mesh).view(x.shape[0], -1)",
+        "gather `(x @ w).tanh()` over `x` along dimension 1", {"w": (Shard(1),)},
+    ),
+    "scales of the first rank": Mistake(
+        scaled_columns, scales_of_the_first_rank, numbers([3, 2], [2, 2], [4]), "VC104",
+        "own = scale.chunk(mesh.size())[0]", "take the piece that the rank's coordinate on `x` counts",
+        {"w": (Shard(1),)}, (Shard(1),),
+    ),
+    "guided the other way": Mistake(
+        guided, guided_the_other_way, numbers([2, 3], [3, 3]), "VC108",
+        "conditioned, without = funcol.all_gather_tensor((x @ w).tanh(), 0, mesh).chunk(2)",
+        "exchange `conditioned` and `without` where they are used", {"x": ROWS},
+    ),
+    "step of shards": Mistake(
+        orthogonal_step, orthogonal_step_of_shards, numbers([2, 4], [2, 4]), "VC114", "square = m @ m.t()",
+        "gather `m` over `x` along dimension 0 before", {"w": ROWS, "m": ROWS}, ROWS,
+    ),
+    "mean over padding": Mistake(
+        mean_of_squares, mean_with_padding, lambda: (torch.empty(1001, 512, device="meta"),), "VC108",
+        'return funcol.all_reduce(own.square().sum(), "sum", mesh) / padded.numel()',
+        "pass 512512 in the place of 513024",
     ),
 }  # fmt: skip
 

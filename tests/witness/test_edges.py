@@ -157,3 +157,17 @@ def test_all_rows_of_one_group():
     inputs = {"ids": torch.zeros(6, dtype=torch.int64)}
     spec = trace(lambda ids: (ids[:, None] == torch.arange(4)).sum(0), inputs)
     assert find_witness(spec, on_ranks(capped, inputs)) is not None
+
+
+def test_norms_of_parts_that_are_nearly_those_of_others():
+    """Of many normal numbers each rank's part has the norm of all, but for a factor that is nearly the same."""
+
+    def step(p, u):
+        return p - 1e-3 * (p.norm() / u.norm()) * u
+
+    many = 1 << 17
+    spec = trace(step, {"p": torch.zeros(many), "u": torch.zeros(many)})
+    local = {"p": torch.zeros(many // 2), "u": torch.zeros(many // 2)}
+    wrong = on_ranks(step, local, p=[S0], u=[S0], **{"output.0": [S0]})
+    assert compare_outputs(spec, wrong)["output.0"].agreement is Agreement.EQUAL
+    assert find_witness(spec, wrong, simplify=False) is not None

@@ -87,8 +87,8 @@ def _fraction(value: float) -> Fraction | None:
     return exact if math.isclose(float(exact), value, rel_tol=_FRACTION_TOLERANCE) else None
 
 
-def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], list[Move]]:
-    """``_changed_factors``: those that are more likely than others, and all others, the least likely ones last.
+def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], list[Move], list[Move]]:
+    """``_changed_factors``: those that are more likely than others, all others, and those of factors that the spec has.
 
     Likely is a needless factor that stands oftener in the program than in the spec, or a factor that a line has in one
     of its turns alone. Unlikely is a change in one of the turns of a line that has the same factor in all of them.
@@ -99,6 +99,7 @@ def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], lis
     of_their_own: list[Move] = []
     others: list[Move] = []
     unlikely: list[Move] = []
+    as_in_spec: list[Move] = []
     for move in _changed_factors(scene, found):
         node = scene.draft.node(move.node)
         factor = _factor(node)
@@ -109,9 +110,11 @@ def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], lis
             of_their_own.insert(0, move)
         elif move.kind == ("no factor",) and own[factor] > spec[factor]:
             of_their_own.append(move)
+        elif own[factor] <= spec[factor]:
+            as_in_spec.append(move)
         else:
             others.append(move)
-    return of_their_own, others + unlikely
+    return of_their_own, others + unlikely, as_in_spec
 
 
 def _factors_of_lines(scene: Scene) -> dict[object, list[torch.fx.Node]]:

@@ -562,7 +562,7 @@ def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
 def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What is wrong in most parallel programs, by kind: few and telling moves before others."""
     found = ratios(scene)
-    factors_of_their_own, other_factors = factor_changes(scene, found)
+    factors_of_their_own, other_factors, factors_of_spec = factor_changes(scene, found)
     return (
         means_of_all(scene),
         iter(factors_of_their_own),
@@ -572,6 +572,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         exchanged_groups(scene),
         other_reductions(scene),
         added_on_every_rank(scene),
+        iter(factors_of_spec),
         missing_gradient_reductions(scene),
         own_parts(scene),
         other_input_placements(scene),

@@ -31,6 +31,8 @@ def missing_output(spec: Program, implementation: Program) -> Mismatch | None:
         label = "" if used is None else f"`{parameter}` is used here, and no gradient reaches it"
         notes = _OF_PENDING if _enters_pending(implementation, parameter) else ()
         notes = tuple(note.format(parameter) for note in notes)
+        if not notes and used is not None:
+            notes = (f"what `{parameter}` is used for has to be computed outside of `torch.no_grad()`",)
         return Mismatch("VC111", message, missing.name, missing.node, used, impl_label=label, notes=notes)
     node, place = lost
     label = f"`{value_name(node)}` does not depend on `{missing.name.partition('.')[2]}`, as it does in the spec"
@@ -50,7 +52,15 @@ def told_at_detached(mismatch: Mismatch, spec: Program, implementation: Program)
     if mismatch.code == "VC107":
         message = f"no gradient passes `{value}`, and that of `{name}` is not the spec's"
     label = f"no gradient passes `{value}` on its way back to `{name}`"
-    return dataclasses.replace(mismatch, code="VC111", message=message, spec_node=None, impl_node=cut, impl_label=label)
+    return dataclasses.replace(
+        mismatch,
+        code="VC111",
+        message=message,
+        spec_node=None,
+        impl_node=cut,
+        impl_label=label,
+        notes=(*mismatch.notes, _STOPPED),
+    )
 
 
 def _detached(program: Program, name: str) -> torch.fx.Node | None:
@@ -60,6 +70,7 @@ def _detached(program: Program, name: str) -> torch.fx.Node | None:
     return next((node for node in cuts if not results.isdisjoint(_later(program, [node]))), None)
 
 
+_STOPPED = "`detach()` and `.data` stop the gradient: leave them out where the spec has none"
 _OF_PENDING = (
     (
         "`{0}` is an AsyncCollectiveTensor, the result of a collective that is still under way: torch.compile waits "
