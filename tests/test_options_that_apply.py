@@ -77,6 +77,17 @@ def test_a_mesh_that_the_program_does_not_lie_on() -> None:
     assert verified(mesh=lambda mesh: mesh["tp"]).verdict is Verdict.VERIFIED
 
 
+def test_the_name_under_which_a_parametrization_holds_a_parameter() -> None:
+    model = nn.utils.parametrize.register_parametrization(nn.Linear(4, 4, bias=False), "weight", nn.Identity())
+    held: dict[str, Any] = {"parametrizations.weight.original": (Partial(),)}
+    with fake_mesh_world((2,), ("dp",)) as mesh, pytest.raises(UsageError) as refusal:
+        verifycompile.verify(model, (torch.randn(4, 4),), mesh=mesh, grad_placements=held)
+    assert str(refusal.value) == (
+        "error[VC306]: option `grad_placements`: nothing matches `parametrizations.weight.original`; the tensors are "
+        "`input`, `weight`."
+    )
+
+
 def test_parameters_with_placements_of_their_own() -> None:
     assert refused(param_placements={"up.weight": (R, Shard(1))}) == (
         "error[VC310]: option `param_placements` does not apply to `up.weight`: it is a DTensor and has placements "

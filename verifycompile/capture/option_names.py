@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import Placements
-from verifycompile.capture.names import tensors_of_modules
+from verifycompile.capture.names import clean_module_name, tensors_of_modules
 from verifycompile.capture.refine_mesh import RefinedMesh
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -166,7 +166,7 @@ def _plain_tensors(values: Iterable[object]) -> list[str]:
     """As ``tensors_of_modules``, without DTensors."""
     modules = [value for value in values if isinstance(value, nn.Module)]
     return [
-        name
+        clean_module_name(name.split("."))
         for module in modules
         for name, value in (*module.named_parameters(), *module.named_buffers())
         if not isinstance(value, DTensor)
