@@ -8,6 +8,7 @@ dimension, with size one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, MAXIMUM, POWER, WHERE
 from verifycompile.ir.indicator import NOT
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import FUNCTIONS
-from verifycompile.rewrites.lemmas.lemma import Pattern
+from verifycompile.rewrites.lemmas.functions import DEFINITIONS
+from verifycompile.rewrites.lemmas.lemma import Lemma, Pattern
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.sigmoids import LOG_SIGMOID
 
@@ -105,6 +107,16 @@ def _applied(b: Builder, space: Space, expression: Expression, known: dict[Expre
     if operator in POINTWISE:
         return b.pointwise(POINTWISE[operator], *operands)
     return _BUILT[operator](b, *operands)
+
+
+def definitions() -> dict[Operation, Callable[[TermPool, View], View]]:
+    """Functions of one value that a law writes by exponentials, as what they are by it."""
+    return {POINTWISE[str(law.left[0])]: functools.partial(_by_law, law) for law in DEFINITIONS}
+
+
+def _by_law(law: Lemma, pool: TermPool, value: View) -> View:
+    space = Space(value.shape, value.rank, (value,))
+    return build(Builder(pool), space, ground(law.right, {"a": 0}))
 
 
 def _sum(b: Builder, space: Space, dim: int, body: View) -> View:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from verifycompile.ir.pieces import pieces_of, whole_dim_of_fresh
+from verifycompile.ir.pieces import STACK, concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.similarity import similarity_key
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import PAD, join_pieces
+from verifycompile.rewrites.builder import PAD, Builder, join_pieces
 from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.similar import join_similar
 
@@ -30,6 +30,9 @@ def sum_padded(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]
         if step == 1 and isinstance(start, int):
             key = (dim, piece.shape, piece.coefficient, similarity_key(pool, piece))
             groups.setdefault(key, []).append((start, operand, piece))
+    stacked = _sum_of_stacks(pool, operands, shape)
+    if stacked is not None:
+        return stacked
     for (dim, *_), group in groups.items():  # type: ignore[misc]  # the keys above
         joined = _joined(pool, sorted(group, key=lambda part: part[0]), dim, shape[dim])
         if joined is not None:
@@ -49,3 +52,24 @@ def _joined(pool: TermPool, parts: Sequence[tuple[int, View, View]], dim: int, t
     if end != total or len(pieces) < 2:
         return None
     return join_pieces(pieces, dim) or join_similar(pool, pieces, dim)
+
+
+def _sum_of_stacks(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
+    """Stacks of pieces that are zero but for other numbers each, as the stack of what is not zero."""
+    groups: dict[Hashable, list[tuple[View, list[View]]]] = {}
+    for operand in operands:
+        sized = View(operand.coefficient, operand.term, shape, operand.axes)
+        dim = concatenated_dim(sized) if operand.term.operation is STACK else None
+        if dim is not None:
+            pieces = pieces_of(sized, dim)
+            if any(piece.is_zero for piece in pieces):
+                groups.setdefault((dim, len(pieces)), []).append((operand, pieces))
+    for (dim, number), group in groups.items():  # type: ignore[misc]  # the keys above
+        of_place = [[p[k] for _, p in group if not p[k].is_zero] for k in range(number)]
+        if len(group) < 2 or any(len(found) != 1 for found in of_place):
+            continue
+        joined = Builder(pool).concatenate([found for (found,) in of_place], dim)
+        pool.lemma_trace.append(("sum-of-padded-pieces", repr(joined.term)))
+        members = {id(operand) for operand, _ in group}
+        return [*(operand for operand in operands if id(operand) not in members), joined]
+    return None

@@ -198,6 +198,7 @@ class Program:
     ``doubt``: of a recovered spec, asks whether another reading of the model's numbers gives another one; called where
     the programs are not proved equal.
     ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/piecewise.py``.
+    ``by_definition``: functions are written by exponentials and logarithms, as laws of the table define them.
     ``captured_elsewhere``: a rank has no other objects than its graph uses, and waits for no message that is not used.
     """
 
@@ -215,6 +216,7 @@ class Program:
     ranks: tuple[Program, ...] = ()
     asked: tuple[Read, ...] = ()
     piecewise: bool = False
+    by_definition: bool = False
     captured_elsewhere: bool = False
     doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
+import torch
 import torch.fx
+from torch._ops import OpOverload
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
@@ -27,6 +30,7 @@ from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.result import RefinementResult
+from verifycompile.rewrites.lemmas.functions import DEFINITIONS
 from verifycompile.rewrites.registry import EXHAUSTED
 from verifycompile.second_look import different_outputs, look_again
 from verifycompile.strategies import Strategy, answer, is_unproved
@@ -44,6 +48,9 @@ On the clock only ``time_limit`` ends it: what else a machine does changes no re
 """
 _SHARE_OF_CAUSES = 0.8
 """Of the time that is left; the rest is for the script that replays the difference."""
+
+_FUNCTIONS = frozenset({"exp", "log", "silu", *(law.left[0] for law in DEFINITIONS)})
+"""Names of torch's operators that laws define by exponentials, and of what these laws write."""
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
@@ -164,10 +171,38 @@ def _why_in_parts(pair: Pair, known: Report | None) -> str:
 
 def _in_parts(pair: Pair, _: Report | None) -> Report | str | None:
     piecewise = dataclasses.replace(pair.implementation, piecewise=True)
-    proof = bounds.attempt("the proof by parts of values", lambda: proves(pair.spec, piecewise), _SHARE_OF_PROOF)
+    return _with_other_terms(pair, piecewise, "the proof by parts of values")
+
+
+def _with_other_terms(pair: Pair, implementation: Program, stage: str) -> Report | str | None:
+    """The report, where the programs are proved once values are written in the implementation's other form."""
+    proof = bounds.attempt(stage, lambda: proves(pair.spec, implementation), _SHARE_OF_PROOF)
     if isinstance(proof, RanOut):
         return proof.describe()
-    return _report(pair.spec, piecewise, pair.options, Repairs()) if proof else None
+    return _report(pair.spec, implementation, pair.options, Repairs()) if proof else None
+
+
+def _why_by_definition(pair: Pair, known: Report | None) -> str:
+    spec, implementation = pair.spec, pair.implementation
+    if not is_unproved(known) or known.findings[0].code == EXHAUSTED:
+        return ""
+    if implementation.by_definition or _fatal((*implementation.blockers, *spec.blockers)):
+        return ""
+    of_spec, called = _calls(spec), _calls(implementation)
+    if not any(str(packet).rpartition(".")[2] in _FUNCTIONS for packet in (of_spec | called)):
+        return ""
+    return "functions are written by others" if of_spec != called else ""
+
+
+def _calls(program: Program) -> Counter[object]:
+    """How often a program calls each operator on elements."""
+    targets = (node.target for node in program.graph.graph.nodes)
+    return Counter(t.overloadpacket for t in targets if isinstance(t, OpOverload) and torch.Tag.pointwise in t.tags)
+
+
+def _by_definition(pair: Pair, _: Report | None) -> Report | str | None:
+    defined = dataclasses.replace(pair.implementation, by_definition=True)
+    return _with_other_terms(pair, defined, "the proof by definitions of functions")
 
 
 AS_CAPTURED: Strategy[Pair] = Strategy(
@@ -176,7 +211,8 @@ AS_CAPTURED: Strategy[Pair] = Strategy(
     lambda pair, _: _report(pair.spec, pair.implementation, pair.options, pair.repairs),
 )
 IN_PARTS = Strategy("values as parts that end within shards", _why_in_parts, _in_parts)
-OF_PAIRS = (AS_CAPTURED, IN_PARTS)
+BY_DEFINITION = Strategy("functions by their definitions", _why_by_definition, _by_definition)
+OF_PAIRS = (AS_CAPTURED, IN_PARTS, BY_DEFINITION)
 
 
 def _different(spec: Program, implementation: Program) -> Collection[str]:

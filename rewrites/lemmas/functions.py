@@ -114,3 +114,6 @@ FUNCTION_LAWS = (
     ),
 )  # fmt: skip
 """Laws that rewrite a function into others, and of maxima and choices."""
+
+DEFINITIONS = tuple(law for law in FUNCTION_LAWS if law.left[1:] == ("a",) and not law.guards and law.left[0] != "abs")
+"""Laws that say of a function of one value what it is by exponentials, logarithms and powers."""

@@ -73,13 +73,14 @@ def program() -> Data:
         "guards": [["GreaterThan", S, 3]],
         "assumptions": ["one"],
         "piecewise": True,
+        "by_definition": True,
         "provenance": "given",
     }
 
 
 def checks() -> Iterator[tuple[str, Check]]:
     yield "program", functools.partial(_is_read, program())
-    without = {**program(), "mesh": None, "piecewise": False}
+    without = {**program(), "mesh": None, "piecewise": False, "by_definition": False}
     yield "program without a mesh", functools.partial(_is_read, without)
     for number, (change, said) in enumerate(_programs()):
         data = copy.deepcopy(program())

@@ -29,6 +29,8 @@ HARMLESS = {
     "implementation.nodes.*.value.object": "the kind of an object that no proof reads",
     "implementation.outputs.*.global_stride.*": "how a DTensor's whole lies in memory",
     "implementation.outputs.*.open_axes": "what is required of an output; the relation that was found is told",
+    "implementation.by_definition": "whether functions are written by others while values are compared",
+    "spec.by_definition": "the same of the spec",
     "implementation.piecewise": "how values are written while they are compared",
     "spec.piecewise": "the same of the spec, which has no parts",
 }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool
 from verifycompile.refinement import ring
+from verifycompile.refinement.check import new_pool
 from verifycompile.refinement.fingerprint import fingerprint
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.builder import Builder
@@ -163,3 +164,23 @@ def test_roots_and_quotients_have_numbers(b, leaves):
     assert fingerprint(b.mul(b.divide(b.exp(x), total), total)) == fingerprint(b.exp(x))
     root = b.power(b.exp(x), Fraction(1, 2))
     assert fingerprint(b.mul(root, root)) == fingerprint(b.exp(x)) != fingerprint(b.exp(y))
+
+
+def test_shares_of_one_sum_have_one_form_within_sums():
+    b = Builder(new_pool())  # in which products of exponentials are one exponential
+    x, y = (b.pool.leaf(name, (3, 4)) for name in "xy")
+    total = b.add(1, b.exp(x))
+    share = b.mul(b.exp(x), b.power(total, -1))
+    slope = b.mul(y, share, b.sub(1, share))
+    along = lambda value: b.contraction("m k -> m", value)  # noqa: E731 - a name for one sum
+    assert equal_in_ring(b.pool, along(slope), along(b.mul(y, b.exp(x), b.power(total, -2))))
+    assert not equal_in_ring(b.pool, along(slope), along(b.mul(y, b.exp(x), b.power(total, -1))))
+    assert not equal_in_ring(b.pool, along(slope), along(b.mul(y, b.power(total, -2))))
+
+
+def test_what_may_be_zero_is_not_divided_out_within_sums():
+    b = Builder(new_pool())
+    x, y = (b.pool.leaf(name, (3, 4)) for name in "xy")
+    total = b.sub(b.exp(x), 1)
+    left, right = b.mul(y, b.exp(x), b.power(total, -1)), b.mul(y, b.add(1, b.power(total, -1)))
+    assert not equal_in_ring(b.pool, *(b.contraction("m k -> m", value) for value in (left, right)))

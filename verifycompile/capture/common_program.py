@@ -84,7 +84,7 @@ def _boundary(program: Program) -> tuple[object, ...]:
     inputs = tuple(dataclasses.replace(item, node=None) for item in program.inputs)
     outputs = tuple(dataclasses.replace(item, node=None) for item in program.outputs)
     tables = (dict(program.coordinates), dict(program.groups), dict(program.size_values))
-    return inputs, outputs, *tables, program.guards, program.piecewise
+    return inputs, outputs, *tables, program.guards, program.piecewise, program.by_definition
 
 
 def _cut(program: Program, refined: RefinedMesh) -> Program | None:

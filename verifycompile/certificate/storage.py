@@ -31,7 +31,7 @@ _MODULES = frozenset({"_operator", "operator", "math", "torch", "torch.sym"})
 
 _PROGRAM = frozenset({
     "nodes", "inputs", "outputs", "mesh", "coordinates", "groups", "size_values", "guards", "assumptions", "piecewise",
-    "provenance",
+    "by_definition", "provenance",
 })  # fmt: skip
 _INPUT = frozenset({"node", "role", "name", "placements", "global_shape", "assumed", "open_axes"})
 _OUTPUT = frozenset({
@@ -187,6 +187,7 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
         guards=tuple(expression_from_data(guard) for guard in data["guards"]),
         assumptions=tuple(str(text) for text in data["assumptions"]),
         piecewise=bool(data["piecewise"]),
+        by_definition=bool(data["by_definition"]),
         provenance=Provenance(data["provenance"]),
     )
 

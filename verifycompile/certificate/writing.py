@@ -46,6 +46,7 @@ def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> di
         "guards": [expression_to_data(guard) for guard in program.guards],
         "assumptions": list(program.assumptions),
         "piecewise": program.piecewise,
+        "by_definition": program.by_definition,
         "provenance": program.provenance.value,
     }
 

@@ -20,8 +20,8 @@ def common_factors(pool: TermPool, view: View) -> list[View] | None:
     lowest = _lowest_powers(parts)
     if not lowest:
         return None
-    outside = [_power_of(pool, key, exponent) for key, exponent in lowest.items()]
-    inverse = [_power_of(pool, key, multiply(exponent, -ONE)) for key, exponent in lowest.items()]
+    outside = [power_of(pool, key, exponent) for key, exponent in lowest.items()]
+    inverse = [power_of(pool, key, multiply(exponent, -ONE)) for key, exponent in lowest.items()]
     inner = combine(pool, [multiply_views(pool, part, *inverse) for part in parts])
     if inner.term.operation is COMBINE and _lowest_powers(open_view(inner).operands):
         return None  # nothing is gained where the summands still have something in common
@@ -31,7 +31,7 @@ def common_factors(pool: TermPool, view: View) -> list[View] | None:
 
 def _lowest_powers(parts: Sequence[View]) -> dict[tuple[bool, View], Scalar]:
     """What all summands have in common: bases with the lowest of their exponents, unless that is zero."""
-    powers = [_powers(part) for part in parts]
+    powers = [powers_of(part) for part in parts]
     lowest: dict[tuple[bool, View], Scalar] = {}
     for key in {key: None for found in powers for key in found}:
         least = min((found.get(key, ZERO) for found in powers), key=lambda e: e)
@@ -40,7 +40,7 @@ def _lowest_powers(parts: Sequence[View]) -> dict[tuple[bool, View], Scalar]:
     return lowest
 
 
-def _powers(view: View) -> dict[tuple[bool, View], Scalar]:
+def powers_of(view: View) -> dict[tuple[bool, View], Scalar]:
     """Factors that are powers of positive values, as base and exponent; ``True`` stands before an exponential's."""
     plain = view.term.operation is CONTRACT and not view.term.summed
     found: dict[tuple[bool, View], Scalar] = {}
@@ -62,7 +62,7 @@ def _powers(view: View) -> dict[tuple[bool, View], Scalar]:
     return found
 
 
-def _power_of(pool: TermPool, key: tuple[bool, View], exponent: Scalar) -> View:
+def power_of(pool: TermPool, key: tuple[bool, View], exponent: Scalar) -> View:
     is_exponential, base = key
     if is_exponential:
         return elementwise(pool, EXPONENTIAL, (), (base.scaled(exponent),))

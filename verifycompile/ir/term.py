@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +166,7 @@ class TermPool:
     ``pieces_read``: the first numbers of pieces that a term reads, by which similar terms are ordered.
     ``ranges_held``: whether a product, or one among its factors down to a depth, is restricted to a range.
     ``piecewise``: set where ranks join their shards with parts of others; else parts stay where they are.
+    ``definitions``: functions of elements that are built as what they are defined by.
     ``aliases``: terms that a lemma proved equal to a view of another; they are replaced wherever they are built.
     ``facts``: what is known of indices, the same for all that is built. What is ``noted`` meanwhile waits for
     ``learn``.
@@ -192,6 +193,7 @@ class TermPool:
         self.assumptions: dict[str, None] = {}
         self.literals: dict[tuple[float, bool], Fraction] = {}
         self.piecewise: Piecewise | None = None
+        self.definitions: Mapping[Operation, Callable[[TermPool, View], View]] = {}
         self.aliases: dict[Term, View] = {}
         self.sources: list[Term] = []
         self.place = ""

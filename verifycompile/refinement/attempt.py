@@ -48,6 +48,10 @@ def plain_pool(program: Program | None = None) -> TermPool:
         from verifycompile.rewrites.piecewise import Piecewise  # here, because few programs have parts
 
         pool.piecewise = Piecewise()
+    if program is not None and program.by_definition:
+        from verifycompile.rewrites.interpretation import definitions  # the same
+
+        pool.definitions = definitions()
     return pool
 
 

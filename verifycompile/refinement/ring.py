@@ -19,10 +19,11 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import ShapeError
+from verifycompile.ir.common_factors import power_of, powers_of
 from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.indicator import LESS_EQUAL, NOT, negate
 from verifycompile.ir.relabel import UnalignedError, compose
-from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, add, multiply
+from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, divide, multiply
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
@@ -196,7 +197,7 @@ def _polynomial(pool: TermPool, view: View, opaque: frozenset[Term]) -> Polynomi
         return known
     expansions = _expansions(pool, view.term, opaque)
     result: Polynomial = {}
-    for product in _at(view, expansions, view.shape):
+    for product in _without_shares(pool, _at(view, expansions, view.shape)):
         if any(has_infinity(factor) for factor in product.factors):
             return None
         labels = tuple(range(len(product.shape)))
@@ -209,6 +210,48 @@ def _polynomial(pool: TermPool, view: View, opaque: frozenset[Term]) -> Polynomi
     if not opaque:
         pool.answers[key] = result
     return result
+
+
+def _without_shares(pool: TermPool, products: list[_Product]) -> Iterator[_Product]:
+    """Products in which nothing is divided by a sum of which it is a multiple of the last summand.
+
+    With ``s = a + b`` positive, ``b / s`` is ``1 - a / s``: so quotients by one sum have one form, also within sums.
+    """
+    pending, found = list(reversed(products)), 0
+    while pending:
+        product = pending.pop()
+        parts = next((parts for f in product.factors if (parts := _parted(pool, product, f)) is not None), None)
+        found += parts is None
+        if found + len(pending) > _MAX_PRODUCTS:
+            raise _TooLargeError
+        if parts is None:
+            yield product
+        else:
+            pending += parts
+
+
+def _parted(pool: TermPool, product: _Product, quotient: View) -> list[_Product] | None:
+    """The product with ``quotient`` taken apart, where it is a power of a sum and the product has the last summand."""
+    (exponent,) = quotient.term.attributes if quotient.term.operation is POWER else (ONE,)
+    if not isinstance(exponent, Fraction) or exponent >= 0 or exponent.denominator != 1:
+        return None
+    (base,) = open_view(quotient).operands
+    if base.term.operation is not COMBINE or not (is_positive(base) or is_positive_sum(base)):
+        return None
+    *others, last = sorted(open_view(base).operands, key=lambda v: (bool(powers_of(v)), v.term.id))
+    wanted, held = powers_of(last), dict[tuple[bool, View], Scalar]()
+    for factor in product.factors:
+        for key, power in powers_of(factor).items():
+            held[key] = add(held.get(key, ZERO), power)
+    if not wanted or any(held.get(key, ZERO) < power for key, power in wanted.items()):
+        return None
+    rest = [f for f in product.factors if f is not quotient]
+    rest += [power_of(pool, key, multiply(power, -ONE)) for key, power in wanted.items()]
+    share = divide(product.coefficient, last.coefficient)
+    less = [power_of(pool, (False, base), exponent + 1)] if exponent != -1 else []
+    return [_Product(share, (*rest, *less), product.shape)] + [
+        _Product(multiply(share, -v.coefficient), (*rest, quotient, v.unscaled()), product.shape) for v in others
+    ]
 
 
 def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expansions:

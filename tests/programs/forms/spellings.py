@@ -93,7 +93,33 @@ def chosen_mask(_: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+class Gate(nn.Module):
+    """A gated layer in one spelling or the other, so that gradients are sums of quotients over samples."""
+
+    def __init__(self, mistake: str | None = None) -> None:
+        super().__init__()
+        self.mistake = mistake
+        self.w = nn.Parameter(torch.rand(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = x @ self.w
+        if self.mistake is None:
+            return gate * torch.sigmoid(gate)
+        power = torch.exp(gate if self.mistake == "turned round" else -gate)
+        share = 1 / ((2 if self.mistake == "another number" else 1) + power)
+        return share if self.mistake == "share alone" else gate * share
+
+
 FORMS = (
+    Form(
+        "gates-by-exponentials-2",
+        {"dp": 2},
+        Gate,
+        lambda _, mistake: Gate(mistake),
+        lambda: (torch.randn(2, 3, requires_grad=True),),
+        {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (S0,)}, "grad_placements": {"w": (P,)}},
+        ("turned round", "another number", "share alone"),
+    ),
     Form(
         "mask-chosen-by-itself-2",
         {"dp": 2},
