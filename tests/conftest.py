@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from tests.ir.validate_terms import validate_term
+from tests.sampled import leave_the_rest_to_the_sweep
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.lowering.lower import Lowering
@@ -21,6 +22,11 @@ from verifycompile.rewrites import families
 from verifycompile.torch_interface.observation import forget_reads
 
 families.load()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_the_rest_to_the_sweep(items)
 
 
 @pytest.fixture(autouse=True)

@@ -329,6 +329,10 @@ call(model, torch.randn(2, 3))
 
 EACH_ALONE = """
 import json, os, pathlib, sys, traceback
+import functorch.compile, torch._dynamo.backends.debugging, z3
+import verifycompile.pipeline, verifycompile.backends.verify, verifycompile.strategies, verifycompile.two_programs
+from verifycompile.rewrites import families
+families.load()
 
 def run(name, file):
     print("program", name, flush=True)
@@ -347,7 +351,7 @@ def run(name, file):
 for name, file in json.loads(sys.argv[1]).items():
     run(name, file)
 """
-"""Every program in a process of its own, of which torch is imported once for all."""
+"""Every program in a process of its own, of which torch and what verifies are imported once for all."""
 
 
 def test_what_runs_and_what_raises(tmp_path: Path) -> None:

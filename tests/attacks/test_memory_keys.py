@@ -73,6 +73,7 @@ def sample() -> torch.Tensor:
     return torch.randn(SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.sampled(every=3, of=("name",))
 @pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize("name", STEPS)
 def test_another_memory_is_another_value(name: str, count: int) -> None:
@@ -82,6 +83,7 @@ def test_another_memory_is_another_value(name: str, count: int) -> None:
     assert report.verdict is not Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2, of=("name",))
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("name", [name for name in STEPS if name != "as_strided_scatter"])
 def test_the_same_memory_is_the_same_value(name: str, count: int) -> None:
@@ -90,6 +92,7 @@ def test_the_same_memory_is_the_same_value(name: str, count: int) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2, of=("name",))
 @pytest.mark.parametrize("wrong_layer", [0, 6])
 @pytest.mark.parametrize("name", STEPS)
 def test_one_layer_of_eight(name: str, wrong_layer: int) -> None:

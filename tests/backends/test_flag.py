@@ -43,6 +43,7 @@ def told(graphs: int) -> str:
     return "".join(f"verifycompile: {line}\n" for line in lines)
 
 
+@pytest.mark.sampled(every=2, of=("backend",))
 @pytest.mark.parametrize("purpose", ["train", "infer"])
 @pytest.mark.parametrize("backend", ["aot_eager", "custom"])
 def test_right_script_passes(backend: str, purpose: str) -> None:
@@ -55,6 +56,7 @@ def test_right_script_passes(backend: str, purpose: str) -> None:
     assert re.sub(r"\d+\.\d\d s", "SECONDS", done.stderr) == told(graphs)
 
 
+@pytest.mark.sampled(every=2, of=("purpose",))
 @pytest.mark.parametrize("purpose", ["train", "infer"])
 @pytest.mark.parametrize("backend", ["aot_eager", "custom"])
 def test_wrong_script_is_refused_at_its_line(backend: str, purpose: str) -> None:

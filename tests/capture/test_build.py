@@ -364,6 +364,7 @@ def report_on(make: Callable[[], nn.Module], rank: int, *, build: bool = True, g
         return verify(model, (torch.randn(3, ROWS),), **options, **({"build": make} if build else {}))
 
 
+@pytest.mark.sampled(every=2, of=("make",))
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("make", RIGHT.values(), ids=RIGHT.keys())
 def test_built_for_each_rank(make: Callable[[], nn.Module], rank: int) -> None:
@@ -373,6 +374,7 @@ def test_built_for_each_rank(make: Callable[[], nn.Module], rank: int) -> None:
         assert not any("stands for" in text or "every rank" in text for text in report.assumptions)
 
 
+@pytest.mark.sampled(every=2, of=("make",))
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("make", WRONG.values(), ids=WRONG.keys())
 def test_numbers_of_another_rank(make: Callable[[], nn.Module], rank: int) -> None:

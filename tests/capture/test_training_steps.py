@@ -114,6 +114,7 @@ def test_loop_by_hand_verifies(optimizer: Any, mesh: DeviceMesh) -> None:
     assert report.relations["mutation.up.weight"] == "mutation.up.weight"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 @pytest.mark.parametrize("mistake", ["not divided", "clipped before the reduction", "one is not reduced"])
 def test_mistake_in_a_loop_by_hand_is_refuted(mistake: str, optimizer: Any, mesh: DeviceMesh) -> None:

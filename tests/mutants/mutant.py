@@ -32,6 +32,11 @@ class Mutant:
     codes: frozenset[str] = frozenset()
 
     @property
+    def family(self) -> str:
+        """The program without its sizes: ``llama-block`` of ``llama-block-2``."""
+        return self.original.name.rpartition("-")[0]
+
+    @property
     def name(self) -> str:
         return f"{self.original.name}:{self.kind}:{self.detail}"
 

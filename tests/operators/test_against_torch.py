@@ -139,6 +139,7 @@ def attribute_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 RANDOM = {torch.ops.aten.native_dropout.default}
 
 
+@pytest.mark.sampled(every=4, of=("sample.target",))
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_attributes(sample: Sample) -> None:
     """Whatever value an attribute has: the declaration says what torch computes then, or refuses.
@@ -210,6 +211,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (tensor * (1 if dtype.is_floating_point else 2)).to(dtype)
 
 
+@pytest.mark.sampled(every=4, of=("sample.target",))
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_dtypes(sample: Sample) -> None:
     """Booleans, integers and complex numbers follow rules of their own; so does the declaration, or it refuses."""
@@ -239,6 +241,7 @@ def _can_be_stacked(sample: Sample) -> bool:
     return bool(tensors) and all(t.numel() for t in tensors) and lies_as_its_parts
 
 
+@pytest.mark.sampled(every=4, of=("sample.target",))
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if _can_be_stacked(s)], ids=str)
 def test_stacked(sample: Sample) -> None:
     """Operands sharded over a mesh axis: the stacked result is torch's on every rank."""

@@ -46,6 +46,7 @@ def test_attention_verifies(update: Update) -> None:
     assert set(report.relations) == {"output.0", "grad.query", "grad.key", "grad.value"}
 
 
+@pytest.mark.sampled(every=3, of=("mistake",))
 @pytest.mark.parametrize(
     ("update", "mistake"),
     [(u, m) for u in ATTENTION for m in u.mistakes],

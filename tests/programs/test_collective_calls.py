@@ -38,6 +38,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.sampled(every=2, of=("calls.name",))
 @pytest.mark.parametrize(("calls", "mistake"), MISTAKES)
 def test_mistake_does_not_verify(calls: Calls, mistake: Callable[[torch.Tensor], Any]) -> None:
     report = report_on(calls, mistake)

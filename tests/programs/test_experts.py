@@ -133,6 +133,7 @@ def test_experts_reached_by_all_to_all(ranks: int) -> None:
     assert "grad.experts.up" in report.relations
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("bug", ["not sent", "not returned", "order", "scale", "capacity", "shared"])
 def test_wrong_exchange_or_capacity_is_refuted(bug: str) -> None:
     assert exchanged(2, bug).verdict is Verdict.REFUTED

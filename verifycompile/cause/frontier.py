@@ -129,9 +129,11 @@ class _Marks:
             self._found.setdefault(tuple(value.shape), []).append((_mark(value), value))
 
     def hold(self, value: torch.Tensor) -> bool:
+        listed = self._found.get(tuple(value.shape))
+        if listed is None:
+            return False
         mark = _mark(value)
         near = _TOLERANCE * max(abs(mark), 1.0) * 10
-        listed = self._found.get(tuple(value.shape), ())
         return any(abs(other - mark) <= near and _same(tensor, value) for other, tensor in listed)
 
 
