@@ -47,8 +47,8 @@ def own_part_of_operand(scene: Scene) -> Iterator[Move]:
                     yield _shifted(scene, node, axis, dim)
     for node in scene.calls:
         found = _found_along(node)
-        for axis in scene.differing(node) if found is not None else ():
-            yield _shifted(scene, node, axis, found[1], found[0])
+        if found is not None:
+            yield from (_shifted(scene, node, axis, found[1], found[0]) for axis in scene.differing(node))
 
 
 def _found_along(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
