@@ -16,6 +16,7 @@ aten = torch.ops.aten
 HARDSIGMOID_DERIVATIVE = Operation("hardsigmoid_derivative")
 LOG_SIGMOID = Operation("log_sigmoid")
 LOG_SIGMOID_BUFFER = Operation("log_sigmoid_buffer")
+LOG_SIGMOID_DERIVATIVE = Operation("log_sigmoid_derivative")
 
 
 @operator(aten.sigmoid.default)
@@ -43,7 +44,7 @@ def log_sigmoid_forward(b: Builder, self: View) -> tuple[View, View]:
 def log_sigmoid_backward(b: Builder, grad_output: View, self: View, buffer: View) -> View:
     require_real(b, "grad_output", "self")
     known = odds(b, self)
-    return b.mul(grad_output, b.pointwise(FUNCTIONS["sigmoid"], b.scale(self, -1)) if known is None else known.rest)
+    return b.mul(grad_output, b.pointwise(LOG_SIGMOID_DERIVATIVE, self, buffer) if known is None else known.rest)
 
 
 @operator(aten.hardsigmoid_backward.default)
