@@ -146,6 +146,11 @@ def test_a_parameter_that_modules_share_is_known_as_one() -> None:
     tied_later[2].weight = tied_later[0].weight
     tied_later[2].register_parameter("weight", nn.Parameter(torch.zeros(2, 2)))
     assert separated(tied_later) == [(0, 2)]
+    for tied_past_every_method in (made(), copy.deepcopy(made()), pickle.loads(pickle.dumps(made()))):
+        tied_past_every_method[2]._parameters["weight"] = tied_past_every_method[0].weight
+        assert separated(tied_past_every_method) == []
+        tied_past_every_method[2].register_parameter("weight", nn.Parameter(torch.zeros(2, 2)))
+        assert separated(tied_past_every_method) == [(0, 2)]
     clones = nn.ModuleList(copy.deepcopy(made()[0]) for _ in range(2))
     assert separated(clones) == []
 

@@ -173,11 +173,13 @@ def separated(modules: Iterable[nn.Module]) -> Iterator[tuple[Attribute, Attribu
     first: dict[_Identity, Attribute] = {}
     for module in modules:
         record: _Record | None = _RECORDS.get(module)
-        for name, identity in {} if record is None else record.parameters.items():
-            now = vars(module)["_parameters"].get(name)
-            other, other_name = first.setdefault(identity, (module, name))
-            if now is not None and now is not vars(other)["_parameters"].get(other_name):
-                yield (other, other_name), (module, name)
+        constructed = {} if record is None else record.parameters
+        for name, now in vars(module)["_parameters"].items():
+            identities: dict[_Identity | None, None] = dict.fromkeys((constructed.get(name), _PARAMETERS.get(now)))
+            of_each = [first.setdefault(identity, (module, name)) for identity in identities if identity is not None]
+            for other, other_name in of_each:
+                if now is not None and now is not vars(other)["_parameters"].get(other_name):
+                    yield (other, other_name), (module, name)
 
 
 def _size(module: nn.Module, name: str) -> Size | None:
@@ -220,11 +222,16 @@ def _record_parameter(module: nn.Module, name: str, value: object, caller: types
 
     A parameter that another attribute holds is shared on purpose, whenever that is.
     """
-    if type(value) is not nn.Parameter:  # a DTensor's type is another one
-        return
     record: _Record | None = _RECORDS.get(module)
     if record is None:
         record = _RECORDS[module] = _Record()
+    # What is replaced may have been put into the module's dictionary past every method, or come from a copy or a file.
+    replaced = vars(module).get("_parameters", {}).get(name)
+    if replaced is not None:
+        known: _Identity = _PARAMETERS.get(replaced) or record.parameters.get(name) or _Identity()
+        _PARAMETERS[replaced] = record.parameters[name] = known
+    if type(value) is not nn.Parameter:  # a DTensor's type is another one
+        return
     identity = _PARAMETERS.get(value)
     if identity is None:
         identity = _PARAMETERS[value] = _Identity()
