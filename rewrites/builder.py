@@ -228,7 +228,7 @@ class Builder:
         """One element of the result per element of the (broadcast) operands."""
         self._require_same_on_ranks(attributes)
         views = self.aligned(*values)
-        definition = self.pool.definitions.get(operation)
+        definition = None if attributes else self.pool.definitions.get(operation)
         if definition is not None:
             return self._expanded(definition(self.pool, *views), views)
         return self._expanded(algebra.elementwise(self.pool, operation, attributes, views), views)
