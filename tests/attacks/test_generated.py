@@ -23,7 +23,7 @@ PROFILE = settings(
 )
 
 
-@pytest.mark.parametrize(("way", "examples"), [(Way.GRAPHS, 40)])
+@pytest.mark.parametrize(("way", "examples"), [(Way.GRAPHS, 20)])
 def test_what_is_wrong_does_not_verify(way: Way, examples: int) -> None:
     seen: collections.Counter[tuple[Verdict, Numbers]] = collections.Counter()
 

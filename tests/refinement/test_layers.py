@@ -163,7 +163,7 @@ WRONG = {
 }
 
 
-SLOW = ("llama:drop", "llama:rotate", "tied:avg")
+SLOW = ("llama:drop", "llama:rotate", "tied:avg", "tied:drop-1")
 
 
 @pytest.mark.parametrize(

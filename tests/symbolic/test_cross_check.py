@@ -177,6 +177,7 @@ LONG = frozenset(
     (
         *("transformer-sp-untied-2", "transformer-tp-2", "transformer-sp-4", "llama-block-2", "llama-1layers-2"),
         *("gpt2-2layers-2", "gpt2-1layers-4", "fsdp-tp-sp-llama-2x2"),
+        "transformer-tp-untied-2",
     )
 )
 """Programs whose opinion takes ten seconds or more."""
