@@ -12,7 +12,6 @@ from verifycompile.capture.all_ranks import EACH_UP_TO
 from verifycompile.capture.at_rank import at_rank
 from verifycompile.capture.held_numbers import with_held_numbers
 from verifycompile.capture.merged_collectives import UnmergeableError
-from verifycompile.capture.merged_ranks import coordinates
 from verifycompile.capture.rank_schedule import OrderError
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
@@ -22,6 +21,7 @@ from verifycompile.question import Question
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.rank_programs import as_one_device, proves_cut_alike, report_on_limit, verify_ranks
 from verifycompile.strategies import Strategy, answer, is_unproved, noted
+from verifycompile.torch_interface.mesh import place_at
 from verifycompile.two_programs import Repairs, proves, verify_programs
 from verifycompile.within_limits import within_limits
 
@@ -95,7 +95,7 @@ def _proves_by_ranks(spec: Program, implementation: Program) -> bool:
     if mesh is None or not implementation.coordinates or len(mesh.ranks) > EACH_UP_TO:
         return False
     try:
-        each = [at_rank(implementation, coordinates(position, mesh)) for position in range(len(mesh.ranks))]
+        each = [at_rank(implementation, place_at(position, mesh.shape)) for position in range(len(mesh.ranks))]
         return proves_cut_alike(*as_one_device(spec, mesh, each))
     except (OrderError, UnmergeableError):
         return False

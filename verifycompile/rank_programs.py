@@ -19,7 +19,6 @@ from verifycompile.capture.merged_ranks import (
     ON_RANK,
     MergedRanks,
     assemble,
-    coordinates,
     merge_ranks,
     with_outputs,
 )
@@ -38,6 +37,7 @@ from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.mesh import place_at
 from verifycompile.torch_interface.value_names import operator_of, value_name
 from verifycompile.two_programs import (
     OF_PAIRS,
@@ -220,7 +220,7 @@ def _sums_equal_parts(layout: Placements, parts: Mapping[int, torch.Tensor], mes
             continue
         rows: dict[tuple[int, ...], list[torch.Tensor]] = {}
         for position, value in parts.items():
-            place = coordinates(position, mesh)
+            place = place_at(position, mesh.shape)
             rows.setdefault((*place[:axis], *place[axis + 1 :]), []).append(value)
         if all(torch.equal(value, row[0]) for row in rows.values() for value in row):
             return True

@@ -56,12 +56,6 @@ def test_constant_value():
 def test_operator_facts():
     assert evaluation.operator_name(aten.mm.default) == "aten.mm.default"
     assert evaluation.operator_name(torch.mm) is None
-    assert evaluation.argument_names(aten.mm.default) == ("self", "mat2")
-    assert evaluation.is_random(aten.native_dropout.default)
-    assert not evaluation.is_random(aten.mm.default)
-    assert evaluation.mutated_arguments(aten.add_.Tensor) == ("self",)
-    assert evaluation.mutated_arguments(torch.ops._c10d_functional.all_reduce_.default) == ("input",)
-    assert evaluation.mutated_arguments(aten.add.Tensor) == ()
     assert evaluation.returns_fresh_memory(aten.mm.default)
     assert not evaluation.returns_fresh_memory(aten.view.default)
     assert evaluation.is_view(aten.expand.default)

@@ -41,6 +41,7 @@ def test_numbers_that_an_operator_calculates_with():
 
 def test_in_place_operators_are_mutable():
     assert is_mutable(aten.add_.Tensor)
+    assert is_mutable(torch.ops._c10d_functional.all_reduce_.default)
     assert not is_mutable(aten.add.Tensor)
     assert not is_mutable(operator.getitem)
 

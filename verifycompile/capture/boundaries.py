@@ -11,7 +11,7 @@ from verifycompile.capture.boundary import Export
 from verifycompile.capture.common_graph import DifferentGraphsError
 from verifycompile.capture.meshes import Root
 from verifycompile.torch_interface.aot import Flat, Layout
-from verifycompile.torch_interface.mesh import real_mesh
+from verifycompile.torch_interface.mesh import real_object
 
 Boundary = tuple[tuple[str, Any], ...]
 """What is said of each input and output, in words, and what the graph has there."""
@@ -45,7 +45,7 @@ def _described(flat: Flat, root: Root) -> tuple[Any, ...]:
 
 
 def _layout(layout: Layout, root: Root) -> tuple[Any, ...]:
-    spans = root.mesh.spans(real_mesh(layout.mesh))
+    spans = root.mesh.spans(real_object(layout.mesh))
     return layout.placements, tuple(str(size) for size in layout.global_shape), spans
 
 

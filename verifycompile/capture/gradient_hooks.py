@@ -22,7 +22,7 @@ from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, ex
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, frame_of_call, trace_frame
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
 from verifycompile.torch_interface.graph_modules import groups_in
-from verifycompile.torch_interface.mesh import real_mesh, real_object
+from verifycompile.torch_interface.mesh import real_object
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of
 from verifycompile.torch_interface.wrappers import holds_mesh
@@ -131,7 +131,7 @@ def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:
         return None
     gradient = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     if flat.layout is not None:
-        layout, mesh = flat.layout, real_mesh(flat.layout.mesh)
+        layout, mesh = flat.layout, real_object(flat.layout.mesh)
         whole, stride = torch.Size(layout.global_shape), layout.global_stride
         gradient = DTensor.from_local(gradient, mesh, layout.placements, run_check=False, shape=whole, stride=stride)
 

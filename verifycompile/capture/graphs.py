@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -81,10 +82,7 @@ def mesh_of(mesh: object, ranks: int | None) -> Mesh:
             raise UsageError("VC306", "`mesh` must be a DeviceMesh, a tuple of sizes, or a mapping of names to sizes.")
         sizes = dict(mesh) if named else {f"dim_{i}": size for i, size in enumerate(mesh)}
         axes = tuple(MeshAxis(str(name), int(size)) for name, size in sizes.items())
-        count = 1
-        for axis in axes:
-            count *= axis.size
-        found = Mesh(axes, tuple(range(count)))
+        found = Mesh(axes, tuple(range(math.prod(axis.size for axis in axes))))
     if ranks is not None and len(found.ranks) != ranks:
         raise UsageError("VC303", f"the mesh has {len(found.ranks)} ranks and there are {ranks} rank graphs.")
     return found

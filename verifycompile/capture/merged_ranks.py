@@ -34,7 +34,7 @@ from verifycompile.collectives import COLLECTIVES, CollectiveError
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.mesh import line_through
+from verifycompile.torch_interface.mesh import line_through, place_at
 from verifycompile.torch_interface.value_names import value_name
 
 aten = torch.ops.aten
@@ -282,7 +282,7 @@ class _Merger:
         return inputs
 
     def _part(self, position: int, whole: torch.fx.Node, item: ProgramInput) -> torch.fx.Node:
-        place = coordinates(position, self.mesh)
+        place = place_at(position, self.mesh.shape)
         part = whole
         placements = item.placements
         if placements is None:
@@ -432,7 +432,7 @@ def _assumed(own: Program) -> list[str]:
 def _fits(layout: Placements, shape: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], mesh: Mesh) -> bool:
     for position, part in parts.items():
         expected = list(shape)
-        for axis, (placement, index) in enumerate(zip(layout, coordinates(position, mesh), strict=True)):
+        for axis, (placement, index) in enumerate(zip(layout, place_at(position, mesh.shape), strict=True)):
             if isinstance(placement, Shard):
                 expected[placement.dim] = uneven_part(expected[placement.dim], mesh.axes[axis].size, index)[1]
         if tuple(expected) != part:
@@ -452,15 +452,6 @@ def members_of(program: Program, rank: int, mesh: Mesh) -> Callable[[Any], tuple
         raise UnmergeableError(f"the process group `{key}` is no product of mesh axes")
 
     return members
-
-
-def coordinates(position: int, mesh: Mesh) -> tuple[int, ...]:
-    """Coordinates of the rank at ``position`` of the mesh."""
-    place: list[int] = []
-    for size in reversed(mesh.shape):
-        position, index = divmod(position, size)
-        place.append(index)
-    return tuple(reversed(place))
 
 
 def uneven_part(size: int, count: int, index: int) -> tuple[int, int]:

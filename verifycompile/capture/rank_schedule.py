@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.evaluation import argument_names, operator_name
+from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
+from verifycompile.torch_interface.schema import by_name
 from verifycompile.torch_interface.value_names import value_name
 
 RankNode = tuple[int, torch.fx.Node]
@@ -408,7 +409,7 @@ _SIZES = ("output_split_sizes", "input_split_sizes")
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    return {**dict(zip(argument_names(node.target), node.args, strict=False)), **node.kwargs}
+    return by_name(node.target, node.args, node.kwargs)
 
 
 def _described(value: Any) -> tuple[Any, ...]:

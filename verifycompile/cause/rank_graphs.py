@@ -9,11 +9,10 @@ import functools
 from collections.abc import Callable, Sequence
 
 from verifycompile.capture.legacy_collectives import key_of
-from verifycompile.capture.merged_ranks import coordinates
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
-from verifycompile.torch_interface.mesh import line_through
+from verifycompile.torch_interface.mesh import line_through, place_at
 
 Merge = Callable[[Sequence[Program]], tuple[Program, Program]]
 """Spec and implementation that the ranks' programs make together; raises where they do not fit."""
@@ -27,7 +26,7 @@ class RankGraphs:
         self.mesh = mesh
         self._merge = merge
         self._drafts = [
-            Draft(program, coordinates(position, mesh), functools.partial(_group_key, mesh.ranks[position], mesh))
+            Draft(program, place_at(position, mesh.shape), functools.partial(_group_key, mesh.ranks[position], mesh))
             for position, program in enumerate(ranks)
         ]
         alike: dict[object, list[Draft]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -239,9 +240,7 @@ def drawn(name: str, part: torch.Tensor, shape: tuple[int, ...], seed: int, *, u
     have different counts and means: among equal ones a mean of means is the mean.
     """
     generator = torch.Generator().manual_seed(seed_of(name, seed))
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     flat = part.detach().flatten().cpu()
     if flat.numel() == 0 or count == 0:
         return torch.zeros(shape, dtype=part.dtype)

@@ -27,7 +27,7 @@ from verifycompile.rewrites.registry import UNDECLARED, UndefinedError, Unsuppor
 from verifycompile.torch_interface.custom import is_custom
 from verifycompile.torch_interface.decompositions import has_decomposition
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.schema import by_name, names_of
 
 _REFUSALS = (UnsupportedError, UnalignedError, ShapeError)
 
@@ -131,7 +131,7 @@ def recognised(target: object) -> Recognised | None:
 
 def custom_arguments(lowering: Lowering, node: torch.fx.Node) -> list[Any]:
     """The arguments in the order of the schema."""
-    arguments = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
+    arguments = by_name(node.target, node.args, node.kwargs)
     return [lowering.argument(arguments[name], False) for name in names_of(node.target)]
 
 

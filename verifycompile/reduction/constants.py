@@ -23,7 +23,7 @@ from verifycompile.reduction.recorded import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.elements import constant_value
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.schema import names_of, number_arguments
+from verifycompile.torch_interface.schema import by_name, number_arguments
 
 Number = int | float
 
@@ -169,7 +169,7 @@ def _numbers(program: Program) -> Iterator[tuple[Number, bool]]:
                 yield from ((n, True) for n in _flat(argument for argument in node.args if type(argument) is int))
             continue
         calculates = number_arguments(node.target) - _NO_SIZES
-        named = {**dict(zip(names_of(node.target), node.args, strict=False)), **node.kwargs}
+        named = by_name(node.target, node.args, node.kwargs)
         is_position = _calculates_positions(node)
         # Where a range ends follows from where it starts, and from its size.
         ignored = ("end", "step") if operator_name(node.target) in _RANGES else ()

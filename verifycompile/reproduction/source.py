@@ -16,8 +16,9 @@ from verifycompile.capture.merged_collectives import RANK
 from verifycompile.diagnostics.source_text import display_path, excerpt
 from verifycompile.program import Program, SourceLocation
 from verifycompile.torch_interface.elements import constant_value
-from verifycompile.torch_interface.evaluation import argument_names, operator_name, symbolic_expression
+from verifycompile.torch_interface.evaluation import operator_name, symbolic_expression
 from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
+from verifycompile.torch_interface.schema import by_name
 from verifycompile.witness import attention, collectives, operators
 from verifycompile.witness.interpreter import ancestors
 
@@ -157,7 +158,7 @@ class GraphSource:
     def _operator(self, node: torch.fx.Node, name: str) -> str:
         if not name.startswith(("aten.", "prims.")):
             raise NoScriptError(f"the operator `{name}` is not torch's")
-        named = dict(zip(argument_names(node.target), node.args, strict=False)) | dict(node.kwargs)
+        named = by_name(node.target, node.args, node.kwargs)
         if name in ("aten.view.default", "aten._unsafe_view.default"):
             return f"{self._value(named['self'])}.reshape({self._value(named['size'])})"
         if name in _SOFTMAX:
@@ -182,7 +183,7 @@ class GraphSource:
         return f"{name}({', '.join(arguments)})"
 
     def _collective(self, node: torch.fx.Node, name: str) -> str:
-        named: dict[str, Any] = dict(zip(argument_names(node.target), node.args, strict=False)) | dict(node.kwargs)
+        named = by_name(node.target, node.args, node.kwargs)
         call = name.split(".")[1].removesuffix("_")
         several = call.endswith("_coalesced")
         call = call.removesuffix("_coalesced")

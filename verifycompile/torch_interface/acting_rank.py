@@ -20,6 +20,7 @@ from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_line,
     coordinate_of,
+    coordinate_read_by,
     line_through,
     mixed_radix,
     root_of,
@@ -53,7 +54,6 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     own = dist.get_rank()
     read_rank = vars(dist.ProcessGroup)["rank"]
     default = distributed_c10d._get_default_group()
-    previous = vars(DeviceMesh).get("_coordinate_on_dim")
     variables = {name: os.environ[name] for name in acted_variables(own)}
 
     def acted_rank(group: Any) -> int:
@@ -68,30 +68,17 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
         with _disable_current_modes():
             return _coordinate(rank, submesh, wholes)
 
-    def write_coordinate(submesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
-        vars(submesh)["_coordinate_on_dim"] = value
-
-    rooted = {name: vars(dist.ProcessGroup)[name] for name in _ROOTED}
+    rooted = ((dist.ProcessGroup, name, lambda *_, **__: FakeWork()) for name in _ROOTED)
     for group, members in before.items():
         if rank not in members and own in members:
             groups[group] = _counterpart(members, rank, wholes)
-    dist.ProcessGroup.rank = acted_rank  # type: ignore[method-assign]  # put back below
-    for name in rooted:
-        setattr(dist.ProcessGroup, name, lambda *_, **__: FakeWork())
-    DeviceMesh._coordinate_on_dim = property(coordinate, write_coordinate)  # type: ignore[attr-defined]  # an attribute that torch does not annotate
-    os.environ.update(dict.fromkeys(variables, str(rank)))
-    try:
-        yield
-    finally:
-        dist.ProcessGroup.rank = read_rank
-        for name, method in rooted.items():
-            setattr(dist.ProcessGroup, name, method)
-        if previous is None:
-            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]  # an attribute that torch does not annotate
-        else:
-            DeviceMesh._coordinate_on_dim = previous  # type: ignore[attr-defined]  # an attribute that torch does not annotate
-        groups.update(before)
-        os.environ.update(variables)
+    with replaced(((dist.ProcessGroup, "rank", acted_rank), *rooted)), coordinate_read_by(coordinate):
+        os.environ.update(dict.fromkeys(variables, str(rank)))
+        try:
+            yield
+        finally:
+            groups.update(before)
+            os.environ.update(variables)
 
 
 @contextlib.contextmanager
@@ -184,17 +171,12 @@ def _asking_file(caller: types.FrameType | None) -> str:
 @contextlib.contextmanager
 def nothing_communicated() -> Generator[None]:
     """While entered, a collective or a new process group raises ``CommunicationError``."""
-    make_group = distributed_c10d._new_process_group_helper
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise CommunicationError("a process group is made")
 
-    distributed_c10d._new_process_group_helper = refuse
-    try:
-        with _NoCollectives():
-            yield
-    finally:
-        distributed_c10d._new_process_group_helper = make_group
+    with replaced([(distributed_c10d, "_new_process_group_helper", refuse)]), _NoCollectives():
+        yield
 
 
 class CommunicationError(Exception):

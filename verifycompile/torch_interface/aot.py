@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.torch_interface.flex_attention import has_flex_attention, with_attention_written_out
-from verifycompile.torch_interface.mesh import real_mesh
+from verifycompile.torch_interface.mesh import real_object
 from verifycompile.torch_interface.placements import in_digit_order
 from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
 from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
@@ -208,7 +208,7 @@ def _layouts(metas: Sequence[Any], offset: int) -> dict[int, Layout]:
         attributes = list(meta.attrs)
         position = offset + meta.flat_tensor_start_idx + attributes.index("_local_tensor")
         placements, _, shard_order, *_ = meta.meta
-        mesh = real_mesh(meta.original_subclass.device_mesh)
+        mesh = real_object(meta.original_subclass.device_mesh)
         orders = [(entry.tensor_dim, tuple(entry.mesh_dims)) for entry in shard_order or ()]
         layouts[position] = Layout(
             mesh=mesh,

@@ -16,6 +16,7 @@ from torch._dynamo.variables import builder
 from torch.fx.experimental.symbolic_shapes import DimDynamic, SymIntSymbolicContext
 
 from verifycompile.torch_interface.prims import reads_real_number
+from verifycompile.torch_interface.replaced import replaced
 
 
 def inputs_read_as_numbers(graph: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
@@ -47,13 +48,9 @@ def tracing_numbers_as_inputs(attributes: Collection[str]) -> Generator[None]:
             dynamism = DimDynamic.DYNAMIC
         return wrap(self, value, dynamism, context)
 
-    builder.process_automatic_dynamic = process
-    builder.VariableBuilder.wrap_symint = wrap_whole
-    try:
+    wrapping = (builder.VariableBuilder, "wrap_symint", wrap_whole)
+    with replaced([(builder, "process_automatic_dynamic", process), wrapping]):
         yield
-    finally:
-        builder.process_automatic_dynamic = seen
-        builder.VariableBuilder.wrap_symint = wrap
 
 
 def last_name(source: str) -> str:

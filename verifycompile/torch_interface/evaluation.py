@@ -1,4 +1,4 @@
-"""What torch says of the operators of a captured graph: names, aliases, writing, randomness, decompositions."""
+"""What torch says of the operators of a captured graph: names, aliases, decompositions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,6 @@ def _name(target: OpOverload) -> str:
     return str(target)
 
 
-def is_random(target: object) -> bool:
-    """Whether an operator draws from a random number generator."""
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
-
-
-def mutated_arguments(target: object) -> tuple[str, ...]:
-    """Names of the arguments that an operator writes to."""
-    if not isinstance(target, OpOverload):
-        return ()
-    arguments = target._schema.arguments
-    return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
-
-
 def is_view(target: object) -> bool:
     """Whether an operator only looks at the memory of an argument in another way."""
     if not isinstance(target, OpOverload):
@@ -48,13 +35,6 @@ def returns_fresh_memory(target: object) -> bool:
         return False
     returns = target._schema.returns
     return all(result.alias_info is None for result in returns) and "reshape" not in str(target)
-
-
-def argument_names(target: object) -> tuple[str, ...]:
-    """Names of an operator's arguments in the order of its schema."""
-    if not isinstance(target, OpOverload):
-        return ()
-    return tuple(a.name for a in target._schema.arguments)
 
 
 def decomposition(target: object) -> object | None:

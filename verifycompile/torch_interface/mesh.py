@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, cast
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,11 +15,6 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.program import Mesh, MeshAxis
-
-
-def real_mesh(value: Any) -> DeviceMesh:
-    """The mesh itself, where tracing shows a stand-in for it."""
-    return value if isinstance(value, DeviceMesh) else value.real_obj
 
 
 def real_object(value: Any) -> Any:
@@ -35,6 +32,17 @@ def describe_mesh(mesh: DeviceMesh) -> Mesh:
     names = mesh.mesh_dim_names or tuple(f"dim_{index}" for index in range(mesh.ndim))
     ranks = tuple(int(rank) for rank in mesh.mesh.flatten().tolist())
     return Mesh(tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True)), ranks)
+
+
+@contextlib.contextmanager
+def coordinate_read_by(read: Callable[[DeviceMesh], Any]) -> Generator[None]:
+    """While entered, the attribute that a mesh keeps its coordinate in, which all of its methods read, is ``read``."""
+
+    def write(mesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
+        vars(mesh)["_coordinate_on_dim"] = value
+
+    with mock.patch.object(DeviceMesh, "_coordinate_on_dim", property(read, write), create=True):
+        yield
 
 
 def world_mesh() -> Mesh:
@@ -140,7 +148,7 @@ def axes_of_line(ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, ...] | None:
         return ()
     candidates = [index for index, axis in enumerate(mesh.axes) if axis.size > 1]
     position = mesh.ranks.index(ranks[0])
-    start = _unravel(position, mesh.shape)
+    start = place_at(position, mesh.shape)
     for count in range(1, len(candidates) + 1):
         for axes in itertools.permutations(candidates, count):
             if math.prod(mesh.axes[axis].size for axis in axes) == len(ranks) and _line(start, axes, mesh) == ranks:
@@ -150,7 +158,7 @@ def axes_of_line(ranks: tuple[int, ...], mesh: Mesh) -> tuple[int, ...] | None:
 
 def coordinate_of(rank: int, mesh: Mesh) -> tuple[int, ...]:
     """Place of ``rank`` on the mesh, outermost axis first."""
-    return _unravel(mesh.ranks.index(rank), mesh.shape)
+    return place_at(mesh.ranks.index(rank), mesh.shape)
 
 
 def line_through(rank: int, axes: tuple[int, ...], mesh: Mesh) -> tuple[int, ...]:
@@ -172,23 +180,17 @@ def _line(start: tuple[int, ...], axes: tuple[int, ...], mesh: Mesh) -> tuple[in
         place = list(start)
         for axis, step in zip(axes, steps, strict=True):
             place[axis] = step
-        line.append(mesh.ranks[_ravel(place, mesh.shape)])
+        line.append(mesh.ranks[mixed_radix(list(zip(place, mesh.shape, strict=True)))])
     return tuple(line)
 
 
-def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def place_at(position: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The coordinates of what is at ``position``, the last of which run fastest."""
     place: list[int] = []
     for size in reversed(shape):
         position, digit = divmod(position, size)
         place.append(digit)
     return tuple(reversed(place))
-
-
-def _ravel(place: list[int], shape: tuple[int, ...]) -> int:
-    position = 0
-    for digit, size in zip(place, shape, strict=True):
-        position = position * size + digit
-    return position
 
 
 def axes_of_coordinate(full_mesh: torch.Tensor, dimension: int, mesh: Mesh) -> tuple[int, ...] | None:
@@ -210,8 +212,8 @@ def axes_of_coordinate(full_mesh: torch.Tensor, dimension: int, mesh: Mesh) -> t
         return None
     for line in inside:
         for coordinate, rank in enumerate(line):
-            place = _unravel(positions[rank], mesh.shape)
-            if _ravel([place[axis] for axis in axes], tuple(mesh.axes[axis].size for axis in axes)) != coordinate:
+            place = place_at(positions[rank], mesh.shape)
+            if mixed_radix([(place[axis], mesh.axes[axis].size) for axis in axes]) != coordinate:
                 return None
     return axes
 

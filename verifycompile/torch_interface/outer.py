@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -61,10 +62,7 @@ class OuterReduction:
     @property
     def ranks(self) -> int:
         """The number of ranks whose gradients are reduced together."""
-        count = 1
-        for dimension in self.dimensions:
-            count *= self.mesh.size(dimension)
-        return count
+        return math.prod(self.mesh.size(dimension) for dimension in self.dimensions)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,9 @@ from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _tp_conv
 
+from verifycompile.torch_interface.mesh import coordinate_read_by
+from verifycompile.torch_interface.replaced import replaced
+
 _TORCH = Path(torch.__file__).parent
 _BENIGN_CALLERS = frozenset(
     {"DeviceMesh._get_mesh_tensor_from_full_mesh", "DeviceMesh.__init__", "_shard_dim_alltoall_meta"}
@@ -82,9 +85,6 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
         held = mesh.__dict__.get("_coordinate_on_dim") if outer is None else outer.__get__(mesh)
         return None if held is None else WatchedCoordinate(held)
 
-    def write_coordinate(mesh: DeviceMesh, value: tuple[int, ...] | None) -> None:
-        vars(mesh)["_coordinate_on_dim"] = value
-
     in_group = distributed_c10d._rank_not_in_group
 
     def rank_not_in_group(group: Any) -> bool:
@@ -94,13 +94,6 @@ def watch_rank_reads() -> Generator[list[ExportRead]]:
                 note(caller.f_back.f_code.co_name)
         return in_group(group)
 
-    distributed_c10d._rank_not_in_group = rank_not_in_group
-    DeviceMesh._coordinate_on_dim = property(read_coordinate, write_coordinate)  # type: ignore[attr-defined]  # an attribute that torch does not annotate
-    try:
+    watched = replaced([(distributed_c10d, "_rank_not_in_group", rank_not_in_group)])
+    with watched, coordinate_read_by(read_coordinate):
         yield reads
-    finally:
-        distributed_c10d._rank_not_in_group = in_group
-        if outer is None:
-            del DeviceMesh._coordinate_on_dim  # type: ignore[attr-defined]  # an attribute that torch does not annotate
-        else:
-            DeviceMesh._coordinate_on_dim = outer  # type: ignore[attr-defined]  # an attribute that torch does not annotate

@@ -16,6 +16,7 @@ from verifycompile.torch_interface.acting_rank import acting_as
 from verifycompile.torch_interface.meetings import Communication, Parts
 from verifycompile.torch_interface.mesh import RootMesh, has_world
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
+from verifycompile.torch_interface.replaced import replaced
 
 Result = TypeVar("Result")
 
@@ -193,13 +194,7 @@ class RanksInThreads:
             yield
             return
         own = {name: vars(dist.ProcessGroup)[name] for name in ("scatter", "gather")}
-        with acting_as(rank, self._root):
-            # Here the collectives that have a root do communicate.
-            pretended = {name: vars(dist.ProcessGroup)[name] for name in own}
-            for name, method in own.items():
-                setattr(dist.ProcessGroup, name, method)
-            try:
-                yield
-            finally:
-                for name, method in pretended.items():
-                    setattr(dist.ProcessGroup, name, method)
+        # Here the collectives that have a root do communicate.
+        communicating = replaced([(dist.ProcessGroup, name, method) for name, method in own.items()])
+        with acting_as(rank, self._root), communicating:
+            yield

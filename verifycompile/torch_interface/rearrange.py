@@ -18,6 +18,8 @@ import torch.distributed._functional_collectives as functional_collectives
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Shard
 
+from verifycompile.torch_interface.replaced import replaced
+
 
 def gathered(tensor: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
     """``cat(chunk(tensor, group_size, 0), gather_dim)`` where the first dimension is a multiple of the group size."""
@@ -67,15 +69,13 @@ def collectives_rearrange_by_views() -> Generator[list[str]]:
         group = functional_collectives._group_or_group_name(functional_collectives._resolve_group((mesh, mesh_dim)))
         return torch.ops._dtensor.shard_dim_alltoall(local_tensor, self.dim, new_shard_dim, group)
 
-    Shard._to_new_shard_dim = exchange
-    functional_collectives._maybe_view_chunk_cat = gather
-    functional_collectives._chunk_or_narrow_cat = scatter
-    try:
+    by_views = (
+        (Shard, "_to_new_shard_dim", exchange),
+        (functional_collectives, "_maybe_view_chunk_cat", gather),
+        (functional_collectives, "_chunk_or_narrow_cat", scatter),
+    )
+    with replaced(by_views):
         yield made
-    finally:
-        Shard._to_new_shard_dim = to_new_shard_dim
-        functional_collectives._maybe_view_chunk_cat = view_chunk_cat
-        functional_collectives._chunk_or_narrow_cat = narrow_cat
 
 
 def _is_multiple(size: int | torch.SymInt, divisor: int) -> bool:

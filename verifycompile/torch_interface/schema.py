@@ -1,10 +1,10 @@
-"""Schemas of ATen operators: names, defaults and mutability of their arguments."""
+"""Schemas of ATen operators: names, defaults and mutability of their arguments; tags that torch gives operators."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,11 @@ def arguments_of(target: object) -> tuple[Argument, ...] | None:
 def names_of(target: object) -> tuple[str, ...]:
     """Names of the arguments in the order of the schema; none for what is no operator overload."""
     return tuple(argument.name for argument in arguments_of(target) or ())
+
+
+def by_name(target: object, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that a call of an operator is given, by their names in the schema."""
+    return {**dict(zip(names_of(target), args, strict=False)), **kwargs}
 
 
 @functools.cache
@@ -76,7 +81,7 @@ def draws_random_numbers(target: object, args: Sequence[object], kwargs: Mapping
 
     Dropout and attention draw nothing where the probability to drop is zero.
     """
-    if not _may_draw(target):
+    if not is_random(target):
         return False
     for position, argument in enumerate(arguments_of(target) or ()):
         if argument.name in ("p", "dropout_p"):
@@ -86,5 +91,6 @@ def draws_random_numbers(target: object, args: Sequence[object], kwargs: Mapping
 
 
 @functools.cache
-def _may_draw(target: object) -> bool:
+def is_random(target: object) -> bool:
+    """Whether an operator draws from a random number generator."""
     return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

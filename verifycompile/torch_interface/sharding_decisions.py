@@ -20,7 +20,8 @@ from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils import _pytree as pytree
 
-from verifycompile.torch_interface.mesh import real_mesh
+from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.replaced import replaced
 
 _Decisions = dict[Any, tuple[OutputSharding, tuple[Any, ...]]]
 """Operator and arguments, in which meshes are numbers, with what was decided, and for which objects as meshes."""
@@ -57,11 +58,8 @@ def sharding_decided_once() -> Generator[None]:
             decisions[key] = found, tuple(meshes.values())
         return found
 
-    ShardingPropagator.propagate_op_sharding_non_cached = decide
-    try:
+    with replaced([(ShardingPropagator, "propagate_op_sharding_non_cached", decide)]):
         yield
-    finally:
-        ShardingPropagator.propagate_op_sharding_non_cached = original
 
 
 def _frozen(value: Any, meshes: dict[int, Any]) -> Any:
@@ -74,7 +72,7 @@ def _frozen(value: Any, meshes: dict[int, Any]) -> Any:
         placements = tuple((type(item), item) for item in value.placements)
         sharded = (value.shard_order, value.use_strided_shard_as_shard_order)
         meshes.setdefault(id(value.mesh), value.mesh)
-        mesh = (list(meshes).index(id(value.mesh)), real_mesh(value.mesh))
+        mesh = (list(meshes).index(id(value.mesh)), real_object(value.mesh))
         return (DTensorSpec, mesh, placements, sharded, _frozen(value.tensor_meta, meshes))
     if isinstance(value, tuple | list):
         return (type(value), *(_frozen(item, meshes) for item in value))

@@ -17,6 +17,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
+from verifycompile.torch_interface.replaced import replaced
+
 
 def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor behind the pending result of a collective; other tensors as they are."""
@@ -90,8 +92,5 @@ def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
         taken.append((made, local))
         return made
 
-    DTensor.from_local = staticmethod(recorded)  # type: ignore[method-assign]  # put back below
-    try:
+    with replaced([(DTensor, "from_local", staticmethod(recorded))]):
         yield taken
-    finally:
-        DTensor.from_local = original

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile.torch_interface.mesh import place_at
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.layout import assemble
 from verifycompile.witness.rounding import ROUNDING_FACTOR
@@ -154,7 +155,7 @@ def _compare_under(
         placements,
         lambda values, _: values[0],
     )
-    real_index = _unravel(position, differences[worst].shape)
+    real_index = place_at(position, differences[worst].shape)
     index = real_index[: spec_value.dim()]
     return OutputComparison(
         name,
@@ -228,11 +229,3 @@ def _is_permutation(whole: torch.Tensor, spec_value: torch.Tensor, tolerance: fl
         return False
     first, second = _real(whole).flatten().sort().values, _real(spec_value).flatten().sort().values
     return _largest(first - second) <= tolerance
-
-
-def _unravel(position: int, shape: Sequence[int]) -> tuple[int, ...]:
-    index: list[int] = []
-    for size in reversed(shape):
-        index.append(position % size)
-        position //= size
-    return tuple(reversed(index))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from verifycompile import bounds
@@ -49,7 +51,4 @@ def elements_of(value: object) -> int:
         return sum(elements_of(item) for item in value)
     if not isinstance(value, torch.Tensor):
         return 0
-    count = 1
-    for dim in value.shape:
-        count *= size_hint(dim, {}) or 1
-    return count
+    return math.prod(size_hint(dim, {}) or 1 for dim in value.shape)

@@ -8,7 +8,8 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
-from verifycompile.torch_interface.evaluation import argument_names, operator_name
+from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.schema import by_name
 from verifycompile.witness.indices import keeps_values
 
 
@@ -22,7 +23,7 @@ def ignored_classes(spec: Program) -> dict[torch.fx.Node, int]:
     for node in spec.graph.graph.nodes:
         if node.op != "call_function" or not _is_loss(node):
             continue
-        arguments = dict(zip(argument_names(node.target), node.args, strict=False)) | dict(node.kwargs)
+        arguments = by_name(node.target, node.args, node.kwargs)
         ignored, target = arguments.get("ignore_index"), arguments.get("target")
         if isinstance(ignored, int) and isinstance(target, torch.fx.Node):
             found.update((origin, ignored) for origin in _origins(target) if _holds_integers(origin))

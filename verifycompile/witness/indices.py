@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 import torch.fx
 
-from verifycompile.torch_interface.evaluation import argument_names, operator_name
+from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.schema import by_name
 
 DEFAULT_BOUND = 4
 """Integers without a known use are drawn from ``range(DEFAULT_BOUND)``."""
@@ -94,10 +95,8 @@ def _bound_of_use(user: torch.fx.Node, index: torch.fx.Node, size_of: Callable[[
     name = operator_name(user.target)
     if name is None or not name.startswith("aten."):
         return None
-    names = argument_names(user.target)
-    arguments: dict[str, object] = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
     rule = _RULES.get(name.split(".")[1])
-    return rule(arguments, index, size_of) if rule is not None else None
+    return rule(by_name(user.target, user.args, user.kwargs), index, size_of) if rule is not None else None
 
 
 _Rule = Callable[[Mapping[str, object], torch.fx.Node, Callable[[object], int | None]], int | None]

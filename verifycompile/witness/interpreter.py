@@ -19,13 +19,12 @@ from verifycompile import bounds
 from verifycompile.program import Mesh, Program
 from verifycompile.torch_interface.elements import constant_value
 from verifycompile.torch_interface.evaluation import (
-    argument_names,
     is_view,
-    mutated_arguments,
     operator_name,
     returns_fresh_memory,
     symbolic_expression,
 )
+from verifycompile.torch_interface.schema import by_name, is_mutable, names_of
 from verifycompile.torch_interface.value_names import value_name
 from verifycompile.walks import parts_first, reached
 from verifycompile.witness import collectives, operators, rounding, ties
@@ -140,7 +139,7 @@ class Interpreter:
         arguments = [distinct[rank] for rank in alike]
         if collectives.is_wait(name):
             return [args[0] for args, _ in arguments]
-        if mutated_arguments(node.target) and not _overwrites_its_own(node):
+        if is_mutable(node.target) and not _overwrites_its_own(node):
             # Other readers of the memory, on this rank or on one that shares the value, would see the old value.
             raise EvaluationError(f"`{value_name(node)}` writes to a value that is read elsewhere")
         if collectives.is_collective(name):
@@ -200,12 +199,10 @@ class Interpreter:
         arguments: Sequence[tuple[tuple[object, ...], dict[str, object]]],
         alike: Sequence[int],
     ) -> RankValues:
-        names = argument_names(node.target)
-        named = [dict(zip(names, args, strict=False)) | kwargs for args, kwargs in arguments]
-        position = next((i for i, argument in enumerate(names) if argument == "group_name"), None)
-        if position is None:
+        named = [by_name(node.target, args, kwargs) for args, kwargs in arguments]
+        if "group_name" not in names_of(node.target):
             raise EvaluationError(f"{name} has no group")
-        group = node.args[position] if position < len(node.args) else node.kwargs.get("group_name")
+        group = by_name(node.target, node.args, node.kwargs).get("group_name")
         axes = self._program.groups.get(group.name if isinstance(group, torch.fx.Node) else str(group))
         if axes is None:
             raise EvaluationError(f"the group of `{value_name(node)}` spans no known mesh axes")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from verifycompile.rewrites.custom_operators import recognise
-from verifycompile.torch_interface.evaluation import argument_names, decomposition, is_random, operator_name
+from verifycompile.torch_interface.evaluation import decomposition, operator_name
+from verifycompile.torch_interface.schema import by_name, is_random
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.grouped import grouped_product
@@ -53,7 +54,7 @@ def evaluate(target: object, args: Sequence[object], kwargs: Mapping[str, object
     if not name.startswith(_NAMESPACES) and recognise(target) is None:
         # What another library's operator does besides its result is not known, unless it is a known function.
         raise EvaluationError(f"no interpretation of the operator {name}")
-    arguments = dict(zip(argument_names(target), args, strict=False)) | dict(kwargs)
+    arguments = by_name(target, args, kwargs)
     if attention.is_attention(name):
         return _checked(functools.partial(attention.attention_of, name))(arguments)
     special = _SPECIAL.get(name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from verifycompile.torch_interface.evaluation import argument_names
+from verifycompile.torch_interface.schema import by_name
 
 _ALONG_A_DIMENSION = {
     "topk": -1,
@@ -34,7 +34,7 @@ def are_unspecified(target: object, name: str, args: Sequence[object], kwargs: M
     windows = operator.startswith(_IN_WINDOWS) and "backward" not in operator
     if operator not in _ALONG_A_DIMENSION and not windows:
         return False
-    arguments = dict(zip(argument_names(target), args, strict=False)) | dict(kwargs)
+    arguments = by_name(target, args, kwargs)
     operand = arguments.get("self")
     if not isinstance(operand, torch.Tensor) or not operand.is_floating_point() or operand.dim() == 0:
         return False
