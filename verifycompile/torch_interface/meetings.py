@@ -16,6 +16,9 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import ProcessGroup, Work
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from verifycompile.torch_interface.schema import by_name
 
 Parts = list[Any]
 """What every member of a group brought, in the order of their numbers in the group."""
@@ -26,8 +29,8 @@ class Place(Protocol):
 
     rank: int
 
-    def meet(self, members: tuple[int, ...], what: str, given: Any, combine: Callable[[Parts], Parts]) -> Any:
-        """Wait for all ``members``; ``combine`` makes of what they gave what each of them gets."""
+    def meet(self, members: tuple[int, ...], what: str, given: Any, combine: Callable[[Parts], Any]) -> Any:
+        """Wait for all ``members``; ``combine`` makes of what they gave what all of them get."""
         ...
 
     def send(self, key: tuple[Any, ...], value: torch.Tensor) -> None: ...
@@ -57,8 +60,10 @@ class Communication(TorchDispatchMode):
         handler = table.get(name)
         if handler is None:
             raise NotImplementedError(f"`{namespace}.{name}` does not run on threads of one process")
-        named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
-        return handler(self._place, {**named, **(kwargs or {})})
+        found = handler(_Group(self._place, by_name(func, args, kwargs or {})))
+        if namespace == "c10d" and name in _WITH_RESULTS:
+            return found, _done(found)
+        return _done(found) if namespace == "c10d" and name in _WORK_ALONE else found
 
 
 def reduced(parts: Sequence[torch.Tensor], operation: str) -> torch.Tensor:
@@ -79,10 +84,46 @@ _NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_
 """The reductions of ``ReduceOp``, by number."""
 
 
-def _operation(value: Any) -> str:
-    if isinstance(value, str):
-        return value.lower()
-    return _NAMES[int(value.op())]
+class _Group:
+    """The process group of a call, and the call's arguments by their names in the schema."""
+
+    def __init__(self, place: Place, arguments: dict[str, Any]) -> None:
+        self.place, self.arguments = place, arguments
+
+    @functools.cached_property
+    def members(self) -> tuple[int, ...]:
+        return _members(self.either("process_group", "group_name"))
+
+    @property
+    def number(self) -> int:
+        """That of the rank that speaks, among the members."""
+        return self.members.index(self.place.rank)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def either(self, *names: str) -> Any:
+        """The argument that the call has of these."""
+        return next(self.arguments[name] for name in names if name in self.arguments)
+
+    @property
+    def operation(self) -> str:
+        """The reduction that the call asks for."""
+        held = self["reduce_op"]
+        return held.lower() if isinstance(held, str) else _NAMES[int(held.op())]
+
+    def gathered(self, what: str, value: Any) -> Parts:
+        """What every member brings, copied, for all of them to read: a tensor, or a list of them."""
+        return self.place.meet(self.members, what, value, lambda parts: tree_map_only(torch.Tensor, torch.clone, parts))
+
+    def reduced(self, what: str, value: torch.Tensor) -> torch.Tensor:
+        """The reduction of what the members bring, for all of them to read."""
+        operation = self.operation
+        return self.place.meet(self.members, f"{what}({operation})", value, lambda parts: reduced(parts, operation))
+
+    def exchanged(self, what: str, pieces: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The piece for this rank of each member, which brings one for each."""
+        return [row[self.number] for row in self.gathered(what, list(pieces))]
 
 
 def _members(group: Any) -> tuple[int, ...]:
@@ -106,184 +147,111 @@ def _into(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
         output.copy_(value.reshape(output.shape))
 
 
-def _all_same(parts: Parts, value: Any) -> Parts:
-    return [value] * len(parts)
+# In place: torch.distributed's own calls. Each gives what it has written; some return that along with the work.
 
 
-# In place: torch.distributed's own calls.
+def _all_reduce_in_place(group: _Group) -> Any:
+    for tensor in group["tensors"]:
+        tensor.copy_(group.reduced("all_reduce", tensor))
+    return group["tensors"]
 
 
-def _all_reduce_in_place(place: Place, a: dict[str, Any]) -> Any:
-    operation = _operation(a["reduce_op"])
-
-    def combine(parts: Parts) -> Parts:
-        for column in zip(*parts, strict=True):
-            _into(column, [reduced(column, operation)] * len(column))
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), f"all_reduce({operation})", a["tensors"], combine)
-    return a["tensors"], _done(a["tensors"])
+def _reduce_to_root(group: _Group) -> Any:
+    operation, root = group.operation, group["root_rank"]
+    for tensor in group["tensors"]:
+        parts = group.gathered(f"reduce({operation}, {root})", tensor)
+        if group.number == root:
+            tensor.copy_(reduced(parts, operation))
+    return group["tensors"]
 
 
-def _all_reduce_coalesced(place: Place, a: dict[str, Any]) -> Any:
-    return _all_reduce_in_place(place, a)[1]
+def _broadcast_in_place(group: _Group) -> Any:
+    root = group["root_rank"]
+    for tensor in group["tensors"]:
+        _into([tensor], [group.gathered(f"broadcast({root})", tensor)[root]])
+    return group["tensors"]
 
 
-def _reduce_to_root(place: Place, a: dict[str, Any]) -> Any:
-    operation, root = _operation(a["reduce_op"]), a["root_rank"]
-
-    def combine(parts: Parts) -> Parts:
-        for column in zip(*parts, strict=True):
-            column[root].copy_(reduced(column, operation))
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), f"reduce({operation}, {root})", a["tensors"], combine)
-    return _done(a["tensors"])
+def _all_gather_to_lists(group: _Group) -> Any:
+    outputs = group.either("output_tensors", "output_lists")
+    for listed, value in zip(outputs, group.either("input_tensors", "input_list"), strict=True):
+        _into(listed, group.gathered("all_gather", value))
+    return outputs
 
 
-def _broadcast_in_place(place: Place, a: dict[str, Any]) -> Any:
-    root = a["root_rank"]
-
-    def combine(parts: Parts) -> Parts:
-        for part in parts:
-            if part is not parts[root]:
-                _into(part, parts[root])
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), f"broadcast({root})", a["tensors"], combine)
-    return a["tensors"], _done(a["tensors"])
+def _flat(group: _Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs and inputs of a call on one tensor, or on several."""
+    if "outputs" in group.arguments:
+        return group["outputs"], group["inputs"]
+    return [group["output_tensor"]], [group["input_tensor"]]
 
 
-def _all_gather_to_lists(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        for outputs, _ in parts:
-            for number, (_, inputs) in enumerate(parts):
-                _into([listed[number] for listed in outputs], inputs)
-        return _all_same(parts, None)
-
-    outputs = a["output_tensors"] if "output_tensors" in a else a["output_lists"]
-    inputs = a["input_tensors"] if "input_tensors" in a else a["input_list"]
-    place.meet(_members(a["process_group"]), "all_gather", (outputs, inputs), combine)
-    return outputs, _done(outputs)
+def _all_gather_flat(group: _Group) -> Any:
+    for output, value in zip(*_flat(group), strict=True):
+        _into([output], [torch.cat(group.gathered("all_gather_into_tensor", value.flatten()))])
+    return group.either("outputs", "output_tensor")
 
 
-def _all_gather_flat(place: Place, a: dict[str, Any]) -> Any:
-    outputs = a["outputs"] if "outputs" in a else [a["output_tensor"]]
-    inputs = a["inputs"] if "inputs" in a else [a["input_tensor"]]
-
-    def combine(parts: Parts) -> Parts:
-        gathered = [torch.cat([x.flatten() for x in column]) for column in zip(*(i for _, i in parts), strict=True)]
-        for own, _ in parts:
-            _into(own, gathered)
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), "all_gather_into_tensor", (outputs, inputs), combine)
-    return (outputs, _done(outputs)) if "outputs" in a else (a["output_tensor"], _done(a["output_tensor"]))
+def _reduce_scatter_flat(group: _Group) -> Any:
+    for output, value in zip(*_flat(group), strict=True):
+        whole = group.reduced("reduce_scatter_tensor", value.flatten())
+        _into([output], [whole.chunk(len(group.members))[group.number]])
+    return group.either("outputs", "output_tensor")
 
 
-def _reduce_scatter_flat(place: Place, a: dict[str, Any]) -> Any:
-    operation = _operation(a["reduce_op"])
-    outputs = a["outputs"] if "outputs" in a else [a["output_tensor"]]
-    inputs = a["inputs"] if "inputs" in a else [a["input_tensor"]]
-
-    def combine(parts: Parts) -> Parts:
-        for index, column in enumerate(zip(*(i for _, i in parts), strict=True)):
-            pieces = reduced([x.flatten() for x in column], operation).chunk(len(parts))
-            for (own, _), piece in zip(parts, pieces, strict=True):
-                _into([own[index]], [piece])
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), f"reduce_scatter_tensor({operation})", (outputs, inputs), combine)
-    return (outputs, _done(outputs)) if "outputs" in a else (a["output_tensor"], _done(a["output_tensor"]))
+def _reduce_scatter_from_lists(group: _Group) -> Any:
+    operation = group.operation
+    for output, listed in zip(group["output_tensors"], group["input_tensors"], strict=True):
+        parts = group.exchanged(f"reduce_scatter({operation})", listed)
+        _into([output], [reduced(parts, operation)])
+    return group["output_tensors"]
 
 
-def _reduce_scatter_from_lists(place: Place, a: dict[str, Any]) -> Any:
-    operation = _operation(a["reduce_op"])
-
-    def combine(parts: Parts) -> Parts:
-        for number, (outputs, _) in enumerate(parts):
-            values = [reduced([i[index][number] for _, i in parts], operation) for index in range(len(outputs))]
-            _into(outputs, values)
-        return _all_same(parts, None)
-
-    given = (a["output_tensors"], a["input_tensors"])
-    place.meet(_members(a["process_group"]), f"reduce_scatter({operation})", given, combine)
-    return a["output_tensors"], _done(a["output_tensors"])
+def _gather_to_root(group: _Group) -> Any:
+    root = group["root_rank"]
+    for index, value in enumerate(group["input_tensors"]):
+        parts = group.gathered(f"gather({root})", value)
+        if group.number == root:
+            _into(group["output_tensors"][index], parts)
+    return group["input_tensors"]
 
 
-def _gather_to_root(place: Place, a: dict[str, Any]) -> Any:
-    root = a["root_rank"]
-
-    def combine(parts: Parts) -> Parts:
-        outputs = parts[root][0]
-        for number, (_, inputs) in enumerate(parts):
-            _into([listed[number] for listed in outputs], inputs)
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), f"gather({root})", (a["output_tensors"], a["input_tensors"]), combine)
-    return _done(a["input_tensors"])
+def _scatter_from_root(group: _Group) -> Any:
+    root = group["root_rank"]
+    rows = group.gathered(f"scatter({root})", group["input_tensors"])[root]
+    _into(group["output_tensors"], [listed[group.number] for listed in rows])
+    return group["output_tensors"]
 
 
-def _scatter_from_root(place: Place, a: dict[str, Any]) -> Any:
-    root = a["root_rank"]
-
-    def combine(parts: Parts) -> Parts:
-        lists = parts[root][1]
-        for number, (outputs, _) in enumerate(parts):
-            _into(outputs, [listed[number] for listed in lists])
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), f"scatter({root})", (a["output_tensors"], a["input_tensors"]), combine)
-    return a["output_tensors"], _done(a["output_tensors"])
+def _all_to_all_lists(group: _Group) -> Any:
+    _into(group["output_tensors"], group.exchanged("all_to_all", group["input_tensors"]))
+    return group["output_tensors"]
 
 
-def _all_to_all_lists(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        for number, (outputs, _) in enumerate(parts):
-            _into(outputs, [inputs[number] for _, inputs in parts])
-        return _all_same(parts, None)
-
-    place.meet(_members(a["process_group"]), "all_to_all", (a["output_tensors"], a["input_tensors"]), combine)
-    return a["output_tensors"], _done(a["output_tensors"])
+def _all_to_all_flat(group: _Group) -> Any:
+    _into([group["output"]], [_all_to_all(group)])
+    return [group["output"]]
 
 
-def _pieces(value: torch.Tensor, sizes: Sequence[int], count: int) -> Sequence[torch.Tensor]:
-    return value.split([int(size) for size in sizes]) if sizes else value.chunk(count)
+def _barrier(group: _Group) -> Any:
+    group.gathered("barrier", None)
 
 
-def _all_to_all_flat(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        pieces = [_pieces(given, sizes, len(parts)) for _, given, sizes in parts]
-        for number, (output, _, _) in enumerate(parts):
-            _into([output], [torch.cat([row[number] for row in pieces])])
-        return _all_same(parts, None)
-
-    given = (a["output"], a["input"], a["input_split_sizes"])
-    place.meet(_members(a["process_group"]), "all_to_all_single", given, combine)
-    return _done([a["output"]])
+def _send(group: _Group) -> Any:
+    for index, tensor in enumerate(group["tensors"]):
+        group.place.send((group.place.rank, group.members[group["dst"]], group["tag"], index), tensor.clone())
+    return group["tensors"]
 
 
-def _barrier(place: Place, a: dict[str, Any]) -> Any:
-    place.meet(_members(a["process_group"]), "barrier", None, lambda parts: _all_same(parts, None))
-    return _done(None)
-
-
-def _send(place: Place, a: dict[str, Any]) -> Any:
-    members = _members(a["process_group"])
-    for index, tensor in enumerate(a["tensors"]):
-        place.send((place.rank, members[a["dst"]], a["tag"], index), tensor.clone())
-    return _done(a["tensors"])
-
-
-def _receive(place: Place, a: dict[str, Any]) -> Any:
-    source, own = _members(a["process_group"])[a["src"]], place.rank
-    pending = list(enumerate(a["tensors"]))
+def _receive(group: _Group) -> Any:
+    source, place = group.members[group["src"]], group.place
+    pending = list(enumerate(group["tensors"]))
 
     def wait(_: object) -> bool:
         while pending:
             index, tensor = pending.pop(0)
             with torch.no_grad():
-                tensor.copy_(place.receive((source, own, a["tag"], index)))
+                tensor.copy_(place.receive((source, place.rank, group["tag"], index)))
         return True
 
     return Work.boxed(PythonCallbackWork(wait))
@@ -292,143 +260,113 @@ def _receive(place: Place, a: dict[str, Any]) -> Any:
 # Functional: new tensors are returned.
 
 
-def _coalesced(one: Callable[[Place, dict[str, Any]], Any]) -> Callable[[Place, dict[str, Any]], Any]:
-    def each(place: Place, a: dict[str, Any]) -> Any:
-        return [one(place, {**a, "input": value}) for value in a["inputs"]]
-
-    return each
+def _coalesced(one: Callable[[_Group], Any]) -> Callable[[_Group], Any]:
+    return lambda group: [one(_Group(group.place, {**group.arguments, "input": value})) for value in group["inputs"]]
 
 
-def _all_reduce(place: Place, a: dict[str, Any]) -> Any:
-    operation = _operation(a["reduce_op"])
+def _returned(one: Callable[[_Group], torch.Tensor], name: str) -> Callable[[_Group], torch.Tensor]:
+    """The same, written into the argument of that name where there is one."""
 
-    def combine(parts: Parts) -> Parts:
-        whole = reduced(parts, operation)
-        return [whole.clone() for _ in parts]
+    def written(group: _Group) -> torch.Tensor:
+        found, output = one(group), group.arguments.get(name)
+        return found if output is None else output.copy_(found)
 
-    return place.meet(_members(a["group_name"]), f"all_reduce({operation})", a["input"], combine)
-
-
-def _all_reduce_into(place: Place, a: dict[str, Any]) -> Any:
-    return a["input"].copy_(_all_reduce(place, a))
+    return written
 
 
-def _broadcast(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        return [parts[a["src"]].clone() for _ in parts]
-
-    return place.meet(_members(a["group_name"]), f"broadcast({a['src']})", a["input"], combine)
+def _all_reduce(group: _Group) -> torch.Tensor:
+    return group.reduced("all_reduce", group["input"]).clone()
 
 
-def _broadcast_into(place: Place, a: dict[str, Any]) -> Any:
-    return a["input"].copy_(_broadcast(place, a))
+def _broadcast(group: _Group) -> torch.Tensor:
+    return group.gathered(f"broadcast({group['src']})", group["input"])[group["src"]].clone()
 
 
-def _all_gather(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        return [torch.cat([torch.atleast_1d(part) for part in parts]) for _ in parts]
-
-    found = place.meet(_members(a["group_name"]), "all_gather_into_tensor", a["input"], combine)
-    return found if a.get("out") is None else a["out"].copy_(found)
+def _all_gather(group: _Group) -> torch.Tensor:
+    return torch.cat([torch.atleast_1d(part) for part in group.gathered("all_gather_into_tensor", group["input"])])
 
 
-def _reduce_scatter(place: Place, a: dict[str, Any]) -> Any:
-    operation = _operation(a["reduce_op"])
-
-    def combine(parts: Parts) -> Parts:
-        return [piece.clone() for piece in reduced(parts, operation).chunk(len(parts))]
-
-    found = place.meet(_members(a["group_name"]), f"reduce_scatter_tensor({operation})", a["input"], combine)
-    return found if a.get("out") is None else a["out"].copy_(found)
+def _reduce_scatter(group: _Group) -> torch.Tensor:
+    whole = group.reduced("reduce_scatter_tensor", group["input"])
+    return whole.chunk(len(group.members))[group.number].clone()
 
 
-def _all_to_all(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        pieces = [_pieces(given, sizes, len(parts)) for given, sizes in parts]
-        return [torch.cat([row[number] for row in pieces]) for number in range(len(parts))]
-
-    given = (a["input"], a["input_split_sizes"])
-    return place.meet(_members(a["group_name"]), "all_to_all_single", given, combine)
+def _all_to_all(group: _Group) -> torch.Tensor:
+    sizes = [int(size) for size in group["input_split_sizes"]]
+    pieces = group["input"].split(sizes) if sizes else group["input"].chunk(len(group.members))
+    return torch.cat(group.exchanged("all_to_all_single", pieces))
 
 
-def _shard_dim_all_to_all(place: Place, a: dict[str, Any]) -> Any:
-    def combine(parts: Parts) -> Parts:
-        whole = torch.cat(parts, a["gather_dim"])
-        return [piece.contiguous() for piece in whole.chunk(len(parts), a["shard_dim"])]
-
-    return place.meet(_members(a["group_name"]), "shard_dim_alltoall", a["input"], combine)
+def _shard_dim_all_to_all(group: _Group) -> torch.Tensor:
+    whole = torch.cat(group.gathered("shard_dim_alltoall", group["input"]), group["gather_dim"])
+    return whole.chunk(len(group.members), group["shard_dim"])[group.number].contiguous()
 
 
-def _send_functional(place: Place, a: dict[str, Any]) -> Any:
-    members = _members(a["group_name"])
-    place.send((place.rank, members[a["dst"]], a["tag"], 0), a["tensor"].clone())
-    return a["tensor"]
+def _send_functional(group: _Group) -> Any:
+    group.place.send((group.place.rank, group.members[group["dst"]], group["tag"], 0), group["tensor"].clone())
+    return group["tensor"]
 
 
-def _receive_functional(place: Place, a: dict[str, Any]) -> Any:
-    source = _members(a["group_name"])[a["src"]]
-    return a["tensor"].copy_(place.receive((source, place.rank, a["tag"], 0)))
+def _receive_functional(group: _Group) -> Any:
+    source = group.members[group["src"]]
+    return group["tensor"].copy_(group.place.receive((source, group.place.rank, group["tag"], 0)))
 
 
-def _messages_functional(place: Place, a: dict[str, Any]) -> Any:
-    calls = list(zip(a["op_list"], a["peer_list"], a["tag_list"], a["tensors"], strict=True))
-    for kind, peer, tag, tensor in calls:
-        if kind == "isend":
-            _send_functional(place, {"group_name": a["group_name"], "dst": peer, "tag": tag, "tensor": tensor})
-    for kind, peer, tag, tensor in calls:
-        if kind != "isend":
-            _receive_functional(place, {"group_name": a["group_name"], "src": peer, "tag": tag, "tensor": tensor})
-    return a["tensors"]
+def _messages_functional(group: _Group) -> Any:
+    calls = list(zip(group["op_list"], group["peer_list"], group["tag_list"], group["tensors"], strict=True))
+    # All that is sent goes first.
+    for kind, peer, tag, tensor in sorted(calls, key=lambda call: call[0] != "isend"):
+        one = _Group(group.place, {**group.arguments, "dst": peer, "src": peer, "tag": tag, "tensor": tensor})
+        (_send_functional if kind == "isend" else _receive_functional)(one)
+    return group["tensors"]
 
 
-def _wait(place: Place, a: dict[str, Any]) -> Any:  # noqa: ARG001 - called as the other handlers are
-    return a["tensor"]
-
-
-_IN_PLACE: dict[str, Callable[[Place, dict[str, Any]], Any]] = {
+_WITH_RESULTS: dict[str, Callable[[_Group], Any]] = {
     "allreduce_": _all_reduce_in_place,
-    "allreduce_coalesced_": _all_reduce_coalesced,
-    "reduce_": _reduce_to_root,
     "broadcast_": _broadcast_in_place,
     "allgather_": _all_gather_to_lists,
     "_allgather_base_": _all_gather_flat,
-    "allgather_into_tensor_coalesced_": lambda place, a: _all_gather_flat(place, a)[1],
-    "allgather_coalesced_": lambda place, a: _all_gather_to_lists(place, a)[1],
     "_reduce_scatter_base_": _reduce_scatter_flat,
-    "reduce_scatter_tensor_coalesced_": lambda place, a: _reduce_scatter_flat(place, a)[1],
     "reduce_scatter_": _reduce_scatter_from_lists,
-    "gather_": _gather_to_root,
     "scatter_": _scatter_from_root,
     "alltoall_": _all_to_all_lists,
+}
+"""Of ``c10d``: what returns its results, and the work."""
+_WORK_ALONE: dict[str, Callable[[_Group], Any]] = {
+    "allreduce_coalesced_": _all_reduce_in_place,
+    "reduce_": _reduce_to_root,
+    "allgather_into_tensor_coalesced_": _all_gather_flat,
+    "allgather_coalesced_": _all_gather_to_lists,
+    "reduce_scatter_tensor_coalesced_": _reduce_scatter_flat,
+    "gather_": _gather_to_root,
     "alltoall_base_": _all_to_all_flat,
     "barrier": _barrier,
-    "monitored_barrier_": lambda place, a: _barrier(place, a) and None,
     "send": _send,
-    "recv_": _receive,
 }
-_FUNCTIONAL: dict[str, Callable[[Place, dict[str, Any]], Any]] = {
+_OTHER: dict[str, Callable[[_Group], Any]] = {"monitored_barrier_": _barrier, "recv_": _receive}
+_FUNCTIONAL: dict[str, Callable[[_Group], Any]] = {
     "all_reduce": _all_reduce,
-    "all_reduce_": _all_reduce_into,
+    "all_reduce_": _returned(_all_reduce, "input"),
     "all_reduce_coalesced": _coalesced(_all_reduce),
-    "all_reduce_coalesced_": _coalesced(_all_reduce_into),
+    "all_reduce_coalesced_": _coalesced(_returned(_all_reduce, "input")),
     "broadcast": _broadcast,
-    "broadcast_": _broadcast_into,
+    "broadcast_": _returned(_broadcast, "input"),
     "all_gather_into_tensor": _all_gather,
-    "all_gather_into_tensor_out": _all_gather,
+    "all_gather_into_tensor_out": _returned(_all_gather, "out"),
     "all_gather_into_tensor_coalesced": _coalesced(_all_gather),
     "reduce_scatter_tensor": _reduce_scatter,
-    "reduce_scatter_tensor_out": _reduce_scatter,
+    "reduce_scatter_tensor_out": _returned(_reduce_scatter, "out"),
     "reduce_scatter_tensor_coalesced": _coalesced(_reduce_scatter),
     "all_to_all_single": _all_to_all,
     "isend": _send_functional,
     "irecv": _receive_functional,
     "batch_p2p_ops": _messages_functional,
-    "wait_tensor": _wait,
+    "wait_tensor": lambda group: group["tensor"],
 }
 _LOCAL = frozenset({"_wrap_tensor_autograd", "check_for_nan"})
 """Operators of these libraries that communicate nothing."""
-_TABLES = {
-    "c10d": _IN_PLACE,
+_TABLES: dict[str, dict[str, Callable[[_Group], Any]]] = {
+    "c10d": {**_WITH_RESULTS, **_WORK_ALONE, **_OTHER},
     "_c10d_functional": _FUNCTIONAL,
     "_dtensor": {"shard_dim_alltoall": _shard_dim_all_to_all},
 }

@@ -39,7 +39,8 @@ class _Meeting:
 
     what: dict[int, str] = dataclasses.field(default_factory=dict[int, str])
     given: dict[int, Any] = dataclasses.field(default_factory=dict[int, Any])
-    results: dict[int, Any] | None = None
+    result: Any = None
+    has_met: bool = False
 
 
 class _Rank(Generic[Result]):
@@ -85,7 +86,7 @@ class _Rank(Generic[Result]):
         if self.job.ended:
             raise _EndedError
 
-    def meet(self, members: tuple[int, ...], what: str, given: Any, combine: Callable[[Parts], Parts]) -> Any:
+    def meet(self, members: tuple[int, ...], what: str, given: Any, combine: Callable[[Parts], Any]) -> Any:
         number = self.calls[members]
         self.calls[members] += 1
         meeting = self.job.meetings.setdefault((members, number), _Meeting())
@@ -94,14 +95,12 @@ class _Rank(Generic[Result]):
             if len(set(meeting.what.values())) > 1:
                 said = ", ".join(f"rank {rank} calls {meeting.what[rank]}" for rank in members)
                 raise RanksWaitError(f"the ranks meet in different collectives: {said}", dict(meeting.what))
-            combined = combine([meeting.given[rank] for rank in members])
-            meeting.results = dict(zip(members, combined, strict=True))
-        self.wait(lambda: meeting.results is not None, what)
-        assert meeting.results is not None
-        result = meeting.results.pop(self.rank)
-        if not meeting.results:
+            meeting.result, meeting.has_met = combine([meeting.given[rank] for rank in members]), True
+        self.wait(lambda: meeting.has_met, what)
+        del meeting.given[self.rank]
+        if not meeting.given:
             self.job.meetings.pop((members, number), None)
-        return result
+        return meeting.result
 
     def send(self, key: tuple[Any, ...], value: torch.Tensor) -> None:
         self.job.messages.setdefault(key, collections.deque()).append(value)
