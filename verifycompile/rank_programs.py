@@ -37,7 +37,6 @@ from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
 from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.elements import real_tensors
-from verifycompile.torch_interface.mesh import place_at
 from verifycompile.torch_interface.value_names import operator_of, value_name
 from verifycompile.two_programs import (
     OF_PAIRS,
@@ -49,8 +48,8 @@ from verifycompile.two_programs import (
     verify_programs,
 )
 from verifycompile.witness import EvaluationError
-from verifycompile.witness.evaluate import values_on_one_input
-from verifycompile.witness.layout import reduce
+from verifycompile.witness.layout import reduce, sums_equal_parts
+from verifycompile.witness.side_by_side import values_on_one_input
 
 Placements = tuple[Placement, ...]
 
@@ -204,27 +203,13 @@ def _layout_by_numbers(
     parts = dict(zip(held, found, strict=True))
     with real_tensors():
         for layout in fitting:
-            if _sums_equal_parts(layout, parts, mesh):
+            if sums_equal_parts(layout, parts, mesh.shape):
                 continue
             values = [value for _, value in assemble(parts, layout, mesh, _join, reduce)]
             scale = float(expected.abs().max()) if expected.numel() and expected.dtype is not torch.bool else 1.0
             if all(_near(value, expected, scale) for value in values):
                 return layout
     return fitting[0]
-
-
-def _sums_equal_parts(layout: Placements, parts: Mapping[int, torch.Tensor], mesh: Mesh) -> bool:
-    """Whether the layout sums over an axis on which all ranks hold one value: a wrong scale, no partial value."""
-    for axis, placement in enumerate(layout):
-        if not isinstance(placement, Partial):
-            continue
-        rows: dict[tuple[int, ...], list[torch.Tensor]] = {}
-        for position, value in parts.items():
-            place = place_at(position, mesh.shape)
-            rows.setdefault((*place[:axis], *place[axis + 1 :]), []).append(value)
-        if all(torch.equal(value, row[0]) for row in rows.values() for value in row):
-            return True
-    return False
 
 
 def _near(value: torch.Tensor, expected: torch.Tensor, scale: float) -> bool:

@@ -18,7 +18,7 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.program import Blocker
 from verifycompile.torch_interface.graph_modules import GroupObject, group_object, members_by_name, reduction_of
 from verifycompile.torch_interface.ranks import functional_collectives, namespace
-from verifycompile.torch_interface.schema import names_of
+from verifycompile.torch_interface.schema import by_name, names_of
 from verifycompile.torch_interface.source import SOURCE_KEYS
 from verifycompile.torch_interface.value_names import value_name
 
@@ -155,10 +155,8 @@ class _Rewriter:
 
     def __init__(self, graph: torch.fx.GraphModule, node: torch.fx.Node, groups: GroupTable) -> None:
         self.graph, self.node, self.groups = graph, node, groups
-        self.arguments: dict[str, Any] = {
-            name: node.args[position] if position < len(node.args) else node.kwargs.get(name)
-            for position, name in enumerate(names_of(node.target))
-        }
+        given = by_name(node.target, node.args, node.kwargs)
+        self.arguments: dict[str, Any] = {name: given.get(name) for name in names_of(node.target)}
 
     def rewrite(self) -> None:
         name = str(self.node.target).split(".")[1]
@@ -240,16 +238,17 @@ def _broadcast(call: _Rewriter) -> Any:
     return list(tensors), None
 
 
-def _gather_base(call: _Rewriter) -> Any:
-    output, source = call.arguments["output_tensor"], call.arguments["input_tensor"]
-    _gather_into(call, output, source)
-    return output, None
+def _on_one_or_several(into: Callable[[_Rewriter, torch.fx.Node, torch.fx.Node], None]) -> Callable[[_Rewriter], Any]:
+    def rewrite(call: _Rewriter) -> Any:
+        for output, source in zip(call.arguments.get("outputs", ()), call.arguments.get("inputs", ()), strict=True):
+            into(call, output, source)
+        if "outputs" in call.arguments:
+            return None
+        output = call.arguments["output_tensor"]
+        into(call, output, call.arguments["input_tensor"])
+        return output, None
 
-
-def _gather_coalesced(call: _Rewriter) -> Any:
-    for output, source in zip(call.arguments["outputs"], call.arguments["inputs"], strict=True):
-        _gather_into(call, output, source)
-    return None
+    return rewrite
 
 
 def _gather_into(call: _Rewriter, output: torch.fx.Node, source: torch.fx.Node) -> None:
@@ -266,18 +265,6 @@ def _gather_list(call: _Rewriter) -> Any:
         for position, output in enumerate(outputs):
             call.write(output, call.call(aten.select.int, rows, 0, position))
     return [list(outputs) for outputs in call.arguments["output_tensors"]], None
-
-
-def _reduce_scatter_base(call: _Rewriter) -> Any:
-    output, source = call.arguments["output_tensor"], call.arguments["input_tensor"]
-    _reduce_scatter_into(call, output, source)
-    return output, None
-
-
-def _reduce_scatter_coalesced(call: _Rewriter) -> Any:
-    for output, source in zip(call.arguments["outputs"], call.arguments["inputs"], strict=True):
-        _reduce_scatter_into(call, output, source)
-    return None
 
 
 def _reduce_scatter_into(call: _Rewriter, output: torch.fx.Node, source: torch.fx.Node) -> None:
@@ -297,12 +284,8 @@ def _reduce_scatter_list(call: _Rewriter) -> Any:
 def _all_to_all_base(call: _Rewriter) -> Any:
     output, source = call.arguments["output"], call.arguments["input"]
     count = len(call.ranks)
-    sizes: list[Any] = []
-    for given, tensor in (
-        (call.arguments["output_split_sizes"], output),
-        (call.arguments["input_split_sizes"], source),
-    ):
-        sizes.append(list(given) if given else [_shape(tensor)[0] // count] * count)
+    split = ((call.arguments["output_split_sizes"], output), (call.arguments["input_split_sizes"], source))
+    sizes = [list(given) if given else [_shape(tensor)[0] // count] * count for given, tensor in split]
     received = call.collective(functional.all_to_all_single.default, source, *sizes)
     call.write(output, call.call(aten.reshape.default, received, list(_shape(output))))
     return None
@@ -345,11 +328,11 @@ _FORMS: dict[str, Callable[[_Rewriter], Any]] = {
     "allreduce_": _all_reduce,
     "allreduce_coalesced_": _all_reduce,
     "broadcast_": _broadcast,
-    "_allgather_base_": _gather_base,
-    "allgather_into_tensor_coalesced_": _gather_coalesced,
+    "_allgather_base_": _on_one_or_several(_gather_into),
+    "allgather_into_tensor_coalesced_": _on_one_or_several(_gather_into),
     "allgather_": _gather_list,
-    "_reduce_scatter_base_": _reduce_scatter_base,
-    "reduce_scatter_tensor_coalesced_": _reduce_scatter_coalesced,
+    "_reduce_scatter_base_": _on_one_or_several(_reduce_scatter_into),
+    "reduce_scatter_tensor_coalesced_": _on_one_or_several(_reduce_scatter_into),
     "reduce_scatter_": _reduce_scatter_list,
     "alltoall_base_": _all_to_all_base,
     "alltoall_": _all_to_all_list,

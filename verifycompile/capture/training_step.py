@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,14 +31,14 @@ from verifycompile.capture.legacy_collectives import GroupTable
 from verifycompile.capture.placed import by_pattern
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import CaptureError, Program, SourceLocation
+from verifycompile.program import CaptureError, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone, acting_as
 from verifycompile.torch_interface.data_parallel_step import WrapperError, data_parallel_contract
 from verifycompile.torch_interface.mesh import RootMesh, describe_mesh, has_world, root_of
 from verifycompile.torch_interface.observation import rank_reads_ignored
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES, namespace
-from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.source import raising_line
 from verifycompile.torch_interface.step_trace import Kept, StepError, TracedStep, trace_step
 from verifycompile.torch_interface.tensors import forget_layouts
 
@@ -127,20 +126,11 @@ def _traced(step: Step, tensors: Mapping[str, torch.Tensor], arguments: Argument
     except UsageError:
         raise
     except (StepError, WrapperError) as error:
-        place = _line_of(error.__cause__) if isinstance(error.__cause__, Exception) else None
-        raise CaptureError(f"{step.label} cannot be captured: {error}", place) from error
+        raise CaptureError(f"{step.label} cannot be captured: {error}", raising_line(error.__cause__)) from error
     except Exception as error:
         first = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {first[0] if first else ''}".rstrip(": ")
-        raise CaptureError(f"{step.label} cannot be captured: {reason}", _line_of(error)) from error
-
-
-def _line_of(error: Exception) -> SourceLocation | None:
-    """The innermost line of the user that raised it."""
-    own = __file__.rpartition("capture")[0]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
-    user = [frame for frame in frames if is_user_file(frame.filename) and frame.lineno is not None]
-    return None if not user else SourceLocation(user[-1].filename, user[-1].lineno or 1, function=user[-1].name)
+        raise CaptureError(f"{step.label} cannot be captured: {reason}", raising_line(error)) from error
 
 
 def _prepared(traced: TracedStep, groups: GroupTable, label: str) -> Prepared:

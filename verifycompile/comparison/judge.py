@@ -13,7 +13,7 @@ from verifycompile.comparison.layout import Known, MergeError, Placements, candi
 from verifycompile.comparison.threshold import distance, ratio_to
 from verifycompile.comparison.trace import Kind
 from verifycompile.program import Mesh
-from verifycompile.torch_interface.mesh import coordinate_of
+from verifycompile.witness.layout import sums_equal_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +79,10 @@ def judge(
     dtypes = (_short(spec.dtype), _short(next(iter(parts.values())).dtype))
     best: Judged | None = None
     possible: list[Placements] = []
+    at_positions = {mesh.ranks.index(rank): part for rank, part in parts.items()}
     reason = "no layout over the mesh gives the spec's shape"
     for layout in candidates(known, {r: p.shape for r, p in parts.items()}, spec.shape, mesh, sums=sums):
-        if known is None and _sums_equals(layout, parts, mesh):
+        if known is None and sums_equal_parts(layout, at_positions, mesh.shape):
             continue
         try:
             replicas = merge(parts, layout, mesh)
@@ -162,20 +163,6 @@ def _rank_ratios(
     for rank, part in parts.items():
         own = part.double() / scale if part.is_floating_point() else part
         yield rank, ratio_to(distance(own, part_of(spec, layout, rank, mesh)), found.threshold)
-
-
-def _sums_equals(layout: Placements, parts: Mapping[int, torch.Tensor], mesh: Mesh) -> bool:
-    """Whether ``layout`` sums over an axis on which all ranks hold one value: a wrong scale, no partial value."""
-    for axis, placement in enumerate(layout):
-        if not isinstance(placement, Partial) or mesh.axes[axis].size == 1:
-            continue
-        lines: dict[tuple[int, ...], list[torch.Tensor]] = {}
-        for rank, part in parts.items():
-            place = coordinate_of(rank, mesh)
-            lines.setdefault((*place[:axis], *place[axis + 1 :]), []).append(part)
-        if all(torch.equal(part, line[0]) for line in lines.values() for part in line):
-            return True
-    return False
 
 
 def _short(dtype: torch.dtype) -> str:

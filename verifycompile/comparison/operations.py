@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from verifycompile.comparison.names import flattened, mapped
-from verifycompile.comparison.trace import OWN, Keep, Kind, Layout, calling_place, traced
+from verifycompile.comparison.trace import Keep, Kind, Layout, calling_place, traced
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.autograd_nodes import (
     custom_functions_around,
@@ -26,7 +26,7 @@ from verifycompile.torch_interface.autograd_nodes import (
     nodes_since,
     value_of,
 )
-from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.source import is_code_of_user
 
 _COMMUNICATION = str(Path(dist.__file__).parent)
 _COPIES = frozenset({"alias", "clone", "contiguous", "detach", "detach_", "requires_grad_", "view_as"})
@@ -258,9 +258,7 @@ class _Functions(TorchFunctionMode):
 def _is_of_communication() -> bool:
     """Whether ``torch.distributed`` calls this function: a hook of its own on a module, or a collective."""
     frame: Any = sys._getframe(2)  # noqa: SLF001 - the frame of the caller is found in no other way
-    while frame is not None and (
-        not is_user_file(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(OWN)
-    ):
+    while frame is not None and not is_code_of_user(frame.f_code.co_filename):
         if frame.f_code.co_filename.startswith(_COMMUNICATION):
             return True
         frame = frame.f_back

@@ -7,13 +7,12 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
-from verifycompile.comparison.trace import OWN
 from verifycompile.comparison.worker import Worker
 from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.eager_frames import uncompiled
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
-from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.source import raising_line
 
 READS = frozenset({"value", "parameter", "input_part", "places", "drop", "turn"})
 """Methods that run nothing of the program."""
@@ -104,10 +103,4 @@ def _failures(threads: RanksInThreads) -> Generator[None]:
 
 def failure_of(error: BaseException) -> Failure:
     """An error that the program raised, with the last line of the user's code that it passed."""
-    place, frame = None, error.__traceback__
-    while frame is not None:
-        code = frame.tb_frame.f_code
-        if is_user_file(code.co_filename) and not code.co_filename.startswith(OWN):
-            place = SourceLocation(code.co_filename, frame.tb_lineno, 1, None, code.co_name)
-        frame = frame.tb_next
-    return Failure(f"{type(error).__name__}: {error}", place)
+    return Failure(f"{type(error).__name__}: {error}", raising_line(error))

@@ -7,7 +7,6 @@ import dataclasses
 import enum
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import mapped, tensors_of
 from verifycompile.program import SourceLocation
-from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.source import calling_line, is_user_file
 from verifycompile.torch_interface.tensors import arrived, like_dtensor
 
 Layout = Callable[[DTensor], Known]
@@ -247,13 +246,5 @@ def definition(function: Callable[..., Any] | None, module: str) -> SourceLocati
 
 def calling_place(path: str) -> SourceLocation | None:
     """The line outside of torch and of this package that called a module."""
-    frame: Any = sys._getframe(2)  # noqa: SLF001 - the frame of the caller is found in no other way
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if is_user_file(file) and not file.startswith(OWN):
-            return SourceLocation(file, frame.f_lineno, 1, None, frame.f_code.co_name, path)
-        frame = frame.f_back
-    return None
-
-
-OWN = __file__.rpartition("/")[0]
+    line = calling_line()
+    return None if line is None else dataclasses.replace(line, module=path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor.placement_types import Partial, Placement
+from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile import bounds
 from verifycompile.program import OutputKind, Program, ProgramOutput
@@ -22,8 +22,13 @@ from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs, rank_values, tangent_inputs
 from verifycompile.witness.interpreter import ancestors
-from verifycompile.witness.layout import assemble
-from verifycompile.witness.side_by_side import implementation_interpreter, spec_interpreter, tangent_placements
+from verifycompile.witness.layout import assemble, sums_equal_parts
+from verifycompile.witness.side_by_side import (
+    at_scale,
+    implementation_interpreter,
+    spec_interpreter,
+    tangent_placements,
+)
 
 Placements = tuple[Placement, ...]
 
@@ -108,7 +113,7 @@ class _Comparison:
             value = self._numbers(self._reference.value(spec.node)[0])
             forward = tuple(self._relations.values())
             scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
-            parts = [_scaled(part, scale) for part in self._ranks.value(implementation.node)]
+            parts = [at_scale(part, scale) for part in self._ranks.value(implementation.node)]
             found = self._best(value, parts, implementation, forward)
         except _FAILURES as error:
             return OutputCheck(spec.name, detail=str(error).partition("\n")[0])
@@ -138,8 +143,9 @@ class _Comparison:
         candidates = candidate_placements(value.dim(), self._mesh_shape, required, output.open_axes, partial=partial)
         best: tuple[Placements, list[torch.Tensor]] | None = None
         most = -1
+        numbers = {position: self._numbers(part) for position, part in enumerate(parts)}
         for placements in candidates:
-            if required is None and self._adds_equal_parts(parts, placements):
+            if required is None and sums_equal_parts(placements, numbers, self._mesh_shape):
                 continue
             try:
                 wholes = [self._numbers(whole) for whole in assemble(parts, self._mesh_shape, placements)]
@@ -153,17 +159,6 @@ class _Comparison:
             if same == value.numel() * len(wholes):
                 break
         return best
-
-    def _adds_equal_parts(self, parts: Sequence[torch.Tensor], placements: Placements) -> bool:
-        """Whether ranks that hold one value are added: a wrong scale, no partial value."""
-        rows = torch.arange(len(parts)).reshape(tuple(self._mesh_shape))
-        for axis, placement in enumerate(placements):
-            if isinstance(placement, Partial):
-                lines = rows.movedim(axis, -1).reshape(-1, rows.shape[axis]).tolist()
-                values = [[self._numbers(parts[rank]) for rank in line] for line in lines]
-                if all(torch.equal(value, line[0]) for line in values for value in line):
-                    return True
-        return False
 
     def _decided(
         self, name: str, value: torch.Tensor, wholes: Sequence[torch.Tensor], placements: Placements
@@ -201,9 +196,3 @@ class _Comparison:
 
 
 _ORDER = [Answer.SAME, Answer.PROVED, Answer.OPEN, Answer.DIFFERENT]
-
-
-def _scaled(value: object, scale: int) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise EvaluationError(f"an output is no tensor but {type(value).__name__}")
-    return value if scale == 1 else value / scale

@@ -7,7 +7,6 @@ the graph that follows.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.returned import forget_parts, parts_that_hold
-from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.source import calling_line
 
 _READ = torch.ops.aten._local_scalar_dense.default
 
@@ -32,7 +31,7 @@ def watch_numbers_of_partial_dtensors(refuse: Callable[[SourceLocation | None], 
         value: DTensor = args[0]
         local = value._local_tensor
         if not isinstance(local, FakeTensor) and _is_partial(value):
-            refuse(_line_of_user())
+            refuse(calling_line())
         return operator(local)
 
     DTensor._op_dispatcher._custom_op_handlers[_READ] = cast(Any, torch._dynamo.disable(read))
@@ -41,16 +40,6 @@ def watch_numbers_of_partial_dtensors(refuse: Callable[[SourceLocation | None], 
 def _is_partial(value: DTensor) -> bool:
     sizes = value.device_mesh.shape
     return any(isinstance(item, Partial) and size > 1 for item, size in zip(value.placements, sizes, strict=True))
-
-
-def _line_of_user() -> SourceLocation | None:
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if is_user_file(code.co_filename):
-            return SourceLocation(code.co_filename, frame.f_lineno, function=code.co_name)
-        frame = frame.f_back
-    return None
 
 
 def number_of_partial_result(frame: Frame) -> int | float | None:

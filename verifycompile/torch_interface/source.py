@@ -6,7 +6,11 @@ import ast
 import dataclasses
 import functools
 import linecache
+import os
 import re
+import sys
+import traceback
+import types
 from pathlib import Path
 
 import torch
@@ -30,6 +34,7 @@ MADE_BY = "made_by"
 """Of a node that stands for what another operator does, that operator."""
 _TRACED_FOR_TORCH = Path(__file__).resolve().parent
 """Functions here are traced in the place of torch's."""
+_PACKAGE = f"{_TRACED_FOR_TORCH.parent}{os.sep}"
 _TORCH_USER_CODE = _TORCH / "testing"
 """torch.testing holds models and tests: code that uses torch as a user's does."""
 
@@ -97,6 +102,29 @@ def is_user_file(file: str) -> bool:
     if file.startswith("<"):
         return not file.startswith("<eval_with_key>") and not file.startswith("<frozen")
     return _is_user_path(file)
+
+
+def is_code_of_user(file: str) -> bool:
+    """True for a file of the user's that is none of this package either."""
+    return is_user_file(file) and not file.startswith(_PACKAGE)
+
+
+def calling_line() -> SourceLocation | None:
+    """The innermost line of the user's that is running."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if is_code_of_user(code.co_filename):
+            return SourceLocation(code.co_filename, frame.f_lineno, function=code.co_name)
+        frame = frame.f_back
+    return None
+
+
+def raising_line(error: BaseException | None) -> SourceLocation | None:
+    """The innermost line of the user's that an error passed."""
+    frames = traceback.extract_tb(None if error is None else error.__traceback__)
+    user = [frame for frame in frames if is_code_of_user(frame.filename) and frame.lineno is not None]
+    return None if not user else SourceLocation(user[-1].filename, user[-1].lineno or 1, function=user[-1].name)
 
 
 @functools.lru_cache(maxsize=4096)

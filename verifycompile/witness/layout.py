@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
+from verifycompile.torch_interface.mesh import place_at
 from verifycompile.torch_interface.placements import order_of, reduction_name
 from verifycompile.witness.error import EvaluationError
 
@@ -132,6 +133,25 @@ def reduce(values: Sequence[torch.Tensor], reduce_op: str) -> torch.Tensor:
     if reduce_op == "min":
         return stacked.amin(0)
     raise EvaluationError(f"no values for the reduction {reduce_op!r} of {stacked.dtype}")
+
+
+def sums_equal_parts(
+    placements: Sequence[Placement], parts: Mapping[int, torch.Tensor], mesh_shape: Sequence[int]
+) -> bool:
+    """Whether the placements sum over an axis on which all ranks hold one value: a wrong scale, no partial value.
+
+    ``parts``: by the position of the rank in the mesh.
+    """
+    for axis, placement in enumerate(placements):
+        if not isinstance(placement, Partial) or mesh_shape[axis] == 1:
+            continue
+        lines: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        for position, part in parts.items():
+            place = place_at(position, mesh_shape)
+            lines.setdefault((*place[:axis], *place[axis + 1 :]), []).append(part)
+        if all(torch.equal(part, line[0]) for line in lines.values() for part in line):
+            return True
+    return False
 
 
 def assemble(

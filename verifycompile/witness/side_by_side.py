@@ -13,6 +13,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
 
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
+from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.witness.comparison import (
     PERTURBATION,
     RELATIVE_TOLERANCE,
@@ -25,6 +26,8 @@ from verifycompile.witness.comparison import (
     tolerance_of,
     uncertainty_of,
 )
+from verifycompile.witness.cost import elements, most_elements
+from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import (
     Inputs,
@@ -214,7 +217,7 @@ class _Comparison:
         forward: Sequence[tuple[Placement, ...]],
     ) -> OutputComparison:
         scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
-        parts = [_at_scale(part, scale) for part in self._ranks.value(implementation.node)]
+        parts = [at_scale(part, scale) for part in self._ranks.value(implementation.node)]
         required = implementation.required(forward)
         reference = self._exactly(name)
         # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
@@ -236,7 +239,7 @@ class _Comparison:
         if not no_number or not self._ranks.uninitialised:
             return result
         # What is no number whatever the memory holds does not come from there.
-        filled = [_at_scale(part, scale) for part in self._ranks.with_filling(1).value(implementation.node)]
+        filled = [at_scale(part, scale) for part in self._ranks.with_filling(1).value(implementation.node)]
         result = compare(reference, filled, self._mesh_shape, required, implementation.open_axes, partial=partial)
         if result.agreement is Agreement.DIFFERENT and math.isnan(result.impl_value):
             return result
@@ -284,8 +287,8 @@ class _Comparison:
             if impl_node is None:
                 continue
             # The implementation may lose digits where the spec does not: in differences of nearly equal values.
-            before = [_at_scale(part, scale) for part in self._ranks.value(impl_node)]
-            after = [_at_scale(part, scale) for part in self._ranks.with_rounding(rounding).value(impl_node)]
+            before = [at_scale(part, scale) for part in self._ranks.value(impl_node)]
+            after = [at_scale(part, scale) for part in self._ranks.with_rounding(rounding).value(impl_node)]
             tolerance += max(explained(*_numbers(*pair)) for pair in zip(before, after, strict=True))
         return dataclasses.replace(reference, tolerance=tolerance)
 
@@ -302,7 +305,8 @@ def _numbers(before: torch.Tensor, after: torch.Tensor) -> tuple[torch.Tensor, t
     return before.masked_fill(neither, 0), after.masked_fill(neither, 0)
 
 
-def _at_scale(value: object, scale: int) -> torch.Tensor:
+def at_scale(value: object, scale: int) -> torch.Tensor:
+    """An output on a rank that is ``scale`` times the spec's. Raises :class:`EvaluationError` for what is no tensor."""
     return _tensor(value) if scale == 1 else _tensor(value) / scale
 
 
@@ -368,3 +372,20 @@ def tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> 
     found = tuple(Replicate() if isinstance(placement, Partial) else placement for placement in output.relation)
     declared = entry.placements or found
     return tuple(found[axis] if axis in entry.open_axes else item for axis, item in enumerate(declared))
+
+
+def values_on_one_input(
+    spec: Program, implementation: Program, spec_nodes: Sequence[torch.fx.Node], nodes: Sequence[torch.fx.Node]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Values of chosen nodes of two programs of a single device on one random input.
+
+    Raises ``EvaluationError``, as for programs of too many elements.
+    """
+    if max(elements(spec), elements(implementation)) > most_elements():
+        raise EvaluationError("the programs have more elements than are evaluated")
+    with real_tensors():
+        inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
+        first, second = spec_interpreter(spec, inputs), spec_interpreter(implementation, inputs)
+        return [_tensor(first.value(node)[0]) for node in spec_nodes], [
+            _tensor(second.value(node)[0]) for node in nodes
+        ]
