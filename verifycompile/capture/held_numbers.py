@@ -14,7 +14,7 @@ import torch.fx
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, output_names
-from verifycompile.capture.known_positions import on_graph
+from verifycompile.capture.known_positions import copied
 from verifycompile.capture.written_numbers import write_out
 from verifycompile.program import Program, Role
 from verifycompile.rewrites.builder import LARGEST_CONSTANT
@@ -61,12 +61,7 @@ def assumption(name: str) -> Assumption:
 
 
 def _with(program: Program, numbers: Mapping[str, torch.Tensor]) -> Program:
-    copied: dict[torch.fx.Node, torch.fx.Node] = {}
-    graph = torch.fx.Graph()
-    for node in program.graph.graph.nodes:
-        copied[node] = graph.node_copy(node, copied.__getitem__)
-        copied[node].meta = dict(node.meta)
-    changed = on_graph(program, graph, copied)
+    changed, _ = copied(program)
     for item in changed.inputs:
         if item.name in numbers:
             write_out(changed.graph, item.node, numbers[item.name])

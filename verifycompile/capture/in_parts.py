@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from verifycompile.capture.known_positions import on_graph, with_known_positions_as_slices
+from verifycompile.capture.known_positions import copied, with_known_positions_as_slices
 from verifycompile.capture.merged_collectives import divides_unevenly, span_of
 from verifycompile.program import Program
 
@@ -54,21 +54,22 @@ def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Progra
     """The program with slices that no multiple of their length begins assembled from pieces that fit all slices."""
     spans = [span for node in nodes if (span := _span(node)) is not None]
     each = {size: math.gcd(size, *(n for other, *ends in spans if other == size for n in ends)) for size, _, _ in spans}
-    copied = _copied(program, ())
-    for node in list(copied.graph.graph.nodes):
+    changed, _ = copied(program)
+    graph = changed.graph.graph
+    for node in list(graph.nodes):
         span = _span(node)
         if span is None or not divides_unevenly(span[1], span[2], span[0]) or span[2] > _MOST_PIECES * each[span[0]]:
             continue
         source, dim, length = node.args[0], node.args[1] if len(node.args) > 1 else 0, each[span[0]]
-        with copied.graph.graph.inserting_before(node):
+        with graph.inserting_before(node):
             pieces: list[torch.fx.Node] = []
             for start in range(span[1], span[1] + span[2], length):
-                pieces.append(copied.graph.graph.call_function(node.target, (source, dim, start, start + length)))
+                pieces.append(graph.call_function(node.target, (source, dim, start, start + length)))
                 pieces[-1].meta["val"] = node.meta["val"].narrow(dim, start - span[1], length)
-            joined = copied.graph.graph.call_function(aten.cat.default, (pieces, dim))
+            joined = graph.call_function(aten.cat.default, (pieces, dim))
         joined.meta = {**node.meta, "val": node.meta["val"].new_empty(node.meta["val"].shape)}
         node.replace_all_uses_with(joined)
-    return copied
+    return changed
 
 
 def _joins_pieces(node: torch.fx.Node) -> bool:
@@ -84,17 +85,14 @@ def _is_input(node: Any) -> bool:
 
 
 def _copied(program: Program, cut: Container[int]) -> Program:
-    graph = torch.fx.Graph()
-    nodes: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in program.graph.graph.nodes:
-        copy = nodes[node] = graph.node_copy(node, nodes.__getitem__)
-        copy.meta = dict(node.meta)
+    changed, nodes = copied(program)
+    for node, copy in nodes.items():
         span, piece = _span(node), _piece(node, cut)
         if span is not None and span[0] in cut:
             copy.target = aten.slice_copy.Tensor
         elif piece is not None:
             copy.target, copy.args = aten.slice_copy.Tensor, (nodes[piece[0]], *piece[1:])
-    return on_graph(program, graph, nodes)
+    return changed
 
 
 def _cut_by(node: torch.fx.Node) -> Iterator[int]:

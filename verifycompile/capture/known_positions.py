@@ -116,6 +116,15 @@ def _joined(
     return joined
 
 
+def copied(program: Program) -> tuple[Program, dict[torch.fx.Node, torch.fx.Node]]:
+    """``program`` on a copy of its graph, and the copy of each node."""
+    graph, nodes = torch.fx.Graph(), dict[torch.fx.Node, torch.fx.Node]()
+    for node in program.graph.graph.nodes:
+        nodes[node] = graph.node_copy(node, nodes.__getitem__)
+        nodes[node].meta = dict(node.meta)
+    return on_graph(program, graph, nodes), nodes
+
+
 def on_graph(program: Program, graph: torch.fx.Graph, copied: Mapping[torch.fx.Node, torch.fx.Node]) -> Program:
     """``program`` on another graph, in which its nodes are those of ``copied``."""
     return dataclasses.replace(

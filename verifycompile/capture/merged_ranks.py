@@ -331,9 +331,7 @@ class _Merger:
         name = operator_name(node.target) or "" if node.op == "call_function" else ""
         if node.op in ("placeholder", "output"):
             return
-        if name.startswith("_c10d_functional.irecv"):
-            return
-        if name.startswith("_c10d_functional.isend"):
+        if name.startswith(("_c10d_functional.irecv", "_c10d_functional.isend")):
             return
         if name.startswith("_c10d_functional.wait_tensor"):
             self._alias(position, node, node.args[0])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
+from verifycompile.capture.placed import by_pattern
 from verifycompile.comparison.judge import Judged, Subject, judge
 from verifycompile.comparison.layout import Known, Placements
 from verifycompile.comparison.ranks import Ranks
@@ -144,7 +144,7 @@ class Comparing:
             owner = owner.rpartition(".")[0]
             if not entry.shape:
                 return tuple(Replicate() for _ in self.mesh.axes)
-        given = next((v for k, v in self.options.grad_placements.items() if fnmatch.fnmatchcase(owner, k)), None)
+        given = by_pattern(self.options.grad_placements, owner)
         if kind in (Kind.GRADIENT, Kind.CLIPPED) and given is not None:
             return given
         return self.layouts.get(owner, tuple(Replicate() for _ in self.mesh.axes))

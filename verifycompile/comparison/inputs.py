@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.comparison.layout import Known, Placements, merge_given, part_of
+from verifycompile.comparison.layout import Known, Placements, merge_given, part_of, whole_shape
 from verifycompile.comparison.programs import drawn
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.trace import Entry
@@ -100,14 +100,7 @@ def _drawn_around(
     entry: Entry, part: torch.Tensor, layout: Placements, *, own: int, mesh: Mesh, seed: int
 ) -> torch.Tensor:
     """A whole input of which ``own`` holds ``part``: the other ranks' values are drawn."""
-    shape = entry.whole
-    if shape is None:
-        sizes = list(entry.shape)
-        for axis, placement in zip(mesh.axes, layout, strict=True):
-            dim = sharded_dimension(placement)
-            if dim is not None:
-                sizes[dim] *= axis.size
-        shape = tuple(sizes)
+    shape = entry.whole or whole_shape(entry.shape, layout, mesh)
     if tuple(part.shape) == tuple(shape):
         return part.clone()
     whole = drawn(entry.name, part, shape, seed, uneven=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
+from verifycompile.capture.layouts import shard_degrees
 from verifycompile.errors import UsageError
 from verifycompile.program import Mesh
 from verifycompile.torch_interface.mesh import coordinate_of
@@ -113,6 +114,12 @@ def part_of(whole: torch.Tensor, layout: Placements, rank: int, mesh: Mesh) -> t
         elif isinstance(placement, Partial) and reduction_name(placement) == "sum" and number > 0:
             part = torch.zeros_like(part)
     return part
+
+
+def whole_shape(shape: Sequence[int], layout: Placements, mesh: Mesh) -> tuple[int, ...]:
+    """The shape of the tensor of which every rank holds a part of ``shape``."""
+    degrees = shard_degrees(layout, mesh, len(shape))
+    return tuple(size * degree for size, degree in zip(shape, degrees, strict=True))
 
 
 def candidates(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import functools
 from collections.abc import Mapping
 
 import torch
 from torch.distributed.tensor.placement_types import Replicate
 
-from verifycompile.comparison.layout import Placements, candidates, merge_given, part_of
+from verifycompile.capture.placed import by_pattern
+from verifycompile.comparison.layout import Placements, candidates, merge_given, part_of, whole_shape
 from verifycompile.comparison.programs import drawn, seed_of
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.store import Store
@@ -66,7 +66,7 @@ def layouts_of(
     inferred: list[str] = []
     for name, held in entries.items():
         first = next(iter(held.values()))
-        given = next((value for key, value in options.param_placements.items() if fnmatch.fnmatchcase(name, key)), None)
+        given = by_pattern(options.param_placements, name)
         if first.layout is not None:
             layouts[name] = tuple(placement or Replicate() for placement in first.layout)
         elif given is not None:
@@ -169,17 +169,8 @@ def spread(
             value = spec[name].detach()
         else:
             part: torch.Tensor = ranks.call("parameter", name)[own_rank]
-            shape = held.whole or _whole_shape(held.shape, layout, mesh)
+            shape = held.whole or whole_shape(held.shape, layout, mesh)
             value = part if tuple(part.shape) == tuple(shape) else drawn(name, part, tuple(shape), seed)
         whole.keep(name, value)
     _hand_out(ranks, mesh, whole, layouts)
     return Parameters(layouts, whole, {}, own, inferred)
-
-
-def _whole_shape(shape: tuple[int, ...], layout: Placements, mesh: Mesh) -> tuple[int, ...]:
-    sizes = list(shape)
-    for axis, placement in zip(mesh.axes, layout, strict=True):
-        dim = sharded_dimension(placement)
-        if dim is not None:
-            sizes[dim] *= axis.size
-    return tuple(sizes)

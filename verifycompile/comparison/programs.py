@@ -136,7 +136,7 @@ def copy_for_rank(model: Any) -> tuple[Any, Hooks]:
     return _with_hooks(Relocator(_fresh), model)
 
 
-def _with_hooks(copier: Globalizer, model: Any) -> tuple[Any, Hooks]:
+def _with_hooks(copier: Relocator, model: Any) -> tuple[Any, Hooks]:
     """A copy whose tensors have copies of what the model's own have: attributes, and hooks on their gradients."""
     inner = inner_compiled(model)
     copy = copier(inner)

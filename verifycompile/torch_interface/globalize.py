@@ -69,8 +69,10 @@ def is_of_torch_distributed(function: object) -> bool:
     return "/torch/distributed/" in code.co_filename.replace("\\", "/")
 
 
-class Globalizer:
-    """Makes the copies. ``whole_tensor`` gives the replacement of a tensor, or the tensor itself where it is whole.
+class Relocator:
+    """Copies in which tensors alone are replaced: hooks, wrappers and parametrizations stay.
+
+    ``whole_tensor`` gives the replacement of a tensor, or the tensor itself where it is whole.
 
     One instance copies a shared object once, so tied parameters stay tied. ``assumptions`` collects what was
     left out and has no proof of its own. ``keeps_breaks``: hooks of ``fully_shard``, which Dynamo does not trace, break
@@ -163,71 +165,19 @@ class Globalizer:
         constructed_as(module, copy)
         return copy
 
-    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:
-        if is_of_torch_distributed(hook):
-            return True
-        if not moves_data(hook):
-            return False
-        self._leave_out("hook", hook, module)
-        return True
+    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - for those that leave hooks out
+        return False
 
     def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
-        """Undo ``module.forward = wrapper`` where the wrapper communicates and calls the module's own forward."""
-        wrapper = attributes.get("forward")
-        inner = None if wrapper is None else wrapped_forward(module, wrapper)
-        if inner is None or inner is wrapper:
-            return
-        self._leave_out("wrapper", wrapper, module)
-        if getattr(inner, "__func__", None) is type(module).forward:
-            del attributes["forward"]
-        else:
-            attributes["forward"] = inner
-
-    def _leave_out(self, what: str, function: Any, module: nn.Module) -> None:
-        name = getattr(function, "__qualname__", type(function).__qualname__)
-        text = (
-            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; the spec is without it"
-        )
-        self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
+        """Forwards stay."""
 
     def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
-        """The class before FSDP or a parametrization that lays parameters out replaced it by a subclass."""
-        kind = type(module)
-        while True:
-            bases = kind.__bases__
-            if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
-                kind = bases[1]
-                continue
-            removed = shadowed_parameters(module, kind)
-            if not removed and is_parametrized(module, kind):
-                steps = parametrization_steps(module)
-                if all(lays_out(step) for listed in steps.values() for step in listed):
-                    removed = {name: ", ".join(type(step).__name__ for step in steps[name]) for name in steps}
-            if not removed:
-                return kind
-            kind = bases[0]
-            for name, kinds in removed.items():
-                self._assume_moved(kinds, name, kind)
-
-    def _assume_moved(self, kinds: str, name: str, kind: type[nn.Module]) -> None:
-        text = f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
-        self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
+        return type(module)
 
     def _strip_parametrizations(
         self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
     ) -> None:
-        if not is_parametrized(module, type(module)):
-            return
-        for name, steps in parametrization_steps(module).items():
-            moving = [step for step in steps if lays_out(step)]
-            if not is_parametrized(module, kind):
-                parameters[name] = children["parametrizations"][name].original
-                continue
-            for step in moving:
-                self.replace(step, nn.Identity())
-                self._assume_moved(type(step).__name__, name, kind.__bases__[0])
-        if not is_parametrized(module, kind):
-            del children["parametrizations"]
+        """Parametrizations stay."""
 
     def _other(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -328,19 +278,71 @@ def _cell_contents(cell: types.CellType) -> Any:
         return _EMPTY
 
 
-class Relocator(Globalizer):
-    """Copies in which tensors alone are replaced: hooks, wrappers and parametrizations stay."""
+class Globalizer(Relocator):
+    """Copies without what torch.distributed put around and into modules."""
 
-    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - the method that it overrides
-        return False
+    def _is_left_out(self, module: nn.Module, hook: Any) -> bool:
+        if is_of_torch_distributed(hook):
+            return True
+        if not moves_data(hook):
+            return False
+        self._leave_out("hook", hook, module)
+        return True
 
     def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
-        pass
+        """Undo ``module.forward = wrapper`` where the wrapper communicates and calls the module's own forward."""
+        wrapper = attributes.get("forward")
+        inner = None if wrapper is None else wrapped_forward(module, wrapper)
+        if inner is None or inner is wrapper:
+            return
+        self._leave_out("wrapper", wrapper, module)
+        if getattr(inner, "__func__", None) is type(module).forward:
+            del attributes["forward"]
+        else:
+            attributes["forward"] = inner
+
+    def _leave_out(self, what: str, function: Any, module: nn.Module) -> None:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        text = (
+            f"{what} `{name}` around {type(module).__name__} communicates and moves data only; the spec is without it"
+        )
+        self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
 
     def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
-        return type(module)
+        """The class before FSDP or a parametrization that lays parameters out replaced it by a subclass."""
+        kind = type(module)
+        while True:
+            bases = kind.__bases__
+            if len(bases) == 2 and bases[0].__module__.startswith("torch.distributed"):
+                kind = bases[1]
+                continue
+            removed = shadowed_parameters(module, kind)
+            if not removed and is_parametrized(module, kind):
+                steps = parametrization_steps(module)
+                if all(lays_out(step) for listed in steps.values() for step in listed):
+                    removed = {name: ", ".join(type(step).__name__ for step in steps[name]) for name in steps}
+            if not removed:
+                return kind
+            kind = bases[0]
+            for name, kinds in removed.items():
+                self._assume_moved(kinds, name, kind)
+
+    def _assume_moved(self, kinds: str, name: str, kind: type[nn.Module]) -> None:
+        text = f"parametrization {kinds} of `{name}` in {kind.__name__} only moves data; the spec is without it"
+        self.assumptions.append(Assumption(text, AssumptionKind.REMOVED))
 
     def _strip_parametrizations(
         self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
     ) -> None:
-        pass
+        if not is_parametrized(module, type(module)):
+            return
+        for name, steps in parametrization_steps(module).items():
+            moving = [step for step in steps if lays_out(step)]
+            if not is_parametrized(module, kind):
+                parameters[name] = children["parametrizations"][name].original
+                continue
+            for step in moving:
+                self.replace(step, nn.Identity())
+                self._assume_moved(type(step).__name__, name, kind.__bases__[0])
+        if not is_parametrized(module, kind):
+            del children["parametrizations"]

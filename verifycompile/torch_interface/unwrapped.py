@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel._data_parallel_utils import _unflatten_te
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.globalize import Globalizer
+from verifycompile.torch_interface.globalize import Relocator
 from verifycompile.torch_interface.outer import (
     FIRST_FSDP,
     Held,
@@ -58,7 +58,7 @@ def _is_wrapper(module: nn.Module) -> bool:
     return is_sharded or isinstance(module, DistributedDataParallel) or replicate_state(module) is not None
 
 
-class _Unwrapper(Globalizer):
+class _Unwrapper(Relocator):
     """Copies without data-parallel wrappers; what other parallelism put into the modules stays."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -114,19 +114,11 @@ class _Unwrapper(Globalizer):
     def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - of the base class
         return _is_code_of_wrappers(hook)
 
-    def _unwrap_forward(self, module: nn.Module, attributes: dict[str, Any]) -> None:
-        """Forwards stay."""
-
     def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
         kind = type(module)
         while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith("torch.distributed"):
             kind = kind.__bases__[1]
         return kind
-
-    def _strip_parametrizations(
-        self, module: nn.Module, kind: type[nn.Module], parameters: dict[str, Any], children: dict[str, Any]
-    ) -> None:
-        """Parametrizations stay."""
 
 
 def _is_code_of_wrappers(function: object) -> bool:
