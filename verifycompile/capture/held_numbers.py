@@ -14,11 +14,11 @@ import torch.fx
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, output_names
+from verifycompile.capture.held_tensors import plain_tensors
 from verifycompile.capture.known_positions import copied
 from verifycompile.capture.written_numbers import write_out
 from verifycompile.program import Program, Role
 from verifycompile.rewrites.builder import LARGEST_CONSTANT
-from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.contents import real_content
 from verifycompile.torch_interface.elements import real_tensors
 
@@ -74,17 +74,13 @@ def held_numbers(exported: Export, shared: Export) -> Numbers:
 
     Without those that ``shared`` has too: arguments are one object for all ranks.
     """
-    same = {id(value) for value in shared.traced.example_inputs} if shared is not exported else set[int]()
     written = {name for flat in exported.joint.outputs for _, name in output_names(exported, flat)}
     found: dict[str, tuple[torch.fx.Node, torch.Tensor]] = {}
-    for flat in exported.joint.inputs:
-        if flat.origin is not Origin.ARGUMENT or flat.part is not Part.WHOLE or flat.node is None:
-            continue
-        name, value = exported.names[flat.index], exported.traced.example_inputs[flat.index]
-        numbers = _whole_numbers(value) if isinstance(value, torch.Tensor) else None
+    for name, node, value in plain_tensors(exported, shared):
+        numbers = _whole_numbers(value)
         is_kept = name.role is not Role.PARAMETER and f"mutation.{name.name}" not in written
-        if numbers is not None and is_kept and id(value) not in same:
-            found[name.name] = flat.node, numbers
+        if node is not None and numbers is not None and is_kept:
+            found[name.name] = node, numbers
     return found
 
 

@@ -7,9 +7,11 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
+import torch.fx
 from torch.distributed.tensor import DTensor
 
 from verifycompile.capture.boundary import Export
+from verifycompile.capture.names import InputName
 from verifycompile.program import Blocker, Mesh, ProgramInput
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.contents import content_of
@@ -27,19 +29,23 @@ def contents_of(exported: Export, shared: Export) -> dict[str, bytes]:
 
     The shards of a DTensor are not compared: what distributes them communicates, which one process alone does not.
     """
-    same = {id(value) for value in shared.traced.example_inputs} if shared is not exported else set[int]()
     found: dict[str, bytes] = {}
-    for flat in exported.joint.inputs:
-        if flat.origin is not Origin.ARGUMENT or flat.part is not Part.WHOLE:
-            continue
-        value = exported.traced.example_inputs[flat.index]
-        if not isinstance(value, torch.Tensor) or isinstance(value, DTensor) or id(value) in same:
-            continue
-        content = content_of(value, _SAMPLE)
+    for name, _, value in plain_tensors(exported, shared):
+        content = None if isinstance(value, DTensor) else content_of(value, _SAMPLE)
         if content is not None:
             what = f"{value.dtype}{list(value.shape)}".encode()
-            found[exported.names[flat.index].name] = hashlib.sha256(what + content).digest()
+            found[name.name] = hashlib.sha256(what + content).digest()
     return found
+
+
+def plain_tensors(exported: Export, shared: Export) -> Iterator[tuple[InputName, torch.fx.Node | None, torch.Tensor]]:
+    """Name, node and value of the plain tensors that enter a graph, but for those of ``shared``, if it is another."""
+    same = {id(value) for value in shared.traced.example_inputs} if shared is not exported else set[int]()
+    for flat in exported.joint.inputs:
+        if flat.origin is Origin.ARGUMENT and flat.part is Part.WHOLE:
+            value = exported.traced.example_inputs[flat.index]
+            if isinstance(value, torch.Tensor) and id(value) not in same:
+                yield exported.names[flat.index], flat.node, value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.capture.placed import by_pattern
-from verifycompile.comparison.judge import Judged, Subject, judge
+from verifycompile.comparison.judge import Judged, Subject, judge, judge_scaled
 from verifycompile.comparison.layout import Known, Placements
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.reference import Reference, pass_name, pass_of
@@ -113,12 +113,9 @@ class Comparing:
         norm = self.reference.norm(target, value)
         subject = Subject(name, kind, module, value, norm, self.thresholds.get(target, 0.0))
         sums = kind in _SUMS and not self._is_declared(name)
-        judged = judge(subject, parts, known, self.mesh, sums=sums)
         # What is the same on every rank, as the loss itself, is not multiplied.
-        for scale in self.scales if is_scaled else ():
-            if judged.exceeds:
-                other = judge(subject, parts, known, self.mesh, sums=sums, scale=scale)
-                judged = other if other.ratio < judged.ratio else judged
+        scales = self.scales if is_scaled else ()
+        judged = judge_scaled(subject, parts, known, self.mesh, sums=sums, scales=scales)
         if judged.exceeds and judged.kind not in _SUMS:
             free = judge(subject, parts, None, self.mesh, sums=True)
             if not free.exceeds and free.layout is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch.distributed.tensor.placement_types import Partial
@@ -104,6 +104,24 @@ def judge(
         return dataclasses.replace(best, by_rank=dict.fromkeys(parts, best.ratio))
     by_rank = dict(_rank_ratios(spec, parts, best, mesh, scale))
     return dataclasses.replace(best, by_rank=by_rank)
+
+
+def judge_scaled(
+    subject: Subject,
+    parts: Mapping[int, torch.Tensor],
+    known: Known | None,
+    mesh: Mesh,
+    *,
+    sums: bool,
+    scales: Iterable[float],
+) -> Judged:
+    """As ``judge``; what is off may also be the spec's value multiplied by one of ``scales``."""
+    found = judge(subject, parts, known, mesh, sums=sums)
+    for scale in scales:
+        if found.exceeds:
+            other = judge(subject, parts, known, mesh, sums=sums, scale=scale)
+            found = other if other.ratio < found.ratio else found
+    return found
 
 
 def _rank_of(found: Judged) -> tuple[bool, bool, float]:

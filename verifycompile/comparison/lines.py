@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
-from verifycompile.comparison.judge import Judged, Subject, judge
+from verifycompile.comparison.judge import Judged, Subject, judge_scaled
 from verifycompile.comparison.layout import Known, Placements
 from verifycompile.comparison.operations import Operation
 from verifycompile.comparison.ranks import Ranks
@@ -217,12 +217,8 @@ class Lines:
         norm, threshold = self._reference.norm(spec, value), self._thresholds.get(spec, 0.0)
         subject = Subject(spec, first.kind, first.module, value, norm, threshold)
         known = first.layout if known is None else known
-        found = judge(subject, parts, known, self._mesh, sums=True)
-        for scale in self._scales if first.kind is Kind.ACTIVATION_GRADIENT else ():
-            if found.exceeds:
-                other = judge(subject, parts, known, self._mesh, sums=True, scale=scale)
-                found = other if other.ratio < found.ratio else found
-        return found
+        scales = self._scales if first.kind is Kind.ACTIVATION_GRADIENT else ()
+        return judge_scaled(subject, parts, known, self._mesh, sums=True, scales=scales)
 
 
 def corresponding(spec: Sequence[Operation], own: Sequence[Operation]) -> Iterator[tuple[int, int]]:

@@ -13,6 +13,7 @@ import torch.fx
 
 from verifycompile.reduction.recorded import dimensions_of, named_arguments, tensors_of
 from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.walks import reached
 
 _RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 _ALONG = frozenset(
@@ -54,17 +55,10 @@ def _indices(arguments: Mapping[str, Any]) -> list[Any]:
 
 def ranges_in(index: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The ranges of numbers that an index is computed from."""
-    seen: set[torch.fx.Node] = set()
-    stack = [index]
-    while stack:
-        node = stack.pop()
-        if node in seen or not all(_is_whole(value) for value in tensors_of(node.meta.get("val"))):
-            continue
-        seen.add(node)
-        if operator_name(node.target) in _RANGES:
-            yield node
-        stack.extend(node.all_input_nodes)
+    met = reached(filter(_is_whole, [index]), lambda node: filter(_is_whole, node.all_input_nodes))
+    return (node for node in met if operator_name(node.target) in _RANGES)
 
 
-def _is_whole(value: torch.Tensor) -> bool:
-    return not value.dtype.is_floating_point and not value.dtype.is_complex
+def _is_whole(node: torch.fx.Node) -> bool:
+    dtypes = [value.dtype for value in tensors_of(node.meta.get("val"))]
+    return not any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)

@@ -59,14 +59,20 @@ _SHARED = (
 )
 
 
-def is_of_torch_distributed(function: object) -> bool:
-    """True for a function (bound, partial or wrapped) whose code is part of torch.distributed."""
+def file_of_code(function: object) -> str | None:
+    """The file of a function (bound, partial or wrapped), its folders divided by ``/``; None for other objects."""
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
-    if code is None:
+    return None if code is None else code.co_filename.replace("\\", "/")
+
+
+def is_of_torch_distributed(function: object) -> bool:
+    """True for a function (bound, partial or wrapped) whose code is part of torch.distributed."""
+    file = file_of_code(function)
+    if file is None:
         return type(function).__module__.startswith("torch.distributed")
-    return "/torch/distributed/" in code.co_filename.replace("\\", "/")
+    return "/torch/distributed/" in file
 
 
 class Relocator:

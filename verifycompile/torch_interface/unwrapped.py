@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from torch.distributed.tensor.parallel._data_parallel_utils import _unflatten_te
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.errors import UsageError
-from verifycompile.torch_interface.globalize import Relocator
+from verifycompile.torch_interface.globalize import Relocator, file_of_code
 from verifycompile.torch_interface.outer import (
     FIRST_FSDP,
     Held,
@@ -112,17 +111,11 @@ class _Unwrapper(Relocator):
         return parameter
 
     def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - of the base class
-        return _is_code_of_wrappers(hook)
+        file = file_of_code(hook)
+        return file is not None and any(part in file for part in _CODE)
 
     def _class_without_wrappers(self, module: nn.Module) -> type[nn.Module]:
         kind = type(module)
         while len(kind.__bases__) == 2 and kind.__bases__[0].__module__.startswith("torch.distributed"):
             kind = kind.__bases__[1]
         return kind
-
-
-def _is_code_of_wrappers(function: object) -> bool:
-    while isinstance(function, functools.partial):
-        function = cast("functools.partial[Any]", function).func
-    code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
-    return code is not None and any(part in code.co_filename.replace("\\", "/") for part in _CODE)

@@ -10,6 +10,7 @@ import torch.fx
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.schema import by_name
+from verifycompile.walks import reached
 from verifycompile.witness.indices import keeps_values
 
 
@@ -44,14 +45,5 @@ def _holds_integers(node: torch.fx.Node) -> bool:
 
 def _origins(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The placeholders whose elements ``node`` holds."""
-    seen: set[torch.fx.Node] = set()
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current.op == "placeholder":
-            yield current
-        elif keeps_values(current):
-            stack.extend(current.all_input_nodes)
+    met = reached([node], lambda current: current.all_input_nodes if keeps_values(current) else ())
+    return (current for current in met if current.op == "placeholder")
