@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from verifycompile.comparison.names import flattened, mapped
-from verifycompile.comparison.trace import Keep, Kind, Layout, calling_place, traced
+from verifycompile.comparison.trace import Hooked, Keep, Kind, Layout, calling_place, traced
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.autograd_nodes import (
     custom_functions_around,
@@ -50,7 +50,7 @@ class Operation:
     hooks: str = ""
 
 
-class Operations:
+class Operations(Hooked):
     """Records the first call of the module at ``path``; "" is the program itself.
 
     The gradient that arrives at the value of ``name`` is kept as ``grad.name``, and what the call's own backward gives
@@ -65,14 +65,13 @@ class Operations:
         keep: Keep,
         layout: Layout | None,
     ) -> None:
+        super().__init__(modules, root)
         self._path, self._keep, self._layout = path, keep, layout
-        self._modules = {own: module for own, module in modules.items() if module is not root}
         self._running: list[str] = []
         self._calls = 0
         self._owners: dict[tuple[Node, int], str] = {}
         self._nodes: set[Node] = set()
         self._values: dict[int, tuple[torch.Tensor, str]] = {}
-        self._handles: list[Any] = []
         self._given: list[tuple[str, ...]] = []
         self._order = 0
         self._closed = False
@@ -82,21 +81,12 @@ class Operations:
     def recorded(self) -> Generator[None]:
         """While entered, the program's forward runs."""
         try:
-            for own, module in self._modules.items():
-                if not isinstance(module, torch.jit.ScriptModule):
-                    before, after = functools.partial(self._before, own), functools.partial(self._after, own)
-                    self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-                    self._handles.append(module.register_forward_hook(after))
+            self._attach(self._before, self._after)
             with _Functions(self), custom_functions_around(self.custom):
                 yield
         finally:
             self.detach()
             self._values.clear()
-
-    def detach(self) -> None:
-        """Take the hooks off, also while a run that does not end is recorded."""
-        while self._handles:
-            self._handles.pop().remove()
 
     def forget(self) -> None:
         """Let go of the graph, once backward has run."""
@@ -128,7 +118,7 @@ class Operations:
             if tensor.is_floating_point():
                 self._trace(Operation(f"{len(self.called)}.input", "input", None), tensor)
 
-    def _after(self, path: str, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's hook
+    def _after(self, path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG002 - torch's hook
         self._running.pop()
         takes = self._given.pop()
         if self.is_inside:

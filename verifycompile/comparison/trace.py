@@ -81,7 +81,28 @@ def traced(
     return Entry(name, kind, tuple(part.shape), part.dtype, known, whole, **more), part
 
 
-class Recorder:
+class Hooked:
+    """Has hooks on the modules of a program, but for ``root``, which is the program itself."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], root: nn.Module | None) -> None:
+        self._modules = {path: module for path, module in modules.items() if module is not root}
+        self._handles: list[Any] = []
+
+    def _attach(self, before: Callable[..., Any], after: Callable[..., Any]) -> None:
+        """Call these with the path of a module, and with what torch calls such hooks with."""
+        for path, module in self._modules.items():
+            if not isinstance(module, torch.jit.ScriptModule):
+                own = functools.partial(before, path), functools.partial(after, path)
+                self._handles.append(module.register_forward_pre_hook(own[0], with_kwargs=True))
+                self._handles.append(module.register_forward_hook(own[1], with_kwargs=True))
+
+    def detach(self) -> None:
+        """Take the hooks off, also while a run that does not end is recorded."""
+        while self._handles:
+            self._handles.pop().remove()
+
+
+class Recorder(Hooked):
     """Hooks on every module of a program while a run of it is traced; none is left afterwards, also after an error.
 
     ``modules``: canonical path -> module. A tensor that several modules see is kept once, under its first name; the
@@ -98,7 +119,7 @@ class Recorder:
         layout: Layout | None,
         rewritten: Mapping[str, torch.Tensor],
     ) -> None:
-        self._modules = {path: module for path, module in modules.items() if module is not root}
+        super().__init__(modules, root)
         self._keep = keep
         self._layout = layout
         self._rewritten = rewritten
@@ -112,29 +133,17 @@ class Recorder:
         self.names: list[str] = []
         self.places: dict[str, SourceLocation] = {}
         self.in_backward = False
-        self._handles: list[Any] = []
 
     @contextlib.contextmanager
     def attached(self) -> Generator[None]:
         """While entered, calls of the modules are recorded."""
         try:
-            for path, module in self._modules.items():
-                if isinstance(module, torch.jit.ScriptModule):
-                    continue
-                before = functools.partial(self._before, path)
-                after = functools.partial(self._after, path)
-                self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-                self._handles.append(module.register_forward_hook(after, with_kwargs=True))
+            self._attach(self._before, self._after)
             yield
         finally:
             self.detach()
             self._seen.clear()
             self._stack.clear()
-
-    def detach(self) -> None:
-        """Take the hooks off, also while a run that does not end is recorded."""
-        while self._handles:
-            self._handles.pop().remove()
 
     def arguments(self, names: Mapping[str, torch.Tensor]) -> None:
         """Record the inputs of the program."""

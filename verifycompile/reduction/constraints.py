@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -286,24 +287,9 @@ def _unbind(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints
 
 
 def _slice(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
-    _cut(node, arguments, _operand(arguments, "self"), dimensions_of(node)[0], into)
-
-
-def _slice_scatter(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
-    _cut(node, arguments, _operand(arguments, "self"), _operand(arguments, "src"), into)
-
-
-def _slice_backward(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
-    _cut(node, arguments, dimensions_of(node)[0], _operand(arguments, "grad_output"), into)
-
-
-def _cut(
-    node: torch.fx.Node,
-    arguments: Mapping[str, Any],
-    whole: tuple[int | None, ...],
-    part: tuple[int | None, ...],
-    into: Constraints,
-) -> None:
+    """A slice, what is written over one, or the gradient of one, which gives the whole."""
+    result = dimensions_of(node)[0]
+    whole, part = _operand(arguments, "self") or result, _operand(arguments, "src", "grad_output") or result
     dim = arguments.get("dim", 0) % len(whole)
     size, length = whole[dim], part[dim]
     start, end = arguments.get("start"), arguments.get("end")
@@ -410,20 +396,12 @@ def _convolution(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constr
         into.pin([size for size in shape[0 if grouped else 2 :] if size is not None], reason)
 
 
-def _gather(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
-    before = _operand(arguments, "input", "self")
+def _gather(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints, *, scatters: bool = False) -> None:
+    before, after = _operand(arguments, "input", "self"), dimensions_of(node)[0]
     ranks = arguments.get("group_size")
     if ranks is None or not before:
         return into.pin_node(node, f"`{operator_name(node.target)}` of several tensors")
-    return into.product(before, dimensions_of(node)[0], int(ranks))
-
-
-def _scatter(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
-    before = _operand(arguments, "input", "self")
-    ranks = arguments.get("group_size")
-    if ranks is None or not before:
-        return into.pin_node(node, f"`{operator_name(node.target)}` of several tensors")
-    return into.product(dimensions_of(node)[0], before, int(ranks))
+    return into.product(*((after, before) if scatters else (before, after)), int(ranks))
 
 
 def _exchange(node: torch.fx.Node, arguments: Mapping[str, Any], into: Constraints) -> None:
@@ -463,7 +441,7 @@ SIZES = frozenset(
 )
 """Names of arguments that are sizes wherever torch's operators have them."""
 _VIEWS = ("view", "_unsafe_view", "reshape", "flatten", "unflatten")
-_CUTS = ("slice", "slice_copy", "narrow")
+_CUTS = ("slice", "slice_copy", "narrow", "slice_scatter", "slice_backward")
 _POSITIONS = (
     *("as_strided", "as_strided_copy", "as_strided_scatter", "unfold", "unfold_backward", "_reshape_alias", "im2col"),
     *("col2im", "diag_embed", "diagonal", "diagonal_backward", "repeat_interleave", "native_group_norm"),
@@ -482,8 +460,6 @@ _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("tril", "triu"), _diagonal),
     **dict.fromkeys(("convolution", "convolution_backward", "conv2d", "_convolution"), _convolution),
     "arange": _range,
-    "slice_scatter": _slice_scatter,
-    "slice_backward": _slice_backward,
     "cat": _cat,
     "stack": _stack,
     "unbind": _unbind,
@@ -491,7 +467,7 @@ _RULES: Mapping[str, _Rule] = {
     "constant_pad_nd": _pad,
     "roll": _roll,
     "all_gather_into_tensor": _gather,
-    "reduce_scatter_tensor": _scatter,
+    "reduce_scatter_tensor": functools.partial(_gather, scatters=True),
     "all_to_all_single": _exchange,
     "shard_dim_alltoall": _exchange_dimension,
 }
