@@ -14,7 +14,7 @@ from verifycompile.options import Options
 from verifycompile.program import Program, ProgramInput
 from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.shapes import mark_dynamic
-from verifycompile.torch_interface.tensors import fake_tensors, without_pending_collective
+from verifycompile.torch_interface.tensors import fake_tensors, trained_as, without_pending_collective
 
 
 class WholeTensors:
@@ -80,9 +80,7 @@ class WholeTensors:
             return tensor
         with self._without_memory:
             whole = torch.empty(shape, dtype=tensor.dtype, device=device)
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(whole, requires_grad=tensor.requires_grad)
-        return whole.requires_grad_(tensor.requires_grad)
+        return trained_as(tensor, whole)
 
     def _dynamic_dimensions(self, position: int) -> tuple[int, ...]:
         placeholder = self._exported.traced.graph.graph.find_nodes(op="placeholder")[position]

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
+from verifycompile.capture.as_ranks import uncompiled
 from verifycompile.capture.numbers import changed_since_construction, put
 from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import inner_model, named_modules, named_tensors
@@ -26,6 +27,7 @@ from verifycompile.torch_interface.constructed import recorded
 from verifycompile.torch_interface.globalize import Globalizer, Relocator
 from verifycompile.torch_interface.gradient_hooks import register_hooks, registered_hooks
 from verifycompile.torch_interface.mesh import RootMesh, has_world, root_of
+from verifycompile.torch_interface.tensors import of_acting_rank, trained_as
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
 
@@ -61,7 +63,7 @@ def _meshes(value: Any) -> Iterator[DeviceMesh]:
         yield from (held for held in vars(module).values() if isinstance(held, DeviceMesh))
     inner = inner_model(value)
     if isinstance(inner, nn.Module):
-        _, outer = without_outer_wrappers(inner_compiled(value))
+        _, outer = without_outer_wrappers(uncompiled(value))
         yield from outer.meshes
     while isinstance(inner, functools.partial):
         yield from (held for held in inner.args if isinstance(held, DeviceMesh))
@@ -72,13 +74,6 @@ def _meshes(value: Any) -> Iterator[DeviceMesh]:
         yield from (value for value in held if isinstance(value, DeviceMesh))
     names = getattr(inner, "__globals__", {})
     yield from (names[name] for name in getattr(code, "co_names", ()) if isinstance(names.get(name), DeviceMesh))
-
-
-def inner_compiled(model: Any) -> Any:
-    """The model behind ``torch.compile``, with its data-parallel wrapper."""
-    from verifycompile.capture.as_ranks import uncompiled
-
-    return uncompiled(model)
 
 
 def layout_over(root: RootMesh | None) -> Layout:
@@ -103,7 +98,7 @@ def wrapped_axes(model: Any, root: RootMesh | None) -> tuple[int, ...]:
     """The axes of the mesh over which data-parallel wrappers reduce gradients: each rank has samples of its own."""
     if root is None or not isinstance(inner_model(model), nn.Module):
         return ()
-    _, outer = without_outer_wrappers(inner_compiled(model))
+    _, outer = without_outer_wrappers(uncompiled(model))
     found: set[int] = set()
     for contract in outer.contracts:
         spans = root.spans(contract.mesh)
@@ -116,14 +111,14 @@ def dtypes_of_wrappers(model: Any) -> tuple[torch.dtype, ...]:
     """The dtypes in which data-parallel wrappers compute or communicate."""
     if not isinstance(inner_model(model), nn.Module):
         return ()
-    _, outer = without_outer_wrappers(inner_compiled(model))
+    _, outer = without_outer_wrappers(uncompiled(model))
     names = (name.removeprefix("torch.") for contract in outer.contracts for name in contract.casts)
     return tuple(dtype for name in names if isinstance(dtype := getattr(torch, name, None), torch.dtype))
 
 
 def needs_a_model_for_each_rank(model: Any) -> bool:
     """Whether the state of a data-parallel wrapper cannot be copied for the other ranks."""
-    inner = inner_compiled(model)
+    inner = uncompiled(model)
     return isinstance(inner, nn.Module) and without_outer_wrappers(inner)[0] is not inner
 
 
@@ -138,7 +133,7 @@ def copy_for_rank(model: Any) -> tuple[Any, Hooks]:
 
 def _with_hooks(copier: Relocator, model: Any) -> tuple[Any, Hooks]:
     """A copy whose tensors have copies of what the model's own have: attributes, and hooks on their gradients."""
-    inner = inner_compiled(model)
+    inner = uncompiled(model)
     copy = copier(inner)
     copies, kept = named_tensors(copy, {}), list[object]()
     for name, tensor in named_tensors(inner, {}).items():
@@ -154,15 +149,9 @@ def _with_hooks(copier: Relocator, model: Any) -> tuple[Any, Hooks]:
 
 
 def _fresh(tensor: torch.Tensor) -> torch.Tensor:
-    from verifycompile.torch_interface.tensors import of_acting_rank
-
     if not isinstance(tensor, (nn.Parameter, DTensor)):
         return tensor.detach().clone()
-    own = of_acting_rank(tensor)
-    made = own.detach().clone()
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made.requires_grad_(tensor.requires_grad)
+    return _own(of_acting_rank(tensor))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,10 +176,7 @@ def copied_spec(spec: Callable[..., Any]) -> Spec:
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    made = tensor.detach().clone()
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made.requires_grad_(tensor.requires_grad)
+    return trained_as(tensor, tensor.detach().clone())
 
 
 def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> Spec:
@@ -204,10 +190,7 @@ def recovered_spec(model: Any, names: Mapping[str, torch.Tensor], values: Mappin
         name = by_identity.get(id(tensor))
         if name is None:
             return tensor.detach().clone() if not isinstance(tensor, DTensor) else tensor
-        made = values[name].detach().to(tensor.device, copy=True)
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(made, requires_grad=tensor.requires_grad)
-        return made.requires_grad_(tensor.requires_grad)
+        return trained_as(tensor, values[name].detach().to(tensor.device, copy=True))
 
     globalizer = Globalizer(whole)
     copy = globalizer(inner_model(model))

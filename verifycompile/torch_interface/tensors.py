@@ -68,6 +68,11 @@ def of_acting_rank(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     local = own.new_empty(tuple(shape))
     made = DTensor(local, tensor._spec, requires_grad=False)
+    return trained_as(tensor, made)
+
+
+def trained_as(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """``made``, which is a parameter where ``tensor`` is one, and requires a gradient where that does."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(made, requires_grad=tensor.requires_grad)
     return made.requires_grad_(tensor.requires_grad)
