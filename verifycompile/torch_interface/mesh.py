@@ -124,10 +124,8 @@ def _divided(root: Mesh, parts: Sequence[DeviceMesh]) -> Mesh:
 
 def _spans_of_axes(part: DeviceMesh, root: Mesh) -> Iterator[tuple[str, tuple[int, int]]]:
     """Name of each axis of ``part`` that steps evenly through the ranks of ``root``, with its step and its extent."""
-    ranks = part.mesh
     names = part.mesh_dim_names or tuple(f"dim_{index}" for index in range(part.ndim))
-    for dimension, name in enumerate(names):
-        line: list[int] = ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0].tolist()
+    for name, line in zip(names, mesh_lines(part), strict=True):
         if len(line) == 1 or any(rank not in root.ranks for rank in line):
             continue
         positions = [root.ranks.index(rank) for rank in line]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -22,10 +23,7 @@ _COMPARED = frozenset({torch.float64, torch.float32, torch.int64, torch.int32, t
 
 def coordinates(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
     """The coordinate of every rank, in row-major order of the mesh."""
-    result: list[tuple[int, ...]] = [()]
-    for size in mesh_shape:
-        result = [(*prefix, index) for prefix in result for index in range(size)]
-    return result
+    return list(itertools.product(*map(range, mesh_shape)))
 
 
 def split(tensor: torch.Tensor, placement: Placement, parts: int) -> list[torch.Tensor]:
