@@ -1,7 +1,8 @@
 """Collectives that run while the program goes on: what they compute, provided that the program waits before it reads.
 
 The marks of ``torch_interface.in_flight`` are resolved here. A buffer that is read before ``wait()`` keeps its mark,
-an operator without declaration; a tensor that is changed while a collective uses it is a blocker.
+an operator without declaration; a tensor that is changed while a collective uses it is a blocker. So is what a
+functional collective returns where anything but a view reads it before ``wait_tensor`` (``unwaited``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Blocker
-from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, taken
+from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, read_too_early, taken
 
 _COPY = torch.ops.aten.copy.default
 
@@ -44,6 +45,14 @@ def resolve_marks(graph: torch.fx.GraphModule) -> tuple[Blocker, ...]:
             graph.graph.erase_node(node)
     graph.recompile()
     return tuple(blockers)
+
+
+def unwaited(graph: torch.fx.GraphModule) -> tuple[Blocker, ...]:
+    """One blocker for each collective whose result is read before the program waits for it."""
+    until = "is read before the program waits for it with `wait_tensor`."
+    return tuple(
+        Blocker(node, "VC206", f"the result of `{call}` {until}") for node, call in read_too_early(graph).items()
+    )
 
 
 def _alike(target: object, source: object) -> bool:

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.capture.asynchronous import unwaited
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.legacy_collectives import GroupTable, make_functional
@@ -157,7 +158,7 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
     results = {i: item for i, item in enumerate(returned) if isinstance(item, torch.fx.Node)}
     inputs = dict(zip(functional.names, nodes, strict=True))
     constants = {i: item for i, item in enumerate(returned) if isinstance(item, int | float | str)}
-    return Prepared(functional, inputs, results, blockers, label, constants)
+    return Prepared(functional, inputs, results, (*blockers, *unwaited(functional.graph)), label, constants)
 
 
 def _copy(graph: torch.fx.GraphModule) -> torch.fx.Graph:

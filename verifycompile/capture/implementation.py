@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
 from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
-from verifycompile.capture.asynchronous import resolve_marks
+from verifycompile.capture.asynchronous import resolve_marks, unwaited
 from verifycompile.capture.boundary import Export, boundary_blockers, export
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, hooks_of
@@ -298,7 +298,7 @@ def _hooked(traced: TracedFrame, options: Options, *, for_all_ranks: bool = True
     hooked = apply_hooks(exported, hooks, _reduced_outside(hooks, options))
     graph = hooked.exported.joint.graph
     split_coalesced(graph)
-    return dataclasses.replace(hooked, blockers=(*hooked.blockers, *resolve_marks(graph)))
+    return dataclasses.replace(hooked, blockers=(*hooked.blockers, *resolve_marks(graph), *unwaited(graph)))
 
 
 def _reduced_outside(names: Iterable[str], options: Options) -> Outside:

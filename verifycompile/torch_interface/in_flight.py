@@ -3,10 +3,13 @@
 ``buffer.copy_(in_flight(buffer))`` stands where a collective is launched that writes ``buffer``, ``taken(tensor)``
 where it reads ``tensor``. ``landed(value, before, after)`` is ``value``, provided that the tensors ``after``, as they
 are where the program waits, are still ``before``, as they were at the launch. The marks are for the proof:
-``without_marks`` takes them out again of what is compiled.
+``without_marks`` takes them out again of what is compiled. Functional collectives need no mark: their results are
+under way until ``wait_tensor`` (``read_too_early``).
 """
 
 from __future__ import annotations
+
+import operator
 
 import torch
 import torch.fx
@@ -57,3 +60,32 @@ def is_mark(node: torch.fx.Node, mark: torch._ops.OpOverload) -> bool:
 
 def _is_mark(target: object) -> bool:
     return any(target in (mark, mark.overloadpacket) for mark in (in_flight, taken, landed))
+
+
+def read_too_early(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
+    """Results of functional collectives that an ATen graph reads before it waits for them, with what computes them.
+
+    torch keeps what is under way by its memory: a wait for a view of a result is a wait for the result, and one for
+    a tensor that was computed from it is none.
+    """
+    launches: dict[torch.fx.Node, torch.fx.Node] = {}
+    found: dict[torch.fx.Node, str] = {}
+    for node in graph.graph.nodes:
+        for launch in dict.fromkeys(launches[value] for value in node.all_input_nodes if value in launches):
+            if node.target is torch.ops._c10d_functional.wait_tensor.default:
+                launches = {value: own for value, own in launches.items() if own is not launch}
+            elif node.target is operator.getitem:
+                launches[node] = node  # each of several results is waited for
+            elif isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+                launches[node] = launch
+            else:
+                call = launch.all_input_nodes[0] if launch.target is operator.getitem else launch
+                found.setdefault(launch, str(call.target))
+        if _is_launch(node.target):
+            launches[node] = node
+    return found
+
+
+def _is_launch(target: object) -> bool:
+    is_collective = isinstance(target, torch._ops.OpOverload) and target.namespace == "_c10d_functional"
+    return is_collective and target is not torch.ops._c10d_functional.wait_tensor.default
