@@ -218,6 +218,34 @@ def coalesced_functional(op: str = "sum", order: int = 1) -> Function:
     return program
 
 
+def summed_by_operator(read: str = "after", scale: float = 1.0) -> Function:
+    """torch's operators themselves: what comes back is defined from ``wait_tensor`` on, for views of it as well."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        calls = torch.ops._c10d_functional
+        name = dist.distributed_c10d._get_default_group().group_name
+        under_way = calls.all_reduce(total(x) * scale, "sum", name)
+        seen = under_way.view(2, 2)
+        early = seen * 1 if read == "before" else seen
+        done = calls.wait_tensor(under_way * 1 if read == "copied" else under_way)
+        return (done if read == "after" else early).view(4)
+
+    return program
+
+
+def summed_by_columns(scale: float = 1.0, batched: bool = False) -> Function:
+    """Under ``vmap`` nothing waits for what a functional collective computes."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        def summed(column: torch.Tensor) -> torch.Tensor:
+            group: Any = dist.group.WORLD
+            return functional.all_reduce(column.tanh().sum(0), "sum", group) * scale
+
+        return torch.func.vmap(summed, in_dims=1)(x) if batched else summed(x)
+
+    return program
+
+
 # ------------------------------------------------------------------------------------------------ messages
 
 
@@ -353,6 +381,31 @@ PROGRAMS = [
             "read before": summed_later(early=True),
             "scaled": summed_later(scale=2),
         },
+        out=WHOLE,
+    ),
+    Calls(
+        "all_reduce by torch's operators, waited for",
+        summed_by_operator(),
+        total,
+        {
+            "read before": summed_by_operator("before"),
+            "copied before": summed_by_operator("copied"),
+            "scaled": summed_by_operator(scale=2),
+        },
+        out=WHOLE,
+    ),
+    Calls(
+        "all_reduce by torch's operators, a view of it read",
+        summed_by_operator("view"),
+        total,
+        {"scaled": summed_by_operator("view", scale=2)},
+        out=WHOLE,
+    ),
+    Calls(
+        "functional all_reduce",
+        summed_by_columns(),
+        total,
+        {"scaled": summed_by_columns(scale=2), "never waited for": summed_by_columns(batched=True)},
         out=WHOLE,
     ),
     Calls(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,16 @@ import torch.distributed as dist
 import torch.fx
 from torch.distributed.tensor import Shard
 
-from tests.programs.collective_calls import PROGRAMS, WORLD, Calls, Of, summed_later, total
+from tests.programs.collective_calls import (
+    PROGRAMS,
+    WHOLE,
+    WORLD,
+    Calls,
+    Of,
+    summed_by_operator,
+    summed_later,
+    total,
+)  # fmt: skip
 from tests.support import fake_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
@@ -81,3 +91,17 @@ def test_torch_compile_traces_them_and_runs_without_marks() -> None:
     assert finding.message == (
         "a tensor that a collective writes is read before the program waits for it, or where it stays undefined"
     )
+
+
+def test_what_is_read_before_it_is_waited_for_is_named_at_the_line_of_its_collective() -> None:
+    question = Calls("read before", summed_by_operator("before"), total, {}, out=WHOLE)
+    report = report_on(question, question.program)
+    assert report.verdict is Verdict.UNPROVED
+    (finding,) = report.findings
+    assert (finding.code, finding.message) == (
+        "VC206",
+        "the result of `_c10d_functional.all_reduce.default` is read before the program waits for it with `wait_tensor`.",
+    )
+    assert finding.impl_location is not None
+    line = linecache.getline(finding.impl_location.file, finding.impl_location.line)
+    assert "under_way = calls.all_reduce(" in line
