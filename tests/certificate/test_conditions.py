@@ -13,8 +13,10 @@ import pytest
 
 from tests.certificate import annotations_checks, check_checks, parts_checks, statement_checks, storage_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of
+from tests.refinement import closure_checks
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import check, parts, statement, storage
+from verifycompile.refinement import closure
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     statement: statement_checks.checks,
@@ -22,6 +24,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     recorded: annotations_checks.checks,
     check: check_checks.checks,
     parts: parts_checks.checks,
+    closure: closure_checks.checks,
 }
 """Modules of the checker, with what must hold of each."""
 

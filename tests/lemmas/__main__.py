@@ -1,6 +1,5 @@
 """``python -m tests.lemmas``: every lemma changed in one place, every condition of what disposes of them and of the
-checker of certificates, and by which test that is noticed. The closure's conditions are told apart: not all of its
-mutants are found yet, and those do not count.
+checker of certificates, and by which test that is noticed.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from tests.certificate.test_conditions import CHECKED
 from tests.lemmas import conditions, kernel_checks, test_laws, test_table
 from tests.lemmas.mutants import mutants_of
-from tests.refinement import closure_checks
-from verifycompile.refinement import closure
 from verifycompile.rewrites.lemmas.lemma import Lemma
 
 
 def main() -> int:
     """Print each mutant with what finds it, then the counts; 1 where a mutant survives."""
     survivors = _tell("lemmas", _of_lemmas()) + _tell("conditions", _of_conditions())
-    _tell("closure", _of_closure())
     return 1 if survivors else 0
 
 
@@ -44,12 +40,6 @@ def _of_conditions() -> Iterator[tuple[str, str, str]]:
         for mutant in conditions.mutants_of(module):
             found = conditions.found_by(mutant, checks)
             yield module.__name__.rpartition(".")[2], mutant.change, found.partition(" ")[0]
-
-
-def _of_closure() -> Iterator[tuple[str, str, str]]:
-    checks = tuple(closure_checks.checks())
-    for mutant in conditions.mutants_of(closure):
-        yield "closure", mutant.change, conditions.found_by(mutant, checks).partition(" ")[0]
 
 
 def _tell(what: str, mutants: Iterator[tuple[str, str, str]]) -> int:

@@ -29,7 +29,7 @@ USED = {
     "silu written by hand": {"VL111"},
     "highway gate by the sigmoid of the negated gate": {"VL111"},
     "binary cross entropy with logits": {"VL112", "VL113"},
-    "leaky relu as a maximum": {"VL122", "VL123", "VL124"},
+    "leaky relu as a maximum": {"VL122", "VL123", "VL130"},
     "softplus of the negated value": {"VL113"},
     "complementary error function": {"VL118"},
     "residual added before a maximum": {"VL123"},
