@@ -116,8 +116,9 @@ class _Closure:
     def learn(self, instance: Instance) -> bool:
         """Replace a term by what the instance says that it equals; whether that changes anything."""
         pool = self._pool
-        _, before, known = self._learnt.pop(id(instance), (None, None, None))
-        pool.aliases.pop(before, None)
+        known = self._learnt.pop(id(instance), None)
+        if known is not None:
+            del pool.aliases[known[1]]
         pool.forget()
         self._built.clear()
         try:
@@ -127,17 +128,15 @@ class _Closure:
         if found is None:
             return False
         term, alias = found
-        self._learnt[id(instance)] = instance, term, alias
+        self._learnt[id(instance)] = learnt = instance, term, alias
         pool.replace(term, alias)
         self._built.clear()
-        return (term, alias) != (before, known)
+        return learnt != known
 
     def _solved(self, instance: Instance) -> tuple[Term, View] | None:
-        """A side of the law that is a function of values, and what it equals; the left side first."""
+        """The term of the law's left side, and what it equals."""
         law = LAWS[instance.code]
         left, right = (self._build(ground(side, instance.values)) for side in (law.left, law.right))
-        if left.term.operation in (COMBINE, CONTRACT):
-            left, right = right, left
         alias = None if has_infinity(right) else alias_of(right, left)
         return None if alias is None else (left.term, alias)
 
