@@ -15,6 +15,7 @@ from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import Mesh
 from verifycompile.refinement.attempt import ClaimError
+from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.refinement.closure import Instance, alias_of, instances_prove
 from verifycompile.refinement.encoding import encode
 from verifycompile.refinement.placement import Placements, oriented
@@ -27,7 +28,7 @@ from verifycompile.rewrites.registry import UnsupportedError
 class Equality:
     """The values of two nodes are equal under these placements (None: no mesh), by the lemmas named.
 
-    ``instances``: of laws, by which they are; without any, they are equal in the ring.
+    ``instances``: of laws, by which they are; without any, they are equal in the ring, or in every case.
     """
 
     spec_node: str
@@ -60,7 +61,7 @@ class Equality:
 
     def _is_shown(self, pool: TermPool, expected: View, found: View) -> bool:
         if not self.instances:
-            return equal_in_ring(pool, expected, found)
+            return equal_in_ring(pool, expected, found) or equal_by_cases(expected, found)
         encoded = encode(expected, found)
         return encoded is not None and instances_prove(pool, *encoded, self.instances) is not None
 

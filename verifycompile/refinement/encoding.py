@@ -64,7 +64,7 @@ def _is_whole(term: Term) -> bool:
     """Whether a value may be made of integers, which arithmetic, copies and extremes leave whole."""
     if term.operation is UNIT or term.operation.indicator:
         return False
-    return term.operation.whole or (_keeps_integers(term) and any(_WHOLE(operand.term) for operand in term.operands))
+    return term.operation.whole or (_keeps_integers(term) and any(may_be_whole(operand.term) for operand in term.operands))
 
 
 def _keeps_integers(term: Term) -> bool:
@@ -72,7 +72,7 @@ def _keeps_integers(term: Term) -> bool:
     return bool(operation.linear) or operation.jointly_linear or operation.copies or is_open(term)
 
 
-_WHOLE = TermProperty(_keeps_integers, _is_whole)
+may_be_whole = TermProperty(_keeps_integers, _is_whole)
 
 
 class _Encoder:
@@ -128,7 +128,7 @@ class _Encoder:
         return (name, *parts)
 
     def _leaf(self, view: View, names: Sequence[object]) -> int:
-        if _WHOLE(view.term):
+        if may_be_whole(view.term):
             raise _NotEncodedError  # arithmetic on integers wraps around, and the laws are those of real numbers
         return self._leaves.setdefault((view.term, _named(view, names)), len(self._leaves))
 

@@ -19,6 +19,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh
 from verifycompile.refinement.candidates import candidate_placements
+from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.refinement.closure import alias_of
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
 from verifycompile.refinement.placement import Placements, oriented
@@ -68,7 +69,7 @@ def prove_one_more(case: Diagnosis, *, search: bool, different: Callable[[], Col
             alias = alias_of(expected, found)
             if alias is None:
                 continue
-            proof = _by_products(pool, expected, found) or (prove_equal(pool, expected, found) if search else None)
+            proof = _proved(pool, expected, found, search=search)
             if proof is not None:
                 pool.replace(found.term, alias)
                 names = spec_node.name, impl_node.name
@@ -110,9 +111,10 @@ def _oriented(
             continue
 
 
-def _by_products(pool: TermPool, expected: View, found: View) -> EqualityProof | None:
-    """A proof without a search, in one round, by writing out all products."""
-    if not equal_in_ring(pool, expected, found):
-        return None
-    lemmas = ("multiply-distributes", "sum-distributes")
-    return EqualityProof(tuple((name, 1) for name in lemmas), "ring")
+def _proved(pool: TermPool, expected: View, found: View, *, search: bool) -> EqualityProof | None:
+    """A proof without a search, in one round, by writing out all products, or by cases; else by the e-graph."""
+    if equal_in_ring(pool, expected, found):
+        return EqualityProof((("multiply-distributes", 1), ("sum-distributes", 1)), "ring")
+    if search and equal_by_cases(expected, found):
+        return EqualityProof((("equal-by-cases", 1),), "solver")
+    return prove_equal(pool, expected, found) if search else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from verifycompile.refinement.stages import StageCost
 
 
-Means = Literal["ring", "egraph"]
+Means = Literal["ring", "egraph", "solver"]
 """What proved an equality that the normal form had left open."""
 
 
