@@ -223,6 +223,12 @@ class Program:
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)
     own: OwnCapture | None = dataclasses.field(default=None, compare=False)
 
+    @property
+    def is_real(self) -> bool:
+        """Whether no value is complex: laws of functions are those of real numbers."""
+        values = (node.meta.get("val") for node in self.graph.graph.nodes)
+        return not any(isinstance(value, torch.Tensor) and value.dtype.is_complex for value in values)
+
 
 @dataclasses.dataclass(frozen=True)
 class SourceLocation:

@@ -56,13 +56,6 @@ PAIRS = (
         backward=False,
     ),
     Pair(
-        "leaky relu as a maximum",
-        lambda x, y, a, b: F.leaky_relu(x @ a, 0.1) @ b,
-        lambda x, y, a, b: torch.maximum((h := x @ a), 0.1 * h) @ b,
-        lambda x, y, a, b: torch.minimum((h := x @ a), 0.1 * h) @ b,
-        backward=False,
-    ),
-    Pair(
         "softplus of the negated value",
         lambda x, y, a, b: torch.log1p(torch.exp(x @ a)) @ b,
         lambda x, y, a, b: ((h := x @ a) + torch.log1p(torch.exp(-h))) @ b,
@@ -74,6 +67,42 @@ PAIRS = (
         lambda x, y, a, b: ((x @ a) * torch.special.erfc(y)) @ b,
         lambda x, y, a, b: ((h := x @ a) - h * torch.erf(y)) @ b,
         lambda x, y, a, b: ((h := x @ a) + h * torch.erf(y)) @ b,
+    ),
+    Pair(
+        "fast gelu",
+        lambda x, y, a, b: F.gelu(x @ a, approximate="tanh") @ b,
+        lambda x, y, a, b: ((h := x @ a) * torch.sigmoid(_GELU * (h + 0.044715 * h**3))) @ b,
+        lambda x, y, a, b: ((h := x @ a) * torch.sigmoid(_GELU / 2 * (h + 0.044715 * h**3))) @ b,
+        backward=False,
+    ),
+    Pair(
+        "root of a square",
+        lambda x, y, a, b: (x @ a).abs() @ b,
+        lambda x, y, a, b: ((h := x @ a) * h).sqrt() @ b,
+        lambda x, y, a, b: ((x @ a) * (x @ b)).sqrt() @ b,
+        backward=False,
+    ),
+    Pair(
+        "hyperbolic tangent by exponentials",
+        lambda x, y, a, b: torch.tanh(x @ a) @ b,
+        lambda x, y, a, b: ((torch.exp(2 * (h := x @ a)) - 1) / (torch.exp(2 * h) + 1)) @ b,
+        lambda x, y, a, b: ((torch.exp(h := x @ a) - 1) / (torch.exp(h) + 1)) @ b,
+    ),
+    Pair(
+        "expm1 and log1p",
+        lambda x, y, a, b: torch.expm1(x @ a) @ b,
+        lambda x, y, a, b: (torch.exp(x @ a) - 1) @ b,
+        lambda x, y, a, b: (torch.exp(x @ b) - 1) @ b,
+    ),
+)
+
+BY_CASES = (
+    Pair(
+        "leaky relu as a maximum",
+        lambda x, y, a, b: F.leaky_relu(x @ a, 0.1) @ b,
+        lambda x, y, a, b: torch.maximum((h := x @ a), 0.1 * h) @ b,
+        lambda x, y, a, b: torch.minimum((h := x @ a), 0.1 * h) @ b,
+        backward=False,
     ),
     Pair(
         "residual added before a maximum",
@@ -103,37 +132,11 @@ PAIRS = (
         backward=False,
     ),
     Pair(
-        "fast gelu",
-        lambda x, y, a, b: F.gelu(x @ a, approximate="tanh") @ b,
-        lambda x, y, a, b: ((h := x @ a) * torch.sigmoid(_GELU * (h + 0.044715 * h**3))) @ b,
-        lambda x, y, a, b: ((h := x @ a) * torch.sigmoid(_GELU / 2 * (h + 0.044715 * h**3))) @ b,
-        backward=False,
-    ),
-    Pair(
-        "root of a square",
-        lambda x, y, a, b: (x @ a).abs() @ b,
-        lambda x, y, a, b: ((h := x @ a) * h).sqrt() @ b,
-        lambda x, y, a, b: ((x @ a) * (x @ b)).sqrt() @ b,
-        backward=False,
-    ),
-    Pair(
         "identity by two rectifiers",
         lambda x, y, a, b: (x @ a) @ b + y,
         lambda x, y, a, b: (torch.relu(h := x @ a) - torch.relu(-h)) @ b + y,
         lambda x, y, a, b: (torch.relu(h := x @ a) + torch.relu(-h)) @ b + y,
         backward=False,
-    ),
-    Pair(
-        "hyperbolic tangent by exponentials",
-        lambda x, y, a, b: torch.tanh(x @ a) @ b,
-        lambda x, y, a, b: ((torch.exp(2 * (h := x @ a)) - 1) / (torch.exp(2 * h) + 1)) @ b,
-        lambda x, y, a, b: ((torch.exp(h := x @ a) - 1) / (torch.exp(h) + 1)) @ b,
-    ),
-    Pair(
-        "expm1 and log1p",
-        lambda x, y, a, b: torch.expm1(x @ a) @ b,
-        lambda x, y, a, b: (torch.exp(x @ a) - 1) @ b,
-        lambda x, y, a, b: (torch.exp(x @ b) - 1) @ b,
     ),
     Pair(
         "maximum of three in another order",
@@ -143,3 +146,4 @@ PAIRS = (
         backward=False,
     ),
 )
+"""Equal in every case between which both choose: no law is needed (``refinement/cases.py``)."""

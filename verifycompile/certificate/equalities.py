@@ -48,21 +48,24 @@ class Equality:
             tuple(map(_instance_from_data, data["instances"])),
         )
 
-    def take(self, pool: TermPool, left: View, right: View, mesh: Mesh | None) -> None:
-        """Replace the implementation's term by the spec's from now on. Raises ClaimError where they are not equal."""
+    def take(self, pool: TermPool, left: View, right: View, mesh: Mesh | None, *, real: bool) -> None:
+        """Replace the implementation's term by the spec's from now on. Raises ClaimError where they are not equal.
+
+        ``real``: whether no value of the programs is complex, without which laws of functions say nothing.
+        """
         try:
             expected, found = oriented(pool, left, right, self.placements, mesh)
         except (UnsupportedError, UnalignedError) as error:
             raise ClaimError(f"the equality of `{self.impl_node}`: {error}") from error
         alias = alias_of(expected, found)
-        if alias is None or found.term in pool.aliases or not self._is_shown(pool, expected, found):
+        if alias is None or found.term in pool.aliases or not self._is_shown(pool, expected, found, real):
             raise ClaimError(f"`{self.impl_node}` is not shown to be `{self.spec_node}`")
         pool.replace(found.term, alias)
 
-    def _is_shown(self, pool: TermPool, expected: View, found: View) -> bool:
+    def _is_shown(self, pool: TermPool, expected: View, found: View, real: bool) -> bool:
         if not self.instances:
-            return equal_in_ring(pool, expected, found) or equal_by_cases(expected, found)
-        encoded = encode(expected, found)
+            return equal_in_ring(pool, expected, found) or (real and equal_by_cases(expected, found))
+        encoded = encode(expected, found) if real else None
         return encoded is not None and instances_prove(pool, *encoded, self.instances) is not None
 
 

@@ -82,7 +82,7 @@ def replay(spec: Program, implementation: Program, claims: Claims, rules: Rules)
         left, right = checker.value_of(*nodes)
         if left is None or right is None:
             raise ClaimError(f"`{equality.spec_node}` or `{equality.impl_node}` has no value")
-        equality.take(pool, left, right, implementation.mesh)
+        equality.take(pool, left, right, implementation.mesh, real=spec.is_real and implementation.is_real)
     if equalities and cuts != NO_CUTS:
         raise ClaimError("values are replaced by equal ones in programs that are cut into parts")
     definitions = Definitions(pool)

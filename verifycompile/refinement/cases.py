@@ -8,7 +8,7 @@ such function, and the solver is asked whether they are equal for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
@@ -36,7 +36,7 @@ def _truth(value: Formula) -> Formula:
     return choose(value, 1, 0)
 
 
-_CHOICES: dict[Operation, Callable[..., Formula]] = {
+_CHOICES: Mapping[Operation, Callable[..., Formula]] = {
     MAXIMUM: lambda a, b: choose(a < b, b, a),
     MINIMUM: lambda a, b: choose(a < b, a, b),
     WHERE: lambda c, a, b: choose(c == 1, a, b),
@@ -104,8 +104,9 @@ class _Reader:
             return total([self._value(operand) for operand in opened.operands])
         if operation is CONTRACT:
             return self.read(Fraction(1), opened.operands)
-        if operation is POWER and view.term.attributes[0] in range(2, _MAX_POWER + 1):
-            return self.read(Fraction(1), list(opened.operands) * int(view.term.attributes[0]))
+        exponent = view.term.attributes[0] if operation is POWER else None
+        if isinstance(exponent, Fraction) and exponent in range(2, _MAX_POWER + 1):
+            return self.read(Fraction(1), list(opened.operands) * int(exponent))
         if operation not in _CHOICES or any(may_be_whole(operand.term) for operand in opened.operands):
             return self._variable(view)
         self.has_choice = True
@@ -114,11 +115,13 @@ class _Reader:
     def _variable(self, view: View) -> Formula:
         view = view.unscaled()
         key = view.term, view.axes
-        if key not in self._variables:
-            if not is_indicator(view) and (may_be_whole(view.term) or not is_defined(view)):
-                raise _NoNumberError
-            value = real(f"x{len(self._variables)}")
-            self._variables[key] = _truth(value < 0) if is_indicator(view) else value
-            if is_positive(view):
-                self.known.append(number(0) < value)
-        return self._variables[key]
+        if key in self._variables:
+            return self._variables[key]
+        value = real(f"x{len(self._variables)}")
+        if is_indicator(view):
+            return self._variables.setdefault(key, _truth(value < 0))
+        if may_be_whole(view.term) or not is_defined(view):
+            raise _NoNumberError
+        if is_positive(view):
+            self.known.append(number(0) < value)
+        return self._variables.setdefault(key, value)

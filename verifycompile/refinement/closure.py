@@ -118,7 +118,7 @@ class _Closure:
         pool = self._pool
         known = self._learnt.pop(id(instance), None)
         if known is not None:
-            del pool.aliases[known[1]]
+            pool.aliases.pop(known[1], None)
         pool.forget()
         self._built.clear()
         try:

@@ -64,7 +64,7 @@ def _is_whole(term: Term) -> bool:
     """Whether a value may be made of integers, which arithmetic, copies and extremes leave whole."""
     if term.operation is UNIT or term.operation.indicator:
         return False
-    return term.operation.whole or (_keeps_integers(term) and any(may_be_whole(operand.term) for operand in term.operands))
+    return term.operation.whole or (_keeps_integers(term) and any(may_be_whole(v.term) for v in term.operands))
 
 
 def _keeps_integers(term: Term) -> bool:

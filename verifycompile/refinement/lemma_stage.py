@@ -11,12 +11,10 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator
 
-import torch
 import torch.fx
 
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
-from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh
 from verifycompile.refinement.candidates import candidate_placements
 from verifycompile.refinement.cases import equal_by_cases
@@ -53,7 +51,7 @@ def prove_one_more(case: Diagnosis, *, search: bool, different: Callable[[], Col
     ``search``: by the e-graph as well, not only by writing out products. ``different``: names of outputs of which it is
     known that they are not equal: of these nothing is asked, since a question that has no answer costs most.
     """
-    search = search and not any(_has_complex_numbers(lowering) for lowering in (case.spec, case.implementation))
+    search = search and case.spec.program.is_real and case.implementation.program.is_real
     pool, mesh = case.pool, case.implementation.program.mesh
     spec_terms = {v.term for v in case.spec.values.values() if isinstance(v, View)}
     deadline = time.thread_time() + _MAX_SECONDS
@@ -75,12 +73,6 @@ def prove_one_more(case: Diagnosis, *, search: bool, different: Callable[[], Col
                 names = spec_node.name, impl_node.name
                 return ProvedEquality(repr(expected.term), repr(found.term), proof, *names, placements)
     return None
-
-
-def _has_complex_numbers(lowering: Lowering) -> bool:
-    """Whether a value of the program is complex: laws of functions are those of real numbers."""
-    values = (node.meta.get("val") for node in lowering.program.graph.graph.nodes)
-    return any(isinstance(value, torch.Tensor) and value.dtype.is_complex for value in values)
 
 
 def _pairs(case: Diagnosis, different: Callable[[], Collection[str]]) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:

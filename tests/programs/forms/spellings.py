@@ -1,10 +1,11 @@
-"""The same function in two spellings: trust ratios, masks, strides, softmax in residual layers."""
+"""The same function in two spellings: trust ratios, masks, strides, softmax in residual layers, clamps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -110,7 +111,39 @@ class Gate(nn.Module):
         return share if self.mistake == "share alone" else gate * share
 
 
+class Clipped(nn.Module):
+    """A Huber loss of a hard-swish: by the functions of torch, or by masks and clamps as papers write them."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str | None = None) -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+        self.w = nn.Parameter(torch.rand(3, 4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden = x @ self.w
+        if self.mesh is None:
+            return F.smooth_l1_loss(F.hardswish(hidden), y)
+        hidden = hidden * F.relu6(hidden + 3) / (3 if self.mistake == "another slope" else 6)
+        error = (hidden - y).abs()
+        small = error > 1 if self.mistake == "turned round" else error < 1
+        each = torch.where(small, 0.5 * error * error, error if self.mistake == "a step" else error - 0.5)
+        return comm.leave(each.sum(), self.mesh.get_group()) / 16
+
+
 FORMS = (
+    Form(
+        "huber-of-hardswish-by-masks-2",
+        {"dp": 2},
+        Clipped,
+        Clipped,
+        lambda: (torch.randn(2, 3, requires_grad=True), torch.randn(2, 4)),
+        {
+            "in_placements": {"x": (S0,), "y": (S0,)},
+            "out_placements": {"output.0": (R,)},
+            "grad_placements": {"w": (P,)},
+        },
+        ("another slope", "turned round", "a step"),
+    ),
     Form(
         "gates-by-exponentials-2",
         {"dp": 2},
