@@ -81,6 +81,7 @@ def without_times(text: str) -> str:
     """The same text where times, and what depends on them, are one word."""
     text = re.sub(r"\b\d+(\.\d+)? ?(s|ms)\b", "SECONDS", text)
     text = re.sub(r"^( = (?:seconds|second look): ).*$", r"\1SECONDS", text, flags=re.MULTILINE)
+    text = re.sub(r"^slowest: .*$", "slowest: SECONDS", text, flags=re.MULTILINE)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 

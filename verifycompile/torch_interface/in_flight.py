@@ -62,15 +62,25 @@ def _is_mark(target: object) -> bool:
     return any(target in (mark, mark.overloadpacket) for mark in (in_flight, taken, landed))
 
 
+_KNOWN_AT_LAUNCH = (
+    torch.ops.aten.sym_size,
+    torch.ops.aten.sym_stride,
+    torch.ops.aten.sym_numel,
+    torch.ops.aten.sym_storage_offset,
+)
+
+
 def read_too_early(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
     """Results of functional collectives that an ATen graph reads before it waits for them, with what computes them.
 
     torch keeps what is under way by its memory: a wait for a view of a result is a wait for the result, and one for
-    a tensor that was computed from it is none.
+    a tensor that was computed from it is none. Sizes and strides are known from the launch on.
     """
     launches: dict[torch.fx.Node, torch.fx.Node] = {}
     found: dict[torch.fx.Node, str] = {}
     for node in graph.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "overloadpacket", None) in _KNOWN_AT_LAUNCH:
+            continue
         for launch in dict.fromkeys(launches[value] for value in node.all_input_nodes if value in launches):
             if node.target is torch.ops._c10d_functional.wait_tensor.default:
                 launches = {value: own for value, own in launches.items() if own is not launch}
