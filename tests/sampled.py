@@ -3,7 +3,8 @@
 ``@pytest.mark.sampled(every=3, of=("name",))`` stands at a test with parameters. Its rows are told apart by kind: by
 what ``of`` names of the parameters, attributes of them included. Of the n-th kind every run takes the n-th row and
 each ``every``-th one before and behind it, so that neighbouring kinds are tried with different values of the other
-parameters; every kind has at least one row in every run. All other rows are marked as ``sweep``.
+parameters; every kind has at least one row in every run. All other rows are marked as ``sweep``; rows so marked by hand are
+not counted.
 
 The choice depends on the table alone: what is left out today is left out until a row is added.
 """
@@ -37,7 +38,9 @@ def leave_the_rest_to_the_sweep(items: Iterable[pytest.Item]) -> None:
     """Marks the rows of sampled tests that not every run takes."""
     tables: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") is not None:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("sweep") is not None:
+            continue
+        if item.get_closest_marker("sampled") is not None:
             tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for rows in tables.values():
         mark = rows[0].get_closest_marker("sampled")

@@ -215,6 +215,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_steps_are_refuted(name: str, mesh: DeviceMesh) -> None:
     report = report_of(**WRONG[name])

@@ -76,6 +76,7 @@ OF_DTENSORS = dtensors.Question(
 """A product of which every rank computes a summand, of whose sum it takes its rows."""
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mistake", [None, *dtensors.MISTAKES])
 def test_every_mistake_with_dtensors_is_seen(mistake: str | None) -> None:
     place = {"as a sum": 0, "as whole": 1, "no word on gradients": 1}.get(mistake or "", 2)

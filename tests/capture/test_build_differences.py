@@ -182,6 +182,7 @@ def report_on(build: Callable[[], Any], model: Any = None, **options: Any) -> ve
     return verify(model, (torch.randn(3, 4),), spec=Whole(), build=build, **OPTIONS, **options)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", MODELS)
 def test_choices(kind: type[Part]) -> None:
     with fake_world(WORLD):

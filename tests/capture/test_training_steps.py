@@ -216,6 +216,7 @@ def whole_batch(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[
     return step
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("is_divided", [True, False])
 def test_micro_batches_of_a_tensor_parallel_model(is_divided: bool, mesh: DeviceMesh) -> None:
     report = report_of(lambda m, o: accumulated(m, o, is_divided), whole_batch, adamw, tensor_parallel(mesh))

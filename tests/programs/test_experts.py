@@ -189,6 +189,7 @@ def _partial_experts(model: Grouped, mesh: DeviceMesh) -> None:
     model.experts.register_forward_hook(lambda _module, _inputs, output: output * (1 / mesh.size()))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("change", [_local_mean, _scaled_down_twice, _partial_experts])
 def test_wrong_auxiliary_loss_or_scale_is_refuted(change: Callable[[Grouped, DeviceMesh], None]) -> None:
     assert placed(2, change).verdict is Verdict.REFUTED

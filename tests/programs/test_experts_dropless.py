@@ -207,6 +207,7 @@ def test_tokens_sent_to_their_experts(kind: type[Experts]) -> None:
     assert {"grad.gate", "grad.up", "grad.down", "grad.x"} <= report.relations.keys()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "bug",
     [

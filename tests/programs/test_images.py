@@ -49,6 +49,7 @@ def _marked() -> Iterator[Any]:
         yield pytest.param(mutant, id=mutant.name, marks=[pytest.mark.sweep] if slow else [])
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("mutant", list(_marked()))
 def test_mutant(mutant) -> None:
     result = outcome(mutant)

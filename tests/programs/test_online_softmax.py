@@ -49,6 +49,7 @@ def test_blocks_are_the_whole(name: str) -> None:
     assert set(report.relations) == {"output.0", "grad.query", "grad.key", "grad.value"}
 
 
+@pytest.mark.sampled(every=5, of=("name",))
 @pytest.mark.parametrize(("name", "mistake"), [(name, m) for name, case in BLOCKWISE.items() for m in case[2]])
 def test_mistake_in_blocks_is_refuted(name: str, mistake: str) -> None:
     report = blockwise(name, mistake)
@@ -61,6 +62,7 @@ def test_decoding(name: str) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=3, of=("name",))
 @pytest.mark.parametrize(("name", "mistake"), [(name, m) for name, case in DECODING.items() for m in case[1]])
 def test_mistake_in_decoding_is_refuted(name: str, mistake: str) -> None:
     report = decoding(name, mistake)

@@ -40,6 +40,7 @@ def test_step_verifies(update: Update) -> None:
     assert sum(name.startswith("mutation.") for name in report.relations) >= 3
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("update", "mistake"),
     [(u, m) for u in (*UPDATES, *CLIPPING) for m in u.mistakes],

@@ -80,6 +80,7 @@ def test_any_rank_may_capture() -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "mistake", [{"reduction": "avg"}, {"mistake": "not reduced"}, {"mistake": "rotated"}, {"mistake": "cut"}]
 )

@@ -166,6 +166,7 @@ WRONG = {
 SLOW = ("llama:drop", "llama:rotate", "tied:avg", "tied:drop-1")
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.sweep) if name.startswith(SLOW) else name for name in WRONG]
 )

@@ -134,6 +134,7 @@ def verify_layers(layers: int, spec: Read, implementation: Read) -> Report:
     return verify_functions(layered(layers, spec), lambda _, x: program(x), (torch.randn(4, 4),))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("layers", [3, 7, 8, 9])
 def test_a_layer_that_reads_other_memory_is_no_repetition(layers: int) -> None:
     x = torch.randn(4, 4)

@@ -197,6 +197,7 @@ PAIRS = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("pair", [pytest.param(pair, id=pair.name) for pair in PAIRS])
 def test_wrong_program_is_not_verified(pair):
     report = verify_functions(pair.spec, lambda _, *a: pair.wrong(*a), pair.inputs())

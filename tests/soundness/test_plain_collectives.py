@@ -73,6 +73,7 @@ def verify_perceptron(function: Callable[..., torch.Tensor], **options: Any) -> 
     return verify_modules(build, (torch.randn(4, 8, requires_grad=True),), **options)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PERCEPTRONS)
 def test_perceptron(name):
     report = verify_perceptron(PERCEPTRONS[name])
@@ -229,6 +230,7 @@ PLAIN = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in PLAIN])
 def test_plain(case):
     options: dict[str, Any] = {"in_placements": dict(zip("abc", case.layouts, strict=False))}

@@ -270,6 +270,7 @@ def report_of(case: Vocabulary) -> Any:
     return verify_functions(case.spec, case.program, case.inputs(), (RANKS,), **options)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_vocabulary_parallel(case: Vocabulary) -> None:
     report = report_of(case)

@@ -183,6 +183,7 @@ LONG = frozenset(
 """Programs whose opinion takes ten seconds or more."""
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=case.name, marks=[pytest.mark.sweep] if case.name in LONG else []) for case in DEFAULT],
