@@ -52,16 +52,14 @@ def find_difference(
     proved: Collection[str] = (),
     *,
     output: str = "",
-    max_elements: int | None = None,
 ) -> Search:
     """A difference of the programs at their own sizes, or at reduced ones where those are too large to evaluate.
 
     ``proved``: names of the outputs that are proved equal. ``output``: the one to be shown where it differs. A
     difference at reduced sizes has a control: what is proved agrees there too, and the programs differ however the
-    numbers in them that may come from sizes are read. ``max_elements``: by default as many as the memory that is left
-    allows.
+    numbers in them that may come from sizes are read.
     """
-    max_elements = most_elements() if max_elements is None else max_elements
+    max_elements = most_elements()
     if max(elements(spec), elements(implementation)) <= max_elements:
         return _at_own_sizes(spec, implementation, output, max_elements)
     found = Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
@@ -86,13 +84,11 @@ def _at_reduced_sizes(reduced: Reduced, proved: Collection[str], output: str, ma
     return Search(witness, *programs, f"{TOO_LARGE}: the difference is shown at reduced sizes ({sizes})")
 
 
-def programs_to_evaluate(
-    spec: Program, implementation: Program, max_elements: int = DEFAULT_MAX_ELEMENTS
-) -> tuple[Program, Program] | None:
+def programs_to_evaluate(spec: Program, implementation: Program) -> tuple[Program, Program] | None:
     """The programs, at reduced sizes where their own are too large to evaluate; None where there are none."""
-    if max(elements(spec), elements(implementation)) <= max_elements:
+    if max(elements(spec), elements(implementation)) <= DEFAULT_MAX_ELEMENTS:
         return spec, implementation
-    reduced = evaluable(spec, implementation, max_elements)
+    reduced = evaluable(spec, implementation, DEFAULT_MAX_ELEMENTS)
     return None if reduced is None else (reduced.spec, reduced.implementation)
 
 
