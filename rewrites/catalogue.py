@@ -29,6 +29,7 @@ CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     distribution.exponentials_that_meet,
     distribution.weights_of_sums,
     exponents.sums_inside_of_weights,
+    exponents.sums_between_weights,
     one_hot.masked_sums,
     one_hot.shifted_one_hots,
     one_hot.implied_masks,

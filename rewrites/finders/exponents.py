@@ -11,10 +11,10 @@ from verifycompile.ir.algebra import CONTRACT, open_view
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
 from verifycompile.ir.scalar import ONE, Scalar
 from verifycompile.ir.sign import is_positive_sum
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import CONSTANT, Digit, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.exponentials import MERGE_EXPONENTIALS, MERGE_POWERS
-from verifycompile.rewrites.lemmas.products import EXCHANGE_SUMS
+from verifycompile.rewrites.lemmas.products import EXCHANGE_SUMS, OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
 
@@ -68,16 +68,50 @@ def _sums_inside_of_weights(pool: TermPool, factors: Sequence[View], free: int) 
             continue
         inner = tuple(f for f in opened.operands if _reads(f, bound))
         joined = tuple(f for f in outer if _reads(f, bound))
-        shared = [d for d in range(rank) if d not in bound and _any_uses(weights, d)]
-        if not any(f.uses(d) for f in joined for d in shared if not _any_uses(inner, d)):
+        if not (_digits(joined) & _digits(weights)) - _digits(inner):
             continue
         values = {"e": tuple(f for f in opened.operands if not _reads(f, bound)), "a": inner, "g": joined}
         indices = {"j": bound, "l": opened.summed}
         yield Proposal(EXCHANGE_SUMS, Substitution(values, indices=indices), (total, *joined))
 
 
+def _sums_between_weights(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """``sum_j exp(t[j]) (sum_l exp(s[j, l]) a[l])``: one sum over both indices.
+
+    The exponential of a softmax's denominator leaves the sum over the keys, so that a sum over the heads finds it
+    outside where the keys were summed first, as on a rank that has one head, and inside where both are summed at once.
+    """
+    rank = factors[0].rank
+    for total in factors if free < rank else ():
+        if total.term.operation is not CONTRACT or not total.term.summed:
+            continue
+        opened = open_view(total)
+        outer = [f for f in factors if f is not total]
+        weights = [f for f in outer if f.term.operation is EXPONENTIAL], [f for f in opened.operands if _is_weighted(f)]
+        varying = [f for f in opened.operands if _reads(f, opened.summed)]
+        bound = tuple(d for d in range(free, rank) if total.uses(d))
+        if bound and all(
+            all(_any_uses(views, d) for views in weights) and not all(f.uses(d) for f in varying) for d in bound
+        ):
+            joined = tuple(f for f in outer if _reads(f, bound))
+            values = {"f": joined, "a": tuple(opened.operands)}
+            yield Proposal(OPEN_SUM, Substitution(values, indices={"j": bound, "l": opened.summed}), (total, *joined))
+
+
+def _is_weighted(view: View) -> bool:
+    """Whether a view is an exponential, or a product or sum of products with one."""
+    term = view.term
+    inner = term.operands if term.operation is CONTRACT else (view,)
+    return any(f.term.operation is EXPONENTIAL for f in inner)
+
+
 def _any_uses(views: Sequence[View], dim: int) -> bool:
     return any(view.uses(dim) for view in views)
+
+
+def _digits(views: Sequence[View]) -> set[Digit]:
+    """What views read of their dimensions: of a batch and a sequence that are one dimension each may be read alone."""
+    return {digit for view in views for axis in view.axes for digit in axis if digit[0] != CONSTANT}
 
 
 def _reads(view: View, dims: Sequence[int]) -> bool:
@@ -87,3 +121,4 @@ def _reads(view: View, dims: Sequence[int]) -> bool:
 equal_exponents = ProductFinder(_equal_exponents)
 equal_bases = ProductFinder(_equal_bases)
 sums_inside_of_weights = ProductFinder(_sums_inside_of_weights)
+sums_between_weights = ProductFinder(_sums_between_weights)

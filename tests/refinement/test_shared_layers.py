@@ -8,6 +8,7 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
@@ -69,7 +70,50 @@ def reading_ranks() -> Case:
     return Case("reading-ranks", tensor_parallel_mesh(2), build, tensor_parallel(styles), inputs)
 
 
-CASES = {"heads": heads, "reading-ranks": reading_ranks}
+def swapped(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat((-second, first), -1)
+
+
+class Attention(nn.Module):
+    """Causal attention with two heads and rotated positions, behind a scale that every head's gradient reaches."""
+
+    cosine: torch.Tensor
+    sine: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+        self.queries, self.keys, self.values, self.out = (nn.Linear(16, 16, bias=False) for _ in range(4))
+        self.register_buffer("cosine", torch.randn(5, 8))
+        self.register_buffer("sine", torch.randn(5, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            part(x * self.scale).unflatten(-1, (-1, 8)).transpose(-2, -3)
+            for part in (self.queries, self.keys, self.values)
+        )
+        q, k = (part * self.cosine + swapped(part) * self.sine for part in (q, k))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(heads.transpose(-2, -3).flatten(-2))
+
+
+def one_head_a_rank() -> Case:
+    def build() -> nn.Module:
+        return nn.Sequential(*(Attention() for _ in range(LAYERS)))
+
+    styles = {
+        **dict.fromkeys(("*.queries", "*.keys", "*.values"), ColwiseParallel()),
+        "*.out": RowwiseParallel(),
+    }
+
+    def batch() -> tuple[torch.Tensor, ...]:
+        return (torch.randn(3, 5, 16),)
+
+    return Case("one-head-a-rank", tensor_parallel_mesh(2), build, tensor_parallel(styles), batch)
+
+
+CASES = {"heads": heads, "one-head-a-rank": one_head_a_rank, "reading-ranks": reading_ranks}
 
 
 @functools.cache
