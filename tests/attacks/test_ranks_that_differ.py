@@ -372,5 +372,36 @@ def wrong_keyword_passed_to_the_call(mesh: DeviceMesh) -> Job:
     return Job(lambda: forward, lambda x, mode="none": F.gelu(x, approximate="none"), (x(),), {"x": BY_ROWS}, kwargs={"mode": ["none", "tanh"][dist.get_rank()]})
 
 
+def _open_rows(*rows: int) -> Callable[[DeviceMesh], Job]:
+    """A mean of the ranks' means, of which the graph leaves the number of rows open; ``rows`` of each rank."""
+
+    def job(mesh: DeviceMesh) -> Job:
+        whole = torch.sin(torch.arange(sum(rows) * 3.0)).view(-1, 3)
+        own = whole.split(rows)[dist.get_rank()].clone()
+        torch._dynamo.maybe_mark_dynamic(own, 0)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return dist._functional_collectives.all_reduce(x.mean(), "avg", mesh)
+
+        return Job(lambda: forward, lambda x: x.mean(), (whole,), {"x": BY_ROWS}, given_args=(own,))
+
+    return job
+
+
+PROGRAMS.add("right_rows_left_open", _open_rows(4, 4), right=True, ways=("compile", "verify"))
+PROGRAMS.add("wrong_rows_left_open", _open_rows(5, 3), right=False, ways=("compile", "verify"))
+OPEN = "the graph leaves sizes or numbers of `x.size(0)` open, which are 5 on rank 0 and 3 on rank 1"
+
+
+def test_rows_left_open() -> None:
+    names = ("right_rows_left_open", "wrong_rows_left_open")
+    programs = Programs({name: PROGRAMS.found.pop(name) for name in names})
+    found = outcomes(__file__, *names)
+    assert failures(programs, found) == []
+    assert all(OPEN in text for way in ("compile", "verify") for text in found[names[1], way].texts)
+    same = found[names[0], "verify"].texts
+    assert all("at every call the ranks have the same sizes and numbers, which the graph leaves open" in t for t in same)
+
+
 def test_programs() -> None:
     assert failures(PROGRAMS, outcomes(__file__)) == []

@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import get_rank, is_initialized
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.elastic.utils import get_env_variable_or_raise
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from tests.support import fake_mesh_world, fake_world
 from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
@@ -64,6 +66,12 @@ DEGREE: list[tuple[Callable[[DeviceMesh], Any], str]] = [
     (lambda mesh: mesh.shape[0], "shape"),
     (lambda mesh: int(os.environ["WORLD_SIZE"]), "os.environ['WORLD_SIZE']"),
 ]
+BEFORE_THE_TRACE: list[tuple[Callable[[DeviceMesh], Any], str]] = [
+    (lambda mesh: int(os.environb[b"RANK"]), "os.environ['RANK']"),
+    (lambda mesh: get_env_variable_or_raise("RANK"), "get_env_variable_or_raise"),
+    (lambda mesh: compute_local_shape_and_global_offset((4,), mesh, [Shard(0), Replicate()]), "compute_local_shape_and_global_offset"),
+]
+"""What Dynamo does not trace, or not yet."""
 KINDS = [*((*case, ReadKind.RANK) for case in RANK), *((*case, ReadKind.DEGREE) for case in DEGREE)]
 
 
@@ -77,6 +85,12 @@ def test_the_user_asks(mesh: DeviceMesh, ask: Callable[[DeviceMesh], Any], reade
     line = inspect.getsourcelines(ask)[1]
     assert {(read.file, read.line, read.function) for read in reads()} == {(__file__, line, "<lambda>")}
     assert not any(read.installed or read.traced for read in reads())
+
+
+@pytest.mark.parametrize(("ask", "reader"), BEFORE_THE_TRACE)
+def test_torch_answers_what_tells_the_rank(mesh: DeviceMesh, ask: Callable[[DeviceMesh], Any], reader: str) -> None:
+    ask(mesh)
+    assert reader in {read.reader for read in reads(ReadKind.RANK)}
 
 
 @pytest.mark.parametrize(("ask", "reader", "kind"), KINDS)

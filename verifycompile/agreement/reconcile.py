@@ -134,7 +134,12 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     assert own is not None
     taken = (*own.unless_compared, *_assumptions(said, "implementation"))
     implementation = dataclasses.replace(captured.implementation, assumptions=taken)
-    messages = [*_held_messages(said), *_option_messages(said), *_blocker_messages(said)]
+    messages = [
+        *_held_messages(said),
+        *_open_messages(said),
+        *_option_messages(said),
+        *_blocker_messages(said),
+    ]
     node: torch.fx.Node | None = None
     specs = {rank: item["spec"] for rank, item in said.items()}
     if len(set(specs.values())) > 1:
@@ -227,6 +232,26 @@ def _held_messages(said: Mapping[int, Parts]) -> list[str]:
                 "numbers in it; say how it is laid out with `param_placements`, or give all ranks the same."
             )
     return messages
+
+
+def _open_messages(said: Mapping[int, Parts]) -> list[str]:
+    """The first input whose sizes or number, left open by the graph, are other ones on another rank."""
+    first, *others = sorted(said)
+    for name, numbers in said[first]["open"].items():
+        for rank in others:
+            theirs = said[rank]["open"].get(name, numbers)
+            if theirs != numbers:
+                message = (
+                    f"the graph leaves sizes or numbers of `{name}` open, which are {_enumerated(numbers)} on rank "
+                    f"{first} and {_enumerated(theirs)} on rank {rank}: what is proved holds where all ranks have the "
+                    "same. Pass the same, or compile with `dynamic=False`."
+                )
+                return [message]
+    return []
+
+
+def _enumerated(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _blocker_messages(said: Mapping[int, Parts]) -> list[str]:

@@ -30,6 +30,7 @@ from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.dynamo_backend import is_compiled_again
 from verifycompile.torch_interface.job_store import Store, job_store
 from verifycompile.torch_interface.mesh import line_through, own_rank, ranks_of_job
+from verifycompile.torch_interface.recorded_values import hints_of
 
 TIMEOUT_VARIABLE = "VERIFYCOMPILE_RANKS_TIMEOUT"
 """Seconds to wait for the other ranks' digests, besides the time that this rank's own capture took."""
@@ -132,6 +133,7 @@ def said_of(
         "blockers": [blocker.message for blocker in spec.blockers],
         "returned": own.returned,
         "held": held_digests(implementation, own),
+        "open": open_numbers(implementation),
         "options": _options(options),
     }
 
@@ -143,13 +145,23 @@ def write_captured(implementation: Program) -> tuple[Written, ...]:
     return (write(implementation),)
 
 
+def open_numbers(implementation: Program) -> dict[str, list[int]]:
+    """What this call has for the sizes and whole numbers that the graph leaves open, by the name of the input.
+
+    One symbol stands for the number of every rank: what is proved is of ranks that have the same.
+    """
+    found = {item.name: list(hints_of([item.node.meta.get("val")]).values()) for item in implementation.inputs}
+    return {name: numbers for name, numbers in found.items() if numbers}
+
+
 CHOSEN_ALIKE = "at every call the ranks run the same one of the graphs that were compiled of this code"
+PASSED_ALIKE = "at every call the ranks have the same sizes and numbers, which the graph leaves open"
 
 
 def as_compared(implementation: Program, own: OwnCapture) -> Program:
     """The program without what a comparison of the ranks has answered, and with what it has not.
 
-    Which of its graphs a rank runs is decided by guards on what it alone holds, at every call.
+    Which of its graphs a rank runs, and with which sizes, is decided on what it alone holds, at every call.
     """
     blockers = tuple(blocker for blocker in implementation.blockers if blocker.code not in OF_ONE_RANK)
     replaced = set(own.unless_compared)
@@ -159,6 +171,7 @@ def as_compared(implementation: Program, own: OwnCapture) -> Program:
         assumptions=(
             *(text for text in implementation.assumptions if text not in replaced),
             *((CHOSEN_ALIKE,) if is_compiled_again() else ()),
+            *((PASSED_ALIKE,) if open_numbers(implementation) else ()),
         ),
         ranks=implementation.ranks if any(blocker.code == "VC204" for blocker in blockers) else (),
         provenance=Provenance.OBSERVED,

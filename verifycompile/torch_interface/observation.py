@@ -193,6 +193,10 @@ _READERS = {
             "_get_default_group",
         }
     ),
+    f"{_TORCH}distributed{os.sep}tensor{os.sep}_utils.py": frozenset(
+        {"compute_local_shape_and_global_offset", "_compute_local_shape_and_global_offset"}
+    ),
+    f"{_TORCH}distributed{os.sep}elastic{os.sep}utils{os.sep}api.py": frozenset({"get_env_variable_or_raise"}),
     device_mesh.__file__: frozenset(
         {
             "size",
@@ -467,8 +471,11 @@ def _wrap_environment() -> None:
     read = environment.__getitem__
 
     def __getitem__(self: Any, key: Any) -> Any:  # noqa: N807 - what it replaces is called so
-        if self is os.environ and isinstance(key, str):
-            _note_variable(key)
+        name: Any = key
+        if self is os.environ and isinstance(name, str):
+            _note_variable(name)
+        elif self is getattr(os, "environb", None) and isinstance(name, bytes):
+            _note_variable(os.fsdecode(name))
         return read(self, key)
 
     environment.__getitem__ = __getitem__
