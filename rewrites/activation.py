@@ -16,13 +16,13 @@ from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
 
-GELU = Operation("gelu")
-GELU_DERIVATIVE = Operation("gelu_derivative")
 SOFTPLUS = Operation("softplus")
 SOFTPLUS_DERIVATIVE = Operation("softplus_derivative")
 
 _GELU_FACTOR = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
+_DENSITY = 2 / math.sqrt(math.pi)
+"""The slope of the error function at zero."""
 
 
 @operator(aten.relu.default)
@@ -38,21 +38,26 @@ def threshold_backward(b: Builder, grad_output: View, self: View, threshold: Num
 
 @operator(aten.gelu.default)
 def gelu(b: Builder, self: View, approximate: str) -> View:
-    """``0.5 x (1 + tanh(inner))`` where it is approximated, as programs write it that do so by hand."""
-    if approximate == "tanh":
-        return b.scale(b.mul(self, b.add(1, _gelu_tanh(b, self))), 0.5)
-    return b.pointwise(GELU, self, attributes=(approximate,))
+    """``0.5 x (1 + erf(x / sqrt(2)))``, or ``tanh(inner)`` where it is approximated, as programs write it by hand."""
+    inner = _gelu_tanh(b, self) if approximate == "tanh" else _gelu_error(b, self)
+    return b.scale(b.mul(self, b.add(1, inner)), 0.5)
 
 
 @operator(aten.gelu_backward.default)
 def gelu_backward(b: Builder, grad_output: View, self: View, approximate: str) -> View:
     require_real(b, "grad_output")
     if approximate != "tanh":
-        return b.mul(grad_output, b.pointwise(GELU_DERIVATIVE, self, attributes=(approximate,)))
+        bell = b.scale(b.exp(b.scale(b.power(b.scale(self, math.sqrt(0.5)), 2), -1)), _DENSITY)
+        slope = b.scale(b.mul(self, bell), math.sqrt(0.5))
+        return b.scale(b.mul(grad_output, b.add(b.add(1, _gelu_error(b, self)), slope)), 0.5)
     tanh = _gelu_tanh(b, self)
     slope = b.scale(b.add(1, b.scale(b.power(self, 2), multiply(as_scalar(3), b.scalar(_GELU_CUBE)))), _GELU_FACTOR)
     half = b.scale(b.add(1, tanh), 0.5)
     return b.mul(grad_output, b.add(half, b.scale(b.mul(self, b.sub(1, b.power(tanh, 2)), slope), 0.5)))
+
+
+def _gelu_error(b: Builder, x: View) -> View:
+    return b.pointwise(FUNCTIONS["erf"], b.scale(x, math.sqrt(0.5)))
 
 
 def _gelu_tanh(b: Builder, x: View) -> View:

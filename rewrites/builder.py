@@ -395,10 +395,30 @@ class Builder:
         right: View | Number,
     ) -> View:
         views = self.aligned(left, right)
+        if (counted := self._counted(comparison, *views)) is not None:
+            return counted
         if (truth := known(self.pool, *views)) is not None:
             self.pool.lemma_trace.append((laws[truth], ""))
             return self._expanded(self.pool.constant(Fraction(int(truth)), views[0].shape), views)
         return self._expanded(comparison(self.pool, *views), views)
+
+    def _counted(self, comparison: Callable[[TermPool, View, View], View], left: View, right: View) -> View | None:
+        """``0 < count``, ``1 <= count`` and ``count == 0``: whether an element is one, or none. None for all else."""
+        least = 1 if comparison is indicator.less_equal else 0
+        number, count = (right, left) if right.term is self.pool.unit else (left, right)
+        if self._wraps_around() or number.coefficient != least or not (number.is_zero or number.term is self.pool.unit):
+            return None
+        if (count is left and comparison is not indicator.equal) or not _is_count(count):
+            return None
+        from verifycompile.rewrites.reduction import reduce_extreme  # here, because it imports this module
+
+        opened = algebra.open_view(count)
+        try:
+            some = reduce_extreme(self.pool, algebra.multiply_views(self.pool, *opened.operands), opened.summed, "max")
+        except relabel.UnalignedError:
+            return None
+        self.pool.lemma_trace.append(("positive-count", ""))
+        return self.negate(some) if comparison is indicator.equal else some
 
     def negate(self, view: View) -> View:
         if not indicator.is_indicator(view):
@@ -746,6 +766,13 @@ class Builder:
 
 def _are_alike(views: Sequence[View]) -> bool:
     return len({(view.shape, view.coefficient) for view in views}) == 1
+
+
+def _is_count(view: View) -> bool:
+    """Whether the value is a sum of masks."""
+    term = view.term
+    counts = term.operation is algebra.CONTRACT and term.summed > 0 and view.coefficient == 1
+    return counts and all(map(indicator.is_indicator, term.operands))
 
 
 def _is_sum_of_squares(pool: TermPool, view: View) -> bool:

@@ -11,6 +11,7 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
+from verifycompile.ir.scalar import LOGARITHM_OF_TEN, LOGARITHM_OF_TWO
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
@@ -139,8 +140,8 @@ _BOUNDED = frozenset({"acos", "asin", "atan", "cos", "erf", "erfc", "sigmoid", "
 FUNCTIONS = {
     name: Operation(name, nonnegative=name == "abs", finite=name in _BOUNDED)
     for name in (
-        "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp2", "expm1", "lgamma",
-        "log10", "log1p", "log2", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh",
+        "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "expm1", "lgamma",
+        "log1p", "round", "sigmoid", "sign", "sin", "sinh", "tan", "tanh",
     )
 } | {"floor": FLOOR, "trunc": TRUNCATED}  # fmt: skip
 """Functions of one number without parameters, taken as they are."""
@@ -169,6 +170,24 @@ def exp(b: Builder, self: View) -> View:
 def log(b: Builder, self: View) -> View:
     _refuse_complex(b, "log")
     return b.log(self)
+
+
+@operator(aten.exp2.default)
+def exp2(b: Builder, self: View) -> View:
+    require_real(b, "self")
+    return b.exp(b.scale(self, LOGARITHM_OF_TWO))
+
+
+@operator(aten.log2.default)
+def log2(b: Builder, self: View) -> View:
+    require_real(b, "self")
+    return b.scale(b.log(self), 1 / LOGARITHM_OF_TWO)
+
+
+@operator(aten.log10.default)
+def log10(b: Builder, self: View) -> View:
+    require_real(b, "self")
+    return b.scale(b.log(self), 1 / LOGARITHM_OF_TEN)
 
 
 def _refuse_complex(b: Builder, name: str) -> None:

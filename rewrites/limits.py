@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from verifycompile.ir.exponential import MAXIMUM
+from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.operations import MINIMUM
@@ -29,22 +30,24 @@ def minimum(b: Builder, self: View, other: View) -> View:
 
 @operator(aten.clamp.default)
 def clamp(b: Builder, self: View, min: Number | None, max: Number | None) -> View:
-    result = self if min is None else _limited(b, MAXIMUM, self, min)
-    return result if max is None else _limited(b, MINIMUM, result, max)
+    result = self if min is None else limited(b, MAXIMUM, self, min)
+    return result if max is None else limited(b, MINIMUM, result, max)
 
 
 @operator(aten.clamp_min.default)
 def clamp_min(b: Builder, self: View, min: Number) -> View:
-    return _limited(b, MAXIMUM, self, min)
+    return limited(b, MAXIMUM, self, min)
 
 
 @operator(aten.clamp_max.default)
 def clamp_max(b: Builder, self: View, max: Number) -> View:
-    return _limited(b, MINIMUM, self, max)
+    return limited(b, MINIMUM, self, max)
 
 
-def _limited(b: Builder, operation: Operation, view: View, limit: Number) -> View:
+def limited(b: Builder, operation: Operation, view: View, limit: Number) -> View:
     """A limit that all of a counter's numbers keep, or none, changes nothing, or all."""
+    if operation is MAXIMUM and isinstance(limit, int | float) and limit <= 0 and is_nonnegative(view):
+        return view
     from verifycompile.rewrites.counted import smallest_and_largest  # here, because few programs count
 
     ends = smallest_and_largest(view)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import torch
 
 from verifycompile.ir import indicator, relabel
-from verifycompile.ir.algebra import elementwise, multiply_views, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, elementwise, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import Signature, apply
-from verifycompile.ir.exponential import MAXIMUM, REDUCE_MAX
+from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, MAXIMUM, POWER, REDUCE_MAX, is_positive, may_be_lowest
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
+from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operations import MINIMUM
@@ -32,7 +34,13 @@ _LONGEST_PRODUCT = 64
 
 
 def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View:
-    """Largest or smallest element over ``dims``, which are dropped. Extremes of extremes are merged."""
+    """Largest or smallest element over ``dims``, which are dropped. Extremes of extremes are merged.
+
+    That of an increasing function of a value is the function of the value's.
+    """
+    outside = _taken_out(pool, view, dims, kind)
+    if outside is not None:
+        return outside
     dim = concatenated_dim(view)
     pairwise = MAXIMUM if kind == "max" else MINIMUM
     if dim is not None and dim in dims:
@@ -47,6 +55,47 @@ def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -
         return indicator.negate(pool, reduce_extreme(pool, inner, dims, "min" if kind == "max" else "max"))
     of_indicators = indicator.is_indicator(view) and not view.is_zero
     return _reduced(pool, (TRUTH_EXTREMES if of_indicators else EXTREMES)[kind], view, dims)
+
+
+def _taken_out(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View | None:
+    """The extreme of what is within a positive multiple, a sum with what is the same over ``dims``, an exponential."""
+    if view.is_zero or indicator.is_indicator(view):
+        return None
+    if view.coefficient != 1:
+        positive = isinstance(view.coefficient, Fraction) and view.coefficient > 0
+        return reduce_extreme(pool, view.unscaled(), dims, kind).scaled(view.coefficient) if positive else None
+    kept = [d for d in range(view.rank) if d not in set(dims)]
+    operands = open_view(view).operands if view.term.operation in (COMBINE, EXPONENTIAL, LOGARITHM, POWER) else ()
+    if view.term.operation is COMBINE:
+        same = [v for v in operands if _is_same(v, dims)]
+        rest = [v for v in operands if v not in same]
+        if not same or not rest:
+            return None
+        inner = reduce_extreme(pool, combine(pool, rest), dims, kind)
+        return combine(pool, [inner, *(_restrict(v, kept) for v in same)])
+    if view.term.operation is CONTRACT and not view.term.summed:
+        factors = open_view(view).operands
+        same = [v for v in factors if _is_same(v, dims) and is_nonnegative(v)]
+        rest = [v for v in factors if v not in same]
+        if not same or not rest:
+            return None
+        inner = reduce_extreme(pool, multiply_views(pool, *rest), dims, kind)
+        return multiply_views(pool, inner, *(_restrict(v, kept) for v in same))
+    b = Builder(pool)
+    for inner in operands:
+        if view.term.operation is EXPONENTIAL:
+            return b.exp(reduce_extreme(pool, inner, dims, kind))
+        if view.term.operation is LOGARITHM and is_positive(inner):
+            return b.log(reduce_extreme(pool, inner, dims, kind))
+        exponent = view.term.attributes[0] if view.term.operation is POWER else None
+        if isinstance(exponent, Fraction) and exponent > 0 and is_nonnegative(inner):
+            return b.power(reduce_extreme(pool, inner, dims, kind), exponent)
+    return None
+
+
+def _is_same(view: View, dims: Sequence[int]) -> bool:
+    """Whether a value is one number for all elements over ``dims``, and no infinite one."""
+    return not (any(view.uses(d) for d in dims) or has_infinity(view) or may_be_lowest(view))
 
 
 def reduce_product(pool: TermPool, view: View, dims: Sequence[int]) -> View:

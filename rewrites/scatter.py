@@ -178,6 +178,10 @@ def index_copy(b: Builder, self: View, dim: int, index: View, source: View) -> V
 
 def rows_overwritten(b: Builder, view: View, index: View, source: View, position: int) -> View:
     """``view[..., index[i], ...] = source[..., i, ...]``; of two values at one place torch chooses which one stays."""
+    from verifycompile.rewrites.index_writes import put_distinct  # here, because it imports this module
+
+    if (put := put_distinct(b, view, position, index, source)) is not None:
+        return put
     operands = dim_last(b, view, position), index, dim_last(b, source, position)
     size = b.shape(view)[position]
     result = b.core(SCATTER, (), "*b v, i, *b i -> *b w", *operands, cores="v i", fresh={"w": size})

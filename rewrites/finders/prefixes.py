@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.algebra import CONTRACT, IOTA, combine, elementwise, iota, open_view
-from verifycompile.ir.indicator import equal, less_equal
+from verifycompile.ir.indicator import equal, less_equal, negate
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import UnalignedError, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, as_scalar
@@ -89,8 +89,11 @@ def _together(
             apart = within.summand is part and not _dims(within.other) & _dims(whole.other)
             if apart and within.turned == whole.turned:
                 yield from _joined(pool, whole, part, within, shape)
-    elif whole.constant == 0 and part.coefficient == -whole.summand.coefficient:
-        yield from _without_own(pool, whole, part, shape)
+    if part.coefficient == -whole.summand.coefficient:
+        if whole.constant == 0:
+            yield from _without_own(pool, whole, part, shape)
+        given = {"m": (), "n": (whole.mask,), "c": (negate(pool, whole.mask),), "a": whole.rest}
+        yield Proposal(REST_OF_MASK, Substitution(given, indices={"l": whole.summed}), (part, whole.summand))
 
 
 def _joined(

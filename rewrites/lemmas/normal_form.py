@@ -58,6 +58,44 @@ _FUNCTIONS = (
     ),
 )  # fmt: skip
 
+_EXTREMES = (
+    Lemma(
+        "VL160", "maximum-of-multiple", "the maximum of p a is p times that of a, for p above zero",
+        ("max", "i", ("scale", "p", "a")), ("scale", "p", ("max", "i", "a")), (("positive_number", "p"),),
+    ),
+    Lemma(
+        "VL161", "maximum-of-sum", "the maximum of a and what is the same for all elements is that of a, and this",
+        ("max", "i", ("add", "a", "b")), ("add", ("max", "i", "a"), "b"), (("independent", "b", "i"), ("finite", "b")),
+    ),
+    Lemma(
+        "VL162", "maximum-of-product",
+        "the maximum of a times what is the same for all elements and not negative is that of a, times this",
+        ("max", "i", ("mul", "a", "b")), ("mul", ("max", "i", "a"), "b"),
+        (("independent", "b", "i"), ("nonnegative", "b")),
+    ),
+    Lemma(
+        "VL163", "maximum-of-exponential", "the maximum of exponentials is the exponential of the maximum",
+        ("max", "i", ("exp", "a")), ("exp", ("max", "i", "a")),
+    ),
+    Lemma(
+        "VL164", "maximum-of-logarithm", "the maximum of logarithms of positive values is that of the maximum",
+        ("max", "i", ("log", "a")), ("log", ("max", "i", "a")), (("positive", "a"),),
+    ),
+    Lemma(
+        "VL165", "maximum-of-power", "the maximum of powers of values that are not negative is that of the maximum",
+        ("max", "i", ("power", "p", "a")), ("power", "p", ("max", "i", "a")),
+        (("positive_number", "p"), ("nonnegative", "a")),
+    ),
+    Lemma(
+        "VL166", "maximum-with-lower", "the maximum of a and a number that no element is below is a",
+        ("maximum", "a", ("number", "p")), "a", (("not_below", "a", "p"),),
+    ),
+    Lemma(
+        "VL167", "positive-count", "a count of elements is above zero where some element is one",
+        ("less", _ZERO, ("sum", "i", "m")), ("max", "i", "m"), (("indicator", "m"),),
+    ),
+)  # fmt: skip
+
 _MASKS = (
     Lemma(
         "VL38", "negation-of-negation", "the negation of the negation of a value that is 0 or 1 is the value",
@@ -133,4 +171,4 @@ _COMPARISONS = (
     ),
 )  # fmt: skip
 
-NORMAL_FORM = (*_FUNCTIONS, *_MASKS, *_COMPARISONS)
+NORMAL_FORM = (*_FUNCTIONS, *_EXTREMES, *_MASKS, *_COMPARISONS)

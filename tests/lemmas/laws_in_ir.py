@@ -10,7 +10,7 @@ import torch
 
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.algebra import INFINITY, iota
-from verifycompile.ir.exponential import WHERE
+from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import add, multiply
@@ -19,6 +19,7 @@ from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE, Guard, Lemma, Pattern
 from verifycompile.rewrites.lemmas.spelling import names
+from verifycompile.rewrites.limits import limited
 from verifycompile.rewrites.reduction import reduce_extreme
 from verifycompile.rewrites.statistics import absolute_value
 
@@ -59,6 +60,8 @@ class Sides:
         return evaluator.view(self.left), evaluator.view(self.right)
 
     def _number(self, place: int, guards: set[str], broken: Guard | None) -> Fraction:
+        if broken == ("positive_number", names(self.law, NUMBER)[place]):
+            return Fraction(-1, 2)
         if "outside" in guards:
             return Fraction(SIZE)
         if broken is not None and broken[0] == "outside":
@@ -142,6 +145,7 @@ _BUILT: dict[str, Callable[..., Any]] = {
     "mul": lambda b, *factors: b.mul(*factors),
     "scale": lambda b, p, a: b.scale(a, p),
     "power": lambda b, p, a: b.power(a, p),
+    "maximum": lambda b, a, p: limited(b, MAXIMUM, a, float(p.coefficient)),
     "exp": lambda b, a: b.exp(a),
     "log": lambda b, a: b.log(a),
     "abs": absolute_value,

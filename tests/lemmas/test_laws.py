@@ -102,6 +102,8 @@ ALSO_RIGHT = [
     "VL33 ('positive', 'a') for ('positive', 'b')",
     "VL34 ('positive', 'a') for ('positive', 'b')",
     "VL65 left side a",
+    "VL161 ('finite', 'a') for ('finite', 'b')",
+    "VL167 left side ('less', ('zero',), ('max', 'i', 'm'))",
     "VL133 ('nonnegative', 'm') for ('indicator', 'm')",
     "VL134 left side ('less', 'a', ('number', 'p'))",
     "VL135 left side ('less_equal', ('number', 'p'), 'a')",

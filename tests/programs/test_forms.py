@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs.forms import attention, backwards, inference, losses, running, spellings, vocabulary
+from tests.programs.forms import attention, backwards, functions, inference, losses, running, spellings, vocabulary
 from tests.programs.forms.form import Form
 from tests.support import fake_mesh_world
 from verifycompile import Verdict
@@ -19,7 +19,7 @@ from verifycompile.witness import find_witness
 
 FORMS: tuple[Form, ...] = tuple(
     form
-    for family in (vocabulary, losses, backwards, attention, running, inference, spellings)
+    for family in (vocabulary, losses, backwards, attention, running, inference, spellings, functions)
     for form in family.FORMS
 )
 MISTAKES = [

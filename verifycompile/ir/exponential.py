@@ -64,7 +64,9 @@ def _is_number(pool: TermPool, summands: list[View]) -> bool:
     if not lowest:
         return True
     rest = [v for v in summands if v is not lowest[0]]
-    if len(lowest) > 1 or lowest[0].coefficient != -1 or lowest[0].term.operation is not REDUCE_MAX:
+    if len(lowest) > 1 or lowest[0].term.operation is not REDUCE_MAX:
+        return False
+    if not isinstance(lowest[0].coefficient, Fraction) or lowest[0].coefficient >= 0:
         return False
     (operand,) = lowest[0].term.operands
     return combine(pool, rest).term is operand.term

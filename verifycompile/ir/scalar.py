@@ -33,6 +33,10 @@ _ROUNDING = Fraction(1, 2**51)
 _ROOT_BITS = 200
 _ROOT_ROUNDING = Fraction(1, 2**190)
 
+# Precise enough that computing with them rounds as computing with the logarithms of 2 and 10 does.
+LOGARITHM_OF_TWO = Fraction("0.693147180559945309417232121458176568075500134360255254120680")
+LOGARITHM_OF_TEN = Fraction("2.30258509299404568401799145468436420760110148862877297603333")
+
 # A constant that the program computed, such as `1 - 0.1 * V / (V - 1)`, is off by its own rounding. The rational
 # that it stands for has a larger denominator, and lies within some units in the last place.
 _COMPUTED_DENOMINATOR = 1_000_000
@@ -127,6 +131,12 @@ def _simple_numbers(value: float) -> Iterator[Fraction]:
     root = _root_near(exact, _ROUNDING)
     if root is not None:
         yield root
+    for logarithm in (LOGARITHM_OF_TWO, 1 / LOGARITHM_OF_TWO, LOGARITHM_OF_TEN, 1 / LOGARITHM_OF_TEN):
+        yield logarithm if value > 0 else -logarithm
+        share = exact / logarithm
+        factor = _simple_neighbour(share, abs(share) * _ROUNDING) or _root_near(share, _ROUNDING)
+        if factor is not None:
+            yield factor * logarithm
 
 
 def _shortest_decimal(single: float) -> Fraction:

@@ -1,0 +1,170 @@
+"""Functions that two programs write differently: by other functions, by extremes of what they are of, by counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from tests.programs.forms import comm
+from tests.programs.forms.form import S0, S1, Form, P, R
+
+Function = Callable[..., torch.Tensor]
+
+
+class Gated(nn.Module):
+    """A gated layer with the exact gelu; on ranks it is written out, behind a gather and in front of a scatter."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+        width = 16 if mesh is None else 16 // mesh.size()
+        self.norm, self.gate, self.up = nn.LayerNorm(8), nn.Linear(8, width), nn.Linear(8, width, bias=False)
+        self.down = nn.Linear(width, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(x)
+        if self.mesh is None:
+            return x + self.down(F.gelu(self.gate(hidden)) * self.up(hidden))
+        group = self.mesh.get_group()
+        hidden = comm.gather(hidden, 0, group)
+        gate = self.gate(hidden)
+        scaled = gate / (2.0 if self.mistake == "another scale" else math.sqrt(2.0))
+        share = torch.tanh(scaled) if self.mistake == "another function" else torch.erf(scaled)
+        opened = 0.5 * gate * (share if self.mistake == "no half" else 1.0 + share)
+        return x + comm.scatter(self.down(opened * self.up(hidden)), 0, group)
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (q @ k.t() / 2).softmax(-1) @ v
+
+
+def by_powers_of_two(mesh: DeviceMesh, mistake: str) -> Function:
+    """Keys over ranks, merged as kernels do it: by ``exp2`` of scores that are scaled by ``log2(e)``."""
+
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.t()) * (0.5 if mistake == "powers of two" else 0.5 * 1.4426950408889634)
+        largest = scores.amax(-1, True)
+        weights = torch.exp2(scores - largest)
+        of_all = comm.total(largest, mesh, "max")
+        scale = torch.exp(largest - of_all) if mistake == "another base" else torch.exp2(largest - of_all)
+        total = weights.sum(-1, True) * (1 if mistake == "own sums" else scale)
+        return comm.total(scale * (weights @ v), mesh) / comm.total(total, mesh)
+
+    return program
+
+
+def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    scale = x.abs().amax().clamp(min=1e-5) / 127
+    return x / scale, (2 * x + 1).exp().amax(0), x.abs().amin().sqrt(), x.norm().clamp(min=0, max=2)
+
+
+def of_extremes(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        scale = comm.total(x.abs().amax().clamp(min=1 if mistake == "another limit" else 1e-5) / 127, mesh, "max")
+        largest = comm.total((-x if mistake == "of the negated" else x).amax(0), mesh, "max")
+        least = comm.total(x.abs().sqrt().amin(), mesh, "max" if mistake == "largest of least" else "min")
+        norm = comm.total(x.square().sum(), mesh).sqrt()
+        return x / scale, (2 * largest + 1).exp(), least, norm.clamp(max=1 if mistake == "another bound" else 2)
+
+    return program
+
+
+def skipped(w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return torch.where((g > 1).any(), w, w - g)
+
+
+def by_count(mesh: DeviceMesh, mistake: str) -> Function:
+    def program(w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        count = (g > 1).sum()
+        if mistake != "own count":
+            count = comm.total(count, mesh)
+        none = count <= 1 if mistake == "one is none" else count == 0
+        return torch.where(none if mistake == "turned round" else ~none, w, w - g)
+
+    return program
+
+
+def from_each_on(x: torch.Tensor) -> torch.Tensor:
+    return x.flip(0).cumsum(0).flip(0)
+
+
+def less_those_before(_: DeviceMesh, mistake: str) -> Function:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        before = x.cumsum(0) - (0 if mistake == "without itself" else x)
+        total = x.sum(0, keepdim=True) if mistake != "mean" else x.mean(0, keepdim=True)
+        return before - total if mistake == "turned round" else total - before
+
+    return program
+
+
+class Head(nn.Module):
+    """The logits of a rank's classes are written to their places among all classes."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+        self.weight = nn.Parameter(torch.randn(16 if mesh is None else 16 // mesh.size(), 6))
+
+    def forward(self, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self.mesh is None:
+            return F.cross_entropy(h @ self.weight.t(), y)
+        group = self.mesh.get_group()
+        own = comm.enter(h, group) @ self.weight.t()
+        count = own.shape[1]
+        first = dist.get_rank(group) * count
+        if self.mistake == "from the end":
+            first = 16 - count - first
+        places = torch.arange(count) + (0 if self.mistake == "first places" else first)
+        logits = torch.zeros(own.shape[0], 16).index_copy(1, places, own)
+        return F.cross_entropy(logits if self.mistake == "not reduced" else comm.leave(logits, group), y)
+
+
+def form(
+    name: str, spec: Any, program: Any, *mistakes: str, args: Callable[[], tuple[Any, ...]], placed: Mapping[str, Any],
+    outputs: tuple[Any, ...], **options: Any,
+) -> Form:  # fmt: skip
+    """A form of two ranks. ``spec``: a function, or a module to be built."""
+    named = {f"output.{place}": (placement,) for place, placement in enumerate(outputs)}
+    given: dict[str, Any] = {"in_placements": {name: (placement,) for name, placement in placed.items()}, "out_placements": named}
+    build = spec if isinstance(spec, type) else lambda: spec
+    return Form(f"{name}-2", {"tp": 2}, build, program, args, {**given, **options}, mistakes)
+
+
+FORMS = (
+    form(
+        "gelu-by-error-function", Gated, Gated, "another scale", "another function", "no half",
+        args=lambda: (torch.randn(2, 8),), placed={"x": S0}, outputs=(S0,),
+        param_placements={"gate.*": (S0,), "up.weight": (S0,), "down.weight": (S1,)},
+        grad_placements={"norm.*": (P,)},
+    ),
+    form(
+        "softmax-by-powers-of-two", attended, by_powers_of_two, "powers of two", "another base", "own sums",
+        args=lambda: (torch.randn(1, 4), torch.randn(3, 4), torch.randn(3, 4)),
+        placed={"q": R, "k": S0, "v": S0}, outputs=(R,),
+    ),
+    form(
+        "functions-of-extremes", extremes, of_extremes,
+        "another limit", "of the negated", "largest of least", "another bound",
+        args=lambda: (torch.randn(2, 4),), placed={"x": S0}, outputs=(S0, R, R, R),
+    ),
+    form(
+        "any-by-a-count", skipped, by_count, "own count", "one is none", "turned round",
+        args=lambda: (torch.randn(2, 4), torch.randn(2, 4)), placed={"w": S0, "g": S0}, outputs=(S0,),
+    ),
+    form(
+        "sums-from-each-on", from_each_on, less_those_before, "without itself", "mean", "turned round",
+        args=lambda: (torch.randn(3, 4),), placed={"x": S1}, outputs=(S1,),
+    ),
+    form(
+        "logits-in-their-places", Head, Head, "from the end", "first places", "not reduced",
+        args=lambda: (torch.randn(5, 6, requires_grad=True), torch.randint(0, 16, (5,))),
+        placed={"h": R, "y": R}, outputs=(R,), param_placements={"weight": (S0,)},
+    ),
+)  # fmt: skip
