@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from verifycompile.capture.common_graph import DifferentGraphsError
 from verifycompile.capture.common_program import common_program
-from verifycompile.capture.legacy_collectives import is_key, ranks_of
 from verifycompile.capture.merged_ranks import members_of
 from verifycompile.capture.rank_schedule import OrderError, RankGraph, schedule
 from verifycompile.program import Blocker, Mesh, Program
+from verifycompile.torch_interface.in_place_collectives import is_key, ranks_of
 from verifycompile.torch_interface.mesh import axes_of_line
 from verifycompile.torch_interface.value_names import value_name
 

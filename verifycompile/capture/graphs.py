@@ -17,11 +17,12 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.asynchronous import unwaited
 from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.layouts import shard_degrees
-from verifycompile.capture.legacy_collectives import GroupTable, make_functional
+from verifycompile.capture.process_groups import GroupTable, name_groups, without_groups_of_one
 from verifycompile.capture.tidy import tidy
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.graph_modules import FunctionalGraph, example_of, functional_graph
+from verifycompile.torch_interface.in_place_collectives import UnsupportedCollectiveError
 from verifycompile.torch_interface.mesh import describe_mesh
 from verifycompile.torch_interface.shapes import shape_of
 
@@ -140,17 +141,12 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
         raise UsageError(
             "VC303", f"{label} records no example value for `{missing[0]}`; pass `spec_inputs` and `rank_inputs`."
         )
-    copied = torch.fx.GraphModule(graph, _copy(graph))
-    copied.meta.update(graph.meta)
-    blockers = make_functional(copied, groups)
-    if blockers:
-        # A call that stayed in place cannot be traced: what is known of the program ends here.
-        copied = torch.fx.GraphModule(torch.nn.Module(), _placeholders_only(graph))
     try:
-        functional = functional_graph(copied, values, f"<{label}>")
+        functional, blockers = _functional(graph, values, groups, f"<{label}>")
     except _FAILURES as error:
         raise UsageError("VC303", f"{label} does not run on its example values: {error}") from error
     split_coalesced(functional.graph)
+    without_groups_of_one(functional.graph)
     tidy(functional.graph, set(functional.written.values()))
     nodes = functional.graph.graph.find_nodes(op="placeholder")
     output = next(iter(functional.graph.graph.find_nodes(op="output")))
@@ -159,6 +155,22 @@ def prepare(graph: object, examples: Sequence[object] | None, groups: GroupTable
     inputs = dict(zip(functional.names, nodes, strict=True))
     constants = {i: item for i, item in enumerate(returned) if isinstance(item, int | float | str)}
     return Prepared(functional, inputs, results, (*blockers, *unwaited(functional.graph)), label, constants)
+
+
+def _functional(
+    graph: torch.fx.GraphModule, values: Sequence[object], groups: GroupTable, label: str
+) -> tuple[FunctionalGraph, tuple[Blocker, ...]]:
+    copied = torch.fx.GraphModule(graph, _copy(graph))
+    copied.meta.update(graph.meta)
+    blockers = name_groups(copied, groups)
+    if not blockers:
+        try:
+            return functional_graph(copied, values, label), ()
+        except UnsupportedCollectiveError as error:
+            blockers = (Blocker(None, "VC201", error.message),)
+    # A collective that cannot be traced: what is known of the program ends before it.
+    inputs = torch.fx.GraphModule(torch.nn.Module(), _placeholders_only(graph))
+    return functional_graph(inputs, values, label), blockers
 
 
 def _copy(graph: torch.fx.GraphModule) -> torch.fx.Graph:

@@ -19,7 +19,6 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.legacy_collectives import is_key, ranks_of
 from verifycompile.capture.merged_collectives import (
     RANK,
     MergedNodes,
@@ -34,6 +33,7 @@ from verifycompile.collectives import COLLECTIVES, CollectiveError
 from verifycompile.lowering.recorded import reads_memory
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.in_place_collectives import is_key, ranks_of
 from verifycompile.torch_interface.mesh import line_through, place_at
 from verifycompile.torch_interface.value_names import value_name
 

@@ -27,8 +27,8 @@ from verifycompile.capture.graphs import (
     spec_program,
 )
 from verifycompile.capture.layouts import LayoutError, Placements, lift_placements, shard_degrees
-from verifycompile.capture.legacy_collectives import GroupTable
 from verifycompile.capture.placed import by_pattern
+from verifycompile.capture.process_groups import GroupTable
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import CaptureError, Program

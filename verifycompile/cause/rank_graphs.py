@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from verifycompile.capture.legacy_collectives import key_of
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
+from verifycompile.torch_interface.in_place_collectives import key_of
 from verifycompile.torch_interface.mesh import line_through, place_at
 
 Merge = Callable[[Sequence[Program]], tuple[Program, Program]]

@@ -21,7 +21,7 @@ from verifycompile.capture.graphs import (
     resolve_inputs,
     spec_program,
 )
-from verifycompile.capture.legacy_collectives import GroupTable
+from verifycompile.capture.process_groups import GroupTable
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.frontends import Captured, report_of

@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-_REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+from verifycompile.torch_interface.in_place_collectives import FormsInterpreter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +84,6 @@ def groups_in(graph: torch.fx.GraphModule) -> Iterator[tuple[int, ...]]:
                 yield members
 
 
-def reduction_of(value: object) -> str | None:
-    """``"sum"``, ``"avg"``, ... for the script object of a ``ReduceOp``."""
-    if not isinstance(value, torch.ScriptObject) or "ReduceOp" not in str(value._type()):
-        return None
-    number = value.op()  # pyright: ignore[reportAttributeAccessIssue]  # the node calls an operator
-    return _REDUCTIONS[number] if isinstance(number, int) and 0 <= number < len(_REDUCTIONS) else None
-
-
 def example_of(node: torch.fx.Node) -> object:
     """The value that a tracer recorded for a node; None where it recorded none."""
     for key in ("val", "example_value"):
@@ -103,7 +95,8 @@ def example_of(node: torch.fx.Node) -> object:
 def functional_graph(graph: torch.fx.GraphModule, examples: Sequence[object], label: str) -> FunctionalGraph:
     """Trace ``graph`` again on fake tensors. ``label`` stands for the file of nodes without a recorded stack.
 
-    Raises what torch raises where the graph does not run on ``examples``.
+    Raises what torch raises where the graph does not run on ``examples``, UnsupportedCollectiveError for an in-place
+    collective without a functional form.
     """
     mode, values = _fake_values(examples)
     buffers = {name: value for name, value in graph.named_buffers() if isinstance(value, FakeTensor)}
@@ -118,8 +111,7 @@ def functional_graph(graph: torch.fx.GraphModule, examples: Sequence[object], la
     def run(*flat: Any) -> Any:
         given = dict(zip(lifted, flat, strict=False))
         with torch.fx.traceback.preserve_node_meta(), _reparametrize_module(graph, given):
-            interpreter = torch.fx.Interpreter(graph)
-            result = interpreter.run(*flat[len(lifted) :], enable_io_processing=False)
+            result = FormsInterpreter(graph).run(*flat[len(lifted) :], enable_io_processing=False)
             places[:] = [keystr(place) for place, _ in tree_flatten_with_path(result)[0]]
             return tree_leaves(result)
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from verifycompile.torch_interface.in_place_collectives import FORMS, InPlaceCall
 from verifycompile.torch_interface.schema import by_name
 
 Parts = list[Any]
@@ -57,13 +58,17 @@ class Communication(TorchDispatchMode):
         table = _TABLES.get(namespace)
         if table is None or name in _LOCAL or (namespace == "_dtensor" and name not in table):
             return func(*args, **(kwargs or {}))
-        handler = table.get(name)
-        if handler is None:
+        group = _Group(self._place, by_name(func, args, kwargs or {}))
+        if namespace == "c10d" and name in FORMS:
+            with self:  # its functional collectives meet
+                found = FORMS[name](InPlaceCall(group.arguments, group.held))
+        elif name in table:
+            found = table[name](group)
+        else:
             raise NotImplementedError(f"`{namespace}.{name}` does not run on threads of one process")
-        found = handler(_Group(self._place, by_name(func, args, kwargs or {})))
-        if namespace == "c10d" and name in _WITH_RESULTS:
-            return found, _done(found)
-        return _done(found) if namespace == "c10d" and name in _WORK_ALONE else found
+        if namespace == "c10d" and name != "recv_" and func._schema.returns:
+            return (found, _done(found)) if len(func._schema.returns) == 2 else _done(found)
+        return found
 
 
 def reduced(parts: Sequence[torch.Tensor], operation: str) -> torch.Tensor:
@@ -80,10 +85,6 @@ def reduced(parts: Sequence[torch.Tensor], operation: str) -> torch.Tensor:
     return functools.reduce(pairwise[operation], parts[1:], parts[0].clone())
 
 
-_NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
-"""The reductions of ``ReduceOp``, by number."""
-
-
 class _Group:
     """The process group of a call, and the call's arguments by their names in the schema."""
 
@@ -91,8 +92,19 @@ class _Group:
         self.place, self.arguments = place, arguments
 
     @functools.cached_property
+    def held(self) -> ProcessGroup:
+        group = self.arguments.get("process_group", self.arguments.get("group_name"))
+        if isinstance(group, torch.ScriptObject):
+            return ProcessGroup.unbox(group)
+        if isinstance(group, str):
+            return distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]  # torch resolves names too
+        return group  # type: ignore[return-value]  # a group as it is
+
+    @functools.cached_property
     def members(self) -> tuple[int, ...]:
-        return _members(self.either("process_group", "group_name"))
+        known = distributed_c10d._world.pg_group_ranks
+        ranks = known[self.held] if self.held in known else {index: index for index in range(self.held.size())}
+        return tuple(sorted(ranks, key=ranks.__getitem__))
 
     @property
     def number(self) -> int:
@@ -102,15 +114,11 @@ class _Group:
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
 
-    def either(self, *names: str) -> Any:
-        """The argument that the call has of these."""
-        return next(self.arguments[name] for name in names if name in self.arguments)
-
     @property
     def operation(self) -> str:
         """The reduction that the call asks for."""
         held = self["reduce_op"]
-        return held.lower() if isinstance(held, str) else _NAMES[int(held.op())]
+        return held.lower() if isinstance(held, str) else InPlaceCall(self.arguments, self.held).reduction
 
     def gathered(self, what: str, value: Any) -> Parts:
         """What every member brings, copied, for all of them to read: a tensor, or a list of them."""
@@ -126,16 +134,6 @@ class _Group:
         return [row[self.number] for row in self.gathered(what, list(pieces))]
 
 
-def _members(group: Any) -> tuple[int, ...]:
-    if isinstance(group, torch.ScriptObject):
-        group = ProcessGroup.unbox(group)
-    elif isinstance(group, str):
-        group = distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]  # torch resolves names too
-    known = distributed_c10d._world.pg_group_ranks
-    ranks = known[group] if group in known else {index: index for index in range(group.size())}
-    return tuple(sorted(ranks, key=ranks.__getitem__))
-
-
 def _done(result: Any) -> Any:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(result)
@@ -147,13 +145,7 @@ def _into(outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
         output.copy_(value.reshape(output.shape))
 
 
-# In place: torch.distributed's own calls. Each gives what it has written; some return that along with the work.
-
-
-def _all_reduce_in_place(group: _Group) -> Any:
-    for tensor in group["tensors"]:
-        tensor.copy_(group.reduced("all_reduce", tensor))
-    return group["tensors"]
+# In place, and with a root, or a message. Each gives what it has written.
 
 
 def _reduce_to_root(group: _Group) -> Any:
@@ -163,48 +155,6 @@ def _reduce_to_root(group: _Group) -> Any:
         if group.number == root:
             tensor.copy_(reduced(parts, operation))
     return group["tensors"]
-
-
-def _broadcast_in_place(group: _Group) -> Any:
-    root = group["root_rank"]
-    for tensor in group["tensors"]:
-        _into([tensor], [group.gathered(f"broadcast({root})", tensor)[root]])
-    return group["tensors"]
-
-
-def _all_gather_to_lists(group: _Group) -> Any:
-    outputs = group.either("output_tensors", "output_lists")
-    for listed, value in zip(outputs, group.either("input_tensors", "input_list"), strict=True):
-        _into(listed, group.gathered("all_gather", value))
-    return outputs
-
-
-def _flat(group: _Group) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Outputs and inputs of a call on one tensor, or on several."""
-    if "outputs" in group.arguments:
-        return group["outputs"], group["inputs"]
-    return [group["output_tensor"]], [group["input_tensor"]]
-
-
-def _all_gather_flat(group: _Group) -> Any:
-    for output, value in zip(*_flat(group), strict=True):
-        _into([output], [torch.cat(group.gathered("all_gather_into_tensor", value.flatten()))])
-    return group.either("outputs", "output_tensor")
-
-
-def _reduce_scatter_flat(group: _Group) -> Any:
-    for output, value in zip(*_flat(group), strict=True):
-        whole = group.reduced("reduce_scatter_tensor", value.flatten())
-        _into([output], [whole.chunk(len(group.members))[group.number]])
-    return group.either("outputs", "output_tensor")
-
-
-def _reduce_scatter_from_lists(group: _Group) -> Any:
-    operation = group.operation
-    for output, listed in zip(group["output_tensors"], group["input_tensors"], strict=True):
-        parts = group.exchanged(f"reduce_scatter({operation})", listed)
-        _into([output], [reduced(parts, operation)])
-    return group["output_tensors"]
 
 
 def _gather_to_root(group: _Group) -> Any:
@@ -221,16 +171,6 @@ def _scatter_from_root(group: _Group) -> Any:
     rows = group.gathered(f"scatter({root})", group["input_tensors"])[root]
     _into(group["output_tensors"], [listed[group.number] for listed in rows])
     return group["output_tensors"]
-
-
-def _all_to_all_lists(group: _Group) -> Any:
-    _into(group["output_tensors"], group.exchanged("all_to_all", group["input_tensors"]))
-    return group["output_tensors"]
-
-
-def _all_to_all_flat(group: _Group) -> Any:
-    _into([group["output"]], [_all_to_all(group)])
-    return [group["output"]]
 
 
 def _barrier(group: _Group) -> Any:
@@ -321,29 +261,16 @@ def _messages_functional(group: _Group) -> Any:
     return group["tensors"]
 
 
-_WITH_RESULTS: dict[str, Callable[[_Group], Any]] = {
-    "allreduce_": _all_reduce_in_place,
-    "broadcast_": _broadcast_in_place,
-    "allgather_": _all_gather_to_lists,
-    "_allgather_base_": _all_gather_flat,
-    "_reduce_scatter_base_": _reduce_scatter_flat,
-    "reduce_scatter_": _reduce_scatter_from_lists,
-    "scatter_": _scatter_from_root,
-    "alltoall_": _all_to_all_lists,
-}
-"""Of ``c10d``: what returns its results, and the work."""
-_WORK_ALONE: dict[str, Callable[[_Group], Any]] = {
-    "allreduce_coalesced_": _all_reduce_in_place,
+_IN_PLACE: dict[str, Callable[[_Group], Any]] = {
     "reduce_": _reduce_to_root,
-    "allgather_into_tensor_coalesced_": _all_gather_flat,
-    "allgather_coalesced_": _all_gather_to_lists,
-    "reduce_scatter_tensor_coalesced_": _reduce_scatter_flat,
     "gather_": _gather_to_root,
-    "alltoall_base_": _all_to_all_flat,
+    "scatter_": _scatter_from_root,
     "barrier": _barrier,
+    "monitored_barrier_": _barrier,
     "send": _send,
+    "recv_": _receive,
 }
-_OTHER: dict[str, Callable[[_Group], Any]] = {"monitored_barrier_": _barrier, "recv_": _receive}
+"""Of ``c10d``: what has no functional form, and messages, which are done when they are waited for."""
 _FUNCTIONAL: dict[str, Callable[[_Group], Any]] = {
     "all_reduce": _all_reduce,
     "all_reduce_": _returned(_all_reduce, "input"),
@@ -366,7 +293,7 @@ _FUNCTIONAL: dict[str, Callable[[_Group], Any]] = {
 _LOCAL = frozenset({"_wrap_tensor_autograd", "check_for_nan"})
 """Operators of these libraries that communicate nothing."""
 _TABLES: dict[str, dict[str, Callable[[_Group], Any]]] = {
-    "c10d": {**_WITH_RESULTS, **_WORK_ALONE, **_OTHER},
+    "c10d": _IN_PLACE,
     "_c10d_functional": _FUNCTIONAL,
     "_dtensor": {"shard_dim_alltoall": _shard_dim_all_to_all},
 }
