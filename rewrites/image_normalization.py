@@ -10,7 +10,7 @@ import torch
 
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View
-from verifycompile.rewrites.builder import Builder, Number
+from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
@@ -118,14 +118,6 @@ def _others(b: Builder, view: View) -> list[int]:
     return [0, *range(2, b.rank(view))]
 
 
-def _moments(b: Builder, view: View, eps: Number) -> tuple[View, View]:
-    """Mean and reciprocal standard deviation of every channel."""
-    dims = _others(b, view)
-    mean = b.mean(view, dims)
-    centered = b.sub(view, _along_channels(b, mean, b.rank(view)))
-    return mean, b.power(b.add(b.mean(b.power(centered, 2), dims), eps), -0.5)
-
-
 def _normalized(b: Builder, view: View, mean: View, rstd: View) -> View:
     rank = b.rank(view)
     return b.mul(b.sub(view, _along_channels(b, mean, rank)), _along_channels(b, rstd, rank))
@@ -134,50 +126,6 @@ def _normalized(b: Builder, view: View, mean: View, rstd: View) -> View:
 def _affine(b: Builder, view: View, weight: View | None, bias: View | None) -> View:
     result = view if weight is None else b.mul(view, _along_channels(b, weight, b.rank(view)))
     return result if bias is None else b.add(result, _along_channels(b, bias, b.rank(view)))
-
-
-def _updated(b: Builder, view: View, running: tuple[View, View], mean: View, momentum: Number) -> tuple[View, View]:
-    """Running statistics after a batch: that of the variance is the unbiased one."""
-    dims = _others(b, view)
-    freedom = b.count(view, dims) - 1
-    if freedom == 0:
-        raise UnsupportedError(UNREPRESENTABLE, "the running variance of one element a channel")
-    centered = b.sub(view, _along_channels(b, mean, b.rank(view)))
-    variance = b.divide(b.sum(b.power(centered, 2), dims), freedom)
-    old, new = 1 - momentum, momentum
-    return b.combination((old, running[0]), (new, mean)), b.combination((old, running[1]), (new, variance))
-
-
-@operator(aten._native_batch_norm_legit.no_stats)
-def batch_norm_without_statistics(
-    b: Builder, input: View, weight: View | None, bias: View | None, training: bool, momentum: float, eps: float
-) -> tuple[View, View, View]:
-    """With the statistics of the batch; there are no others to update."""
-    require_real(b, "input", "weight", "bias")
-    if not training:
-        raise UnsupportedError(UNSUPPORTED, "a batch normalization without statistics")
-    mean, rstd = _moments(b, input, eps)
-    return _affine(b, _normalized(b, input, mean, rstd), weight, bias), mean, rstd
-
-
-@operator(aten._native_batch_norm_legit_functional.default)
-def batch_norm_functional(
-    b: Builder,
-    input: View,
-    weight: View | None,
-    bias: View | None,
-    running_mean: View,
-    running_var: View,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[View, View, View, View, View]:
-    require_real(b, "input", "weight", "bias", "running_mean", "running_var")
-    if not training:
-        results = batch_norm_inference(b, input, weight, bias, running_mean, running_var, momentum, eps)
-        return *results, running_mean, running_var
-    results = batch_norm_without_statistics(b, input, weight, bias, True, momentum, eps)
-    return *results, *_updated(b, input, (running_mean, running_var), results[1], momentum)
 
 
 @operator(aten._native_batch_norm_legit_no_training.default)
