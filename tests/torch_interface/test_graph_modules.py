@@ -13,8 +13,21 @@ from verifycompile.torch_interface.graph_modules import (
     functional_graph,
     group_object,
     members_by_name,
+    module_of,
 )
 from verifycompile.torch_interface.ranks import functional_collectives, has_messages, new_coordinate
+
+
+def test_the_code_of_a_module_is_written_when_it_is_asked_for() -> None:
+    source = torch.nn.Linear(2, 2)
+    graph = torch.fx.Graph()
+    weight = graph.get_attr("weight")
+    graph.output(graph.call_function(torch.relu, (weight,)))
+    module = module_of(graph, source)
+    assert "_code" not in vars(module)
+    assert module.weight is source.weight
+    assert torch.equal(module(), source.weight.relu())
+    assert "relu" in module.code
 
 
 def test_script_objects_of_a_captured_collective() -> None:

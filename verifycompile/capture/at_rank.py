@@ -13,6 +13,7 @@ import torch.fx
 from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import symbolic_expression
+from verifycompile.torch_interface.graph_modules import module_of
 
 
 def at_rank(program: Program, place: Sequence[int]) -> Program:
@@ -35,7 +36,7 @@ def at_rank(program: Program, place: Sequence[int]) -> Program:
             copies[node].meta = dict(node.meta)
     return dataclasses.replace(
         program,
-        graph=torch.fx.GraphModule(program.graph, graph),
+        graph=module_of(graph, program.graph),
         inputs=tuple(dataclasses.replace(item, node=copies[item.node]) for item in program.inputs),
         outputs=tuple(dataclasses.replace(item, node=copies[item.node]) for item in program.outputs),
         blockers=tuple(dataclasses.replace(item, node=None) for item in program.blockers),

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
+from verifycompile.torch_interface.graph_modules import module_of
 
 aten = torch.ops.aten
 
@@ -129,7 +130,7 @@ def on_graph(program: Program, graph: torch.fx.Graph, copied: Mapping[torch.fx.N
     """``program`` on another graph, in which its nodes are those of ``copied``."""
     return dataclasses.replace(
         program,
-        graph=torch.fx.GraphModule(program.graph, graph),
+        graph=module_of(graph, program.graph),
         inputs=tuple(dataclasses.replace(item, node=copied[item.node]) for item in program.inputs),
         outputs=tuple(dataclasses.replace(item, node=copied[item.node]) for item in program.outputs),
         blockers=tuple(

@@ -14,6 +14,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.torch_interface.evaluation import symbolic_expression
+from verifycompile.torch_interface.graph_modules import module_of
 from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
 
 Grown = dict[torch.fx.Node, Any]
@@ -51,7 +52,7 @@ class Draft:
         self.nodes = {node.name: node for node in graph.nodes}
         self.program = dataclasses.replace(
             program,
-            graph=torch.fx.GraphModule(program.graph, graph),
+            graph=module_of(graph, program.graph),
             inputs=tuple(dataclasses.replace(item, node=copies[item.node]) for item in program.inputs),
             outputs=tuple(dataclasses.replace(item, node=copies[item.node]) for item in program.outputs),
             blockers=tuple(

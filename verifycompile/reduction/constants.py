@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import fractions
+import functools
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from verifycompile.reduction.recorded import shapes_of, tensors_of
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.elements import constant_value
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.schema import by_name, number_arguments
+from verifycompile.torch_interface.schema import names_of, number_arguments
 
 Number = int | float
 
@@ -38,6 +39,12 @@ _MOST_HELD = 1024
 _RANGES = ("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 _ROOTS: tuple[float, ...] = (0.5, -0.5, 0.25, -0.25)
 _FACTORS: tuple[float, ...] = (1.0, 2.0, 0.5)
+
+
+@functools.cache
+def _calculates_with(target: object) -> frozenset[str]:
+    """Names of an operator's arguments whose numbers may come from sizes."""
+    return number_arguments(target) - _NO_SIZES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Constants:
 
     def argument(self, argument: Any, name: str, node: torch.fx.Node) -> Any:
         """An argument of a call with its numbers replaced, where the argument is one that calculates."""
-        if name in _NO_SIZES or name not in number_arguments(node.target):
+        if isinstance(argument, torch.fx.Node) or name not in _calculates_with(node.target):
             return argument
         if isinstance(argument, (list, tuple)):
             return [self.argument(item, name, node) for item in argument]
@@ -168,13 +175,14 @@ def _numbers(program: Program) -> Iterator[tuple[Number, bool]]:
             if getattr(node.target, "__module__", "") == "_operator":
                 yield from ((n, True) for n in _flat(argument for argument in node.args if type(argument) is int))
             continue
-        calculates = number_arguments(node.target) - _NO_SIZES
-        named = by_name(node.target, node.args, node.kwargs)
-        is_position = _calculates_positions(node)
+        calculates = _calculates_with(node.target)
+        given = itertools.chain(zip(names_of(node.target), node.args, strict=False), node.kwargs.items())
         # Where a range ends follows from where it starts, and from its size.
         ignored = ("end", "step") if operator_name(node.target) in _RANGES else ()
-        for number in _flat(named[name] for name in calculates & named.keys() if name not in ignored):
-            yield number, is_position
+        numbers = list(_flat(value for name, value in given if name in calculates and name not in ignored))
+        if numbers:
+            is_position = _calculates_positions(node)
+            yield from ((number, is_position) for number in numbers)
 
 
 def _calculates_positions(node: torch.fx.Node) -> bool:

@@ -112,7 +112,7 @@ class Constraints:
     def __init__(self, dimensions: Dimensions) -> None:
         self.dimensions = dimensions
         self.node: torch.fx.Node | None = None
-        self.sizes: dict[Dimension, None] = {}
+        self.sizes = dict.fromkeys(dimensions.all)
         self.constraints: dict[Constraint, None] = {}
         self.pinned: dict[Dimension, str] = {}
 
@@ -191,8 +191,6 @@ def collect(program: Program, into: Constraints) -> None:
     """Adds what one program's operators require."""
     for node in program.graph.graph.nodes:
         into.node = node
-        for size in (size for shape in shapes_of(node) for size in shape):
-            into.note(size)
         if node.op == "get_attr":
             into.pin_node(node, f"the graph holds the values of `{node.name}`")
         elif node.op == "call_function":
@@ -215,11 +213,13 @@ def _collect_call(node: torch.fx.Node, into: Constraints) -> None:
 
 def _only_equalities(node: torch.fx.Node, into: Constraints) -> None:
     """An operator without a rule: each size that it gives is one that it is given, or an argument."""
-    given = {size for operand in node.all_input_nodes for shape in shapes_of(operand) for size in shape}
+    made = into.dimensions.made(node)
+    if not made:
+        return
     arguments = named_arguments(node)
     sizes = {size for name in SIZES & arguments.keys() for size in _numbers(arguments[name])}
     counts = {count for name, value in arguments.items() if name not in SIZES for count in _numbers(value)}
-    new = {size for shape in shapes_of(node) for size in shape if size > 1} - given - sizes
+    new = set(made) - sizes
     into.pin(new & counts, f"`{operator_name(node.target)}` gives so many")
     if new - counts and node.all_input_nodes:
         into.pin_node(node, f"how `{operator_name(node.target)}` comes to its sizes is not known")

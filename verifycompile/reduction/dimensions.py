@@ -7,7 +7,7 @@ A size whose elements are picked by numbers is one wherever it occurs: nothing s
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sympy
@@ -16,7 +16,7 @@ import torch.fx
 
 from verifycompile.program import Program
 from verifycompile.reduction.indexed import indexed
-from verifycompile.reduction.recorded import shapes_of, tensors_of
+from verifycompile.reduction.recorded import dimensions_of, shapes_of, tensors_of
 
 
 class Dimension(NamedTuple):
@@ -38,6 +38,7 @@ class Dimensions:
         self._numbers: list[int] = []
         self._results: dict[torch.fx.Node, dict[int, int]] = {}
         self._named: dict[torch.fx.Node, dict[int, int]] = {}
+        self._made: dict[torch.fx.Node, list[int]] = {}
         programs = (spec, implementation)
         for program in programs:
             for node in program.graph.graph.nodes:
@@ -53,19 +54,27 @@ class Dimensions:
         for number in computed & of_number.keys():
             for place in of_number[number][1:]:
                 self._join(of_number[number][0], place)
+        self._roots = [self._root(place) for place in range(len(self._parents))]
+        self.all = tuple(dict.fromkeys(map(Dimension, self._numbers, self._roots)))
+        """Every dimension of a value, as ``at`` gives it."""
         self._alone = {
             number: next(iter(roots))
             for number, places in of_number.items()
-            if len(roots := {self._root(place) for place in places}) == 1
+            if len(roots := {self._roots[place] for place in places}) == 1
         }
 
     def at(self, node: torch.fx.Node | None, number: int) -> Dimension:
         """The dimension that a number is at a node; without one, what it is wherever it is one dimension only."""
-        named = {} if node is None else self._named.get(node, {})
-        place = named.get(number)
-        if place is None:
-            return Dimension(number, self._alone.get(number, -1))
-        return Dimension(number, self._root(place))
+        return Dimension(number, self.which(node, number))
+
+    def which(self, node: torch.fx.Node | None, number: int) -> int:
+        """Tells the dimension that a number is at a node from others of this number, as ``at`` does."""
+        place = None if node is None or node not in self._named else self._named[node].get(number)
+        return self._alone.get(number, -1) if place is None else self._roots[place]
+
+    def made(self, node: torch.fx.Node) -> Sequence[int]:
+        """The sizes of what a node gives that nothing has which it is given."""
+        return self._made[node]
 
     def _add(self, node: torch.fx.Node) -> None:
         named: dict[int, int] = {}
@@ -73,9 +82,13 @@ class Dimensions:
             for number, place in self._results[operand].items():
                 self._join(named.setdefault(number, place), place)
         results: dict[int, int] = {}
+        self._made[node] = made = []
         for number in {size for shape in shapes_of(node) for size in shape if size > 1}:
-            results[number] = named[number] if number in named else self._new(number)
-        self._named[node] = {**named, **results}
+            if number not in named:
+                made.append(number)
+                named[number] = self._new(number)
+            results[number] = named[number]
+        self._named[node] = named
         self._results[node] = results
 
     def _new(self, number: int) -> int:
@@ -108,6 +121,8 @@ def _without_a_place(program: Program) -> Iterator[int]:
         if node.op == "call_function" and getattr(node.target, "__module__", "") == "_operator":
             yield from (argument for argument in node.args if type(argument) is int)
         recorded = node.meta.get("val")
+        if not isinstance(recorded, torch.SymInt) and not any(None in shape for shape in dimensions_of(node)):
+            continue
         sizes: Iterable[Any] = (recorded,) if isinstance(recorded, torch.SymInt) else ()
         for size in (*sizes, *(size for tensor in tensors_of(recorded) for size in tensor.shape)):
             if isinstance(size, torch.SymInt):

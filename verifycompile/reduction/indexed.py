@@ -24,11 +24,14 @@ _ALONG = frozenset(
 )
 _ROWS = frozenset({"nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"})
 _BY_LISTS = frozenset({"index", "index_put", "_unsafe_index_put", "_unsafe_index"})
+_PICK = _ALONG | _ROWS | _BY_LISTS | {"embedding", "embedding_dense_backward"}
 
 
 def indexed(node: torch.fx.Node) -> Iterator[tuple[int, torch.fx.Node | None]]:
     """The sizes of dimensions whose elements a node picks by numbers, each with the node of these numbers."""
     name = (operator_name(node.target) or "").partition(".")[2].partition(".")[0]
+    if name not in _PICK:
+        return
     arguments = named_arguments(node)
     operand = arguments.get("self")
     shape = dimensions_of(operand)[0] if isinstance(operand, torch.fx.Node) and dimensions_of(operand) else ()

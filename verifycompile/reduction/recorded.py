@@ -10,6 +10,8 @@ import torch.fx
 
 from verifycompile.torch_interface.schema import arguments_of
 
+_NUMBERS = frozenset({int})
+
 
 def tensors_of(recorded: Any) -> list[torch.Tensor]:
     """The tensors in what was recorded of a node."""
@@ -24,7 +26,10 @@ def dimensions_of(node: torch.fx.Node) -> list[tuple[int | None, ...]]:
 
 def known_sizes(tensor: torch.Tensor) -> tuple[int | None, ...]:
     """The sizes of a tensor; None for a size that is no number."""
-    return tuple(None if isinstance(size, torch.SymInt) else size for size in tensor.shape)
+    shape = tuple(tensor.shape)
+    if _NUMBERS.issuperset(map(type, shape)):
+        return shape
+    return tuple(None if isinstance(size, torch.SymInt) else size for size in shape)
 
 
 def shapes_of(node: torch.fx.Node) -> list[tuple[int, ...]]:

@@ -14,14 +14,19 @@ from torch.fx.node import map_arg
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.reduction.constants import Constants
 from verifycompile.reduction.constraints import SIZES
-from verifycompile.reduction.recorded import dimensions_of, known_sizes, named_arguments
+from verifycompile.reduction.recorded import dimensions_of, known_sizes, named_arguments, tensors_of
 from verifycompile.reduction.solve import Sizes
 from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.graph_modules import module_of
 from verifycompile.torch_interface.resized import WithoutMemory, resized_number, resized_tensor
 from verifycompile.torch_interface.schema import names_of
 
 _UNCHECKED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention", "_grouped_mm")
 """Operators that ask for sizes of a kernel's own, or give results of such sizes that only their backward pass reads."""
+
+_CUTS = frozenset({"slice", "slice_copy", "slice_scatter", "slice_backward", "narrow"})
+_POSITIONED = _CUTS | {"select", "select_backward", "select_scatter", "repeat", "arange"}
+"""Operators with arguments that are positions within a dimension, or follow from its size."""
 
 
 class UnreducibleError(Exception):
@@ -66,23 +71,24 @@ class _Copy:
         self._called = without_memory
         self._wholes = {entry.name: entry.node for entry in (*spec.inputs, *spec.outputs)}
         self._new: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._concrete: set[torch.fx.Node] = set()
 
     def program(self) -> Program:
         source = self._program.graph
         graph = torch.fx.Graph()
         for node in source.graph.nodes:
-            copied = graph.node_copy(node, lambda operand: self._new[operand])
+            args, kwargs = self._arguments(node)
+            copied = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
             copied.name = node.name
             copied.meta = dict(node.meta)
             self._new[node] = copied
-            if node.op == "call_function":
-                self._rewrite_arguments(node, copied)
             if "val" in node.meta:
                 copied.meta["val"] = self._value(node, copied)
-        module = torch.fx.GraphModule(source, graph)
+            if _is_concrete(copied.meta.get("val")):
+                self._concrete.add(copied)
         return dataclasses.replace(
             self._program,
-            graph=module,
+            graph=module_of(graph, source),
             inputs=tuple(
                 dataclasses.replace(
                     entry, node=self._new[entry.node], global_shape=self._shape(entry, entry.global_shape)
@@ -125,20 +131,19 @@ class _Copy:
 
     # -- arguments
 
-    def _rewrite_arguments(self, node: torch.fx.Node, copied: torch.fx.Node) -> None:
-        name = operator_name(node.target)
+    def _arguments(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        args, kwargs = map_arg((node.args, node.kwargs), self._new.__getitem__)
+        name = operator_name(node.target) if node.op == "call_function" else None
         if name is None:
             if getattr(node.target, "__module__", "") == "_operator" and node.target is not operator.getitem:
-                copied.args = tuple(
-                    self._constants.value(argument) if type(argument) is int else argument for argument in copied.args
+                args = tuple(
+                    self._constants.value(argument) if type(argument) is int else argument for argument in args
                 )
-            return
+            return args, kwargs
         positions = self._positions(node, name.split(".")[1])
         names = names_of(node.target)
-        copied.args = tuple(
-            self._argument(argument, names[index], positions, node) for index, argument in enumerate(copied.args)
-        )
-        copied.kwargs = {key: self._argument(argument, key, positions, node) for key, argument in copied.kwargs.items()}
+        args = tuple(self._argument(item, names[index], positions, node) for index, item in enumerate(args))
+        return args, {key: self._argument(argument, key, positions, node) for key, argument in kwargs.items()}
 
     def _argument(self, argument: Any, name: str, positions: Mapping[str, Any], node: torch.fx.Node) -> Any:
         if name in positions:
@@ -154,8 +159,10 @@ class _Copy:
 
     def _positions(self, node: torch.fx.Node, name: str) -> dict[str, Any]:
         """New values of arguments that are positions within a dimension."""
+        if name not in _POSITIONED:
+            return {}
         arguments = named_arguments(node)
-        if name in ("slice", "slice_copy", "slice_scatter", "slice_backward", "narrow"):
+        if name in _CUTS:
             whole = self._whole(node, arguments)
             found = {
                 key: self._position(arguments[key], whole, node)
@@ -163,13 +170,13 @@ class _Copy:
                 if type(arguments.get(key)) is int and arguments.get("step", 1) == 1
             }
             return {key: value for key, value in found.items() if _is_given(node, key)}
-        if name in ("select", "select_backward", "select_scatter") and type(arguments.get("index")) is int:
-            return {"index": self._position(arguments["index"], self._whole(node, arguments), node)}
         if name == "repeat":
             return {"repeats": self._repeats(node, arguments)}
         if name == "arange":
             return self._range(node, arguments)
-        return {}
+        if type(arguments.get("index")) is not int:
+            return {}
+        return {"index": self._position(arguments["index"], self._whole(node, arguments), node)}
 
     def _whole(self, node: torch.fx.Node, arguments: Mapping[str, Any]) -> int:
         operand = arguments.get("self")
@@ -214,33 +221,33 @@ class _Copy:
     def _value(self, node: torch.fx.Node, copied: torch.fx.Node) -> Any:
         if node.name in self._known:
             return self._known[node.name]
-        expected = self._expected(node, node.meta["val"])
-        name = operator_name(node.target) or "" if node.op == "call_function" else ""
-        if not name.startswith(("aten.", "prims.")) or name.split(".")[1].startswith(_UNCHECKED):
-            return self._number(node, copied, expected)
-        operands = [operand.meta.get("val") for operand in copied.all_input_nodes]
-        if not all(_is_concrete(value) for value in operands) or not _is_concrete(expected):
-            return self._number(node, copied, expected)
-        args, kwargs = map_arg((copied.args, copied.kwargs), _recorded)
+        recorded = node.meta["val"]
+        is_known = _is_concrete(recorded) and self._concrete.issuperset(copied.all_input_nodes)
+        if not is_known or not _is_checked(node):
+            return self._number(node, copied, self._expected(node, recorded))
         try:
-            found = self._called(copied.target, args, kwargs)
+            found = self._called(copied.target, copied.args, copied.kwargs)
         except Exception as error:
             raise UnreducibleError(node, f"{type(error).__name__}: {error}") from error
-        if _shapes(found) != _shapes(expected):
-            raise UnreducibleError(node, f"{_shapes(found)} instead of {_shapes(expected)}")
-        return found if _shapes(found) else expected
+        expected = [self._shape_at(node, item) for item in tensors_of(recorded)]
+        if _shapes(found) != expected:
+            raise UnreducibleError(node, f"{_shapes(found)} instead of {expected}")
+        return found if expected else recorded
 
     def _expected(self, node: torch.fx.Node, recorded: Any) -> Any:
         if isinstance(recorded, (list, tuple)):
             items = [self._expected(node, item) for item in recorded]
             return tuple(items) if isinstance(recorded, tuple) else items
-        if not isinstance(recorded, torch.Tensor):
-            return recorded
-        shape = [
+        return (
+            resized_tensor(recorded, self._shape_at(node, recorded)) if isinstance(recorded, torch.Tensor) else recorded
+        )
+
+    def _shape_at(self, node: torch.fx.Node, recorded: torch.Tensor) -> tuple[Any, ...]:
+        """What the sizes of a tensor at a node become."""
+        return tuple(
             self._sizes.size(size, node) if known is not None else resized_number(size, self._sizes.size)
             for size, known in zip(recorded.shape, known_sizes(recorded), strict=True)
-        ]
-        return resized_tensor(recorded, shape)
+        )
 
     def _number(self, node: torch.fx.Node, copied: torch.fx.Node, expected: Any) -> Any:
         """A symbolic number is computed again, because its constants are arguments that were rewritten."""
@@ -273,15 +280,17 @@ def _is_given(node: torch.fx.Node, name: str) -> bool:
     return name in node.kwargs or (name in names and names.index(name) < len(node.args))
 
 
-def _recorded(operand: torch.fx.Node) -> Any:
-    return operand.meta["val"]
+def _is_checked(node: torch.fx.Node) -> bool:
+    """Whether what an operator gives for its operands' new sizes is known from torch."""
+    name = operator_name(node.target) or "" if node.op == "call_function" else ""
+    return name.startswith(("aten.", "prims.")) and not name.split(".")[1].startswith(_UNCHECKED)
 
 
 def _is_concrete(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(_is_concrete(item) for item in value)
     if isinstance(value, torch.Tensor):
-        return value.device.type == "meta"
+        return None not in known_sizes(value) and not any(isinstance(stride, torch.SymInt) for stride in value.stride())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_concrete, value))
     return not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 

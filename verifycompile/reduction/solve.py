@@ -47,7 +47,7 @@ class Sizes:
 
     def size(self, number: int, node: torch.fx.Node | None = None) -> int:
         """The size that takes the place of ``number`` at ``node``; what is no known size stays."""
-        return self.sizes.get(self.dimensions.at(node, number), number)
+        return self._new.get(number, {}).get(self.dimensions.which(node, number), number)
 
     def position(self, position: int, whole: int, node: torch.fx.Node) -> int:
         """Where a position of a dimension of size ``whole`` lies."""
@@ -56,13 +56,18 @@ class Sizes:
         return self.positions.get((self.dimensions.at(node, whole), position), position)
 
     @functools.cached_property
+    def _new(self) -> dict[int, dict[int, int]]:
+        """Number -> which of its dimensions -> what takes its place, where that is another number."""
+        found: dict[int, dict[int, int]] = {}
+        for (number, which), new in self.sizes.items():
+            if new != number:
+                found.setdefault(number, {})[which] = new
+        return found
+
+    @functools.cached_property
     def changed(self) -> dict[int, tuple[int, ...]]:
         """Each number that is a size -> what became of it, where that is another number."""
-        found: dict[int, dict[int, None]] = {}
-        for dimension, new in self.sizes.items():
-            if new != dimension.number:
-                found.setdefault(dimension.number, {})[new] = None
-        return {number: tuple(new) for number, new in sorted(found.items())}
+        return {number: tuple(dict.fromkeys(found.values())) for number, found in sorted(self._new.items())}
 
 
 def solve(constraints: Constraints, kept: int, *, apart: bool) -> Sizes | None:

@@ -23,8 +23,11 @@ def _name(target: OpOverload) -> str:
 
 def is_view(target: object) -> bool:
     """Whether an operator only looks at the memory of an argument in another way."""
-    if not isinstance(target, OpOverload):
-        return False
+    return isinstance(target, OpOverload) and _aliases_only(target)
+
+
+@functools.cache
+def _aliases_only(target: OpOverload) -> bool:
     aliases = [result.alias_info for result in target._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 

@@ -17,6 +17,7 @@ import torch.fx
 import torch.fx.traceback
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed import distributed_c10d
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
@@ -47,6 +48,11 @@ class FunctionalGraph:
     lifted: Mapping[str, torch.Tensor]
     written: Mapping[str, torch.fx.Node]
     places: tuple[str, ...] = ()
+
+
+def module_of(graph: torch.fx.Graph, source: torch.nn.Module) -> torch.fx.GraphModule:
+    """A module of ``graph`` with what its nodes read of ``source``; its code is written when somebody asks for it."""
+    return _LazyGraphModule(source, graph)
 
 
 def group_object(value: object) -> GroupObject | None:

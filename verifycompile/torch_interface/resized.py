@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import sympy
 import torch
+import torch.fx
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
 
@@ -55,14 +57,16 @@ def resized_number(recorded: Any, size: Callable[[int], int]) -> Any:
 class WithoutMemory:
     """What operators give for tensors without memory; what they create has none either.
 
-    A call that is equal to an earlier one, in all that can be seen of a tensor without memory, is not made again.
+    A node among the arguments stands for what is recorded of it. A call that is equal to an earlier one, in all that
+    can be seen of a tensor without memory, is not made again.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
+        self._tensors: dict[int, tuple[torch.Tensor, Hashable]] = {}
 
     def __call__(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        key = (target, _seen(args), _seen(kwargs))
+        key = (target, self._seen(args), self._seen(kwargs))
         try:
             if key in self._known:
                 return self._known[key]
@@ -71,23 +75,31 @@ class WithoutMemory:
         found = self._known[key] = _called(target, args, kwargs)
         return found
 
+    def _seen(self, argument: Any) -> Hashable:
+        """An argument with its type, tensors by how they lie in a memory that they do not have."""
+        if isinstance(argument, torch.fx.Node):
+            argument = argument.meta["val"]
+        if isinstance(argument, torch.Tensor):
+            if id(argument) not in self._tensors:
+                self._tensors[id(argument)] = argument, _seen_of_tensor(argument)
+            return self._tensors[id(argument)][1]
+        if isinstance(argument, (list, tuple)):
+            return type(argument), tuple(map(self._seen, cast("Sequence[Any]", argument)))
+        if isinstance(argument, Mapping):
+            return tuple((key, self._seen(value)) for key, value in cast("Mapping[str, Any]", argument).items())
+        return type(argument), repr(argument) if isinstance(argument, float) else argument
+
 
 def _called(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    args, kwargs = map_arg((args, kwargs), lambda node: node.meta["val"])
     device = {"device": torch.device("meta")} if "device" in kwargs else {}
     with tracing(None), _disable_current_modes(), torch.no_grad():
         return target(*args, **{**kwargs, **device})
 
 
-def _seen(argument: Any) -> Hashable:
-    """An argument with its type, tensors by how they lie in a memory that they do not have."""
-    if isinstance(argument, torch.Tensor):
-        if type(argument) is not torch.Tensor or argument.layout is not torch.strided:
-            return object()  # equal to no other
-        memory = argument.stride(), argument.storage_offset(), argument.untyped_storage().nbytes()
-        signs = argument.is_conj(), argument.is_neg()
-        return torch.Tensor, argument.dtype, argument.device, argument.shape, memory, signs
-    if isinstance(argument, (list, tuple)):
-        return type(argument), tuple(_seen(item) for item in cast("Sequence[Any]", argument))
-    if isinstance(argument, Mapping):
-        return tuple((key, _seen(value)) for key, value in cast("Mapping[str, Any]", argument).items())
-    return type(argument), repr(argument) if isinstance(argument, float) else argument
+def _seen_of_tensor(tensor: torch.Tensor) -> Hashable:
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return object()  # equal to no other
+    memory = tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()
+    signs = tensor.is_conj(), tensor.is_neg()
+    return torch.Tensor, tensor.dtype, tensor.device, tensor.shape, memory, signs

@@ -36,6 +36,7 @@ def arguments_of(target: object) -> tuple[Argument, ...] | None:
     )
 
 
+@functools.cache
 def names_of(target: object) -> tuple[str, ...]:
     """Names of the arguments in the order of the schema; none for what is no operator overload."""
     return tuple(argument.name for argument in arguments_of(target) or ())
