@@ -73,7 +73,7 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
     except UnmergeableError as error:
         blocked = Program(ranks[0].graph, (), (), blockers=(Blocker(None, "VC206", f"{error.message}."),))
         return verify_programs(spec, blocked, options)
-    changeable = functools.partial(RankGraphs, ranks, mesh, functools.partial(as_one_device, spec, mesh))
+    changeable = functools.partial(RankGraphs, spec, ranks, mesh, as_one_device)
     pair = Pair(whole_spec, whole, options, Repairs(changeable, proves_cut_alike))
     report = answer((*OF_PAIRS, CUT_ALIKE), pair)
     report = on_their_ranks(report, merged, layouts, mesh)

@@ -22,6 +22,8 @@ _TELLING = frozenset({"VC105"})
 """Codes of causes that say more than any mismatch can: the relations alone do not tell a wrong group."""
 _VAGUE = frozenset({"VC107", "VC108"})
 """Codes of mismatches that name no cause."""
+_OF_PLACES = frozenset({"VC117", "VC118"})
+"""Codes of mismatches that are about which elements a rank takes."""
 
 
 def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") -> list[Finding]:
@@ -76,10 +78,13 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
     places = (finding.impl_location, *(label.location for label in finding.labels))
     is_shown = any(_same_line(place, other) for other in places)
-    told = finding.code in OWN_PART_CODES or (finding.code == cause.move.code == "VC101" and is_shown)
+    # No factor mends what is cut or looked up at a wrong place.
+    told = finding.code in OWN_PART_CODES and not (finding.code in _OF_PLACES and cause.move.code == "VC103")
+    told = told or (finding.code == cause.move.code == "VC101" and is_shown)
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
     told = told or (cause.move.inserts and cause.move.code == "VC103" and is_backward(cause.node))
-    named = (alone and told) or cause.move.is_late or _same_line(place, finding.impl_location)
+    is_here = _same_line(place, finding.impl_location)
+    named = (alone and told) or cause.move.is_late or is_here
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
     if finding.code not in _VAGUE and named and not of_another:
         return hinted
@@ -89,7 +94,7 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
         message=message,
         label=message,
         impl_location=place,
-        spec_location=None if of_another or finding.code in _VAGUE else finding.spec_location,
+        spec_location=None if of_another or not is_here or finding.code in _VAGUE else finding.spec_location,
         labels=helper_labels(cause.node),
         notes=tuple(note for note in finding.notes if not note.startswith(CAUSE_UNCERTAIN)),
         relation_found="",

@@ -11,20 +11,23 @@ from collections.abc import Callable, Sequence
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
+from verifycompile.reduction.reduce import Reduced
+from verifycompile.reduction.rewrite import UnreducibleError
 from verifycompile.torch_interface.in_place_collectives import key_of
 from verifycompile.torch_interface.mesh import line_through, place_at
 
-Merge = Callable[[Sequence[Program]], tuple[Program, Program]]
-"""Spec and implementation that the ranks' programs make together; raises where they do not fit."""
+Merge = Callable[[Program, Mesh, Sequence[Program]], tuple[Program, Program]]
+"""Spec and implementation that the spec and the ranks' programs make together; raises where they do not fit."""
+
 
 class RankGraphs:
     """One graph a rank. Ranks whose graphs have the same calls under the same names are changed together."""
 
     values = False
 
-    def __init__(self, ranks: Sequence[Program], mesh: Mesh, merge: Merge) -> None:
+    def __init__(self, spec: Program, ranks: Sequence[Program], mesh: Mesh, merge: Merge) -> None:
         self.mesh = mesh
-        self._merge = merge
+        self._spec, self._ranks, self._merge = spec, ranks, merge
         self._drafts = [
             Draft(program, place_at(position, mesh.shape), functools.partial(_group_key, mesh.ranks[position], mesh))
             for position, program in enumerate(ranks)
@@ -71,9 +74,16 @@ class RankGraphs:
 
     def programs(self) -> tuple[Program, Program] | None:
         try:
-            return self._merge([draft.program for draft in self._drafts])
+            return self._merge(self._spec, self.mesh, [draft.program for draft in self._drafts])
         except Exception:  # noqa: BLE001 - ranks that no longer fit together are no repaired program
             return None
+
+    def reduced(self, reduced: Reduced) -> RankGraphs | None:
+        try:
+            spec, *ranks = (reduced.also(program, self._spec) for program in (self._spec, *self._ranks))
+        except UnreducibleError:
+            return None
+        return RankGraphs(spec, ranks, self.mesh, self._merge)
 
 
 def _undo(marks: Sequence[tuple[Draft, int]]) -> None:

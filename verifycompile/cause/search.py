@@ -135,21 +135,21 @@ def find_causes(
     limits = bounds.current()
     latest = time.perf_counter() + (seconds * 4 if limits is None else _SHARE_OF_SEARCH * limits.seconds_left)
     deadline = time.thread_time() + seconds
-    with real_tensors(), without_logged_failures():
-        for evaluated in _evaluable(subject, shown):
-            try:
+    for evaluated in _evaluable(subject, shown):
+        try:
+            with real_tensors(), without_logged_failures():
                 search = _Search(evaluated, subject, proves, deadline, latest)
                 search.suspected = frozenset(map(_place, suspected))
                 found = search.run()
-            except (EvaluationError, DraftError):
-                continue
-            if found or search.over:
-                return found
+        except (EvaluationError, DraftError):
+            continue
+        if found or search.over:
+            return found
     return ()
 
 
 def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Iterator[Subject]:
-    """What is evaluated in the place of ``subject``: itself, or the same graph at reduced sizes.
+    """What is evaluated in the place of ``subject``: itself, or the same graphs at reduced sizes.
 
     Sizes that are equal by chance may be reduced to others each, which repairs more; those that are equal because they
     mean the same have to stay equal, or no one change is a repair.
@@ -159,13 +159,14 @@ def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Itera
         return
     if max(map(elements, programs)) <= MAX_ELEMENTS:
         yield subject
-    elif subject.values:
-        if shown is not None and max(map(elements, shown)) <= MAX_ELEMENTS:
-            yield OneGraph(*shown)
-        for is_joined in (False, True) if shown is None else (True,):
-            reduced = evaluable(*programs, MAX_ELEMENTS, joined=is_joined)
-            if reduced is not None:
-                yield OneGraph(reduced.spec, reduced.implementation)
+        return
+    if subject.values and shown is not None and max(map(elements, shown)) <= MAX_ELEMENTS:
+        yield OneGraph(*shown)
+    for is_joined in (False, True) if subject.values and shown is None else (True,):
+        reduced = evaluable(*programs, MAX_ELEMENTS, joined=is_joined)
+        smaller = None if reduced is None else subject.reduced(reduced)
+        if smaller is not None:
+            yield smaller
 
 
 class _Stage(enum.Enum):

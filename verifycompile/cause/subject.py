@@ -8,6 +8,7 @@ from typing import Protocol
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
+from verifycompile.reduction.reduce import Reduced
 
 
 class Subject(Protocol):
@@ -35,6 +36,10 @@ class Subject(Protocol):
 
     def programs(self) -> tuple[Program, Program] | None:
         """Spec and implementation as they are now; None where the ranks' programs do not fit together."""
+        ...
+
+    def reduced(self, reduced: Reduced) -> Subject | None:
+        """The same drafts, unchanged, at the sizes of ``reduced``, which is made of ``programs()``."""
         ...
 
 
@@ -71,3 +76,6 @@ class OneGraph:
 
     def programs(self) -> tuple[Program, Program] | None:
         return self._spec, self._draft.program
+
+    def reduced(self, reduced: Reduced) -> Subject:
+        return OneGraph(reduced.spec, reduced.implementation)

@@ -47,6 +47,15 @@ class Reduced:
         )
         return spec, implementation
 
+    def also(self, program: Program, spec: Program) -> Program:
+        """A further program, at these sizes. Raises ``UnreducibleError``.
+
+        The programs were reduced with equal sizes as one everywhere (``joined``), so that a number is enough to know a
+        size by. ``spec``: the one of whose inputs and outputs those of ``program`` are parts.
+        """
+        constants = Constants({number: new for reading in self.readings for number, new in reading.taken.items()})
+        return rewrite(program, spec, self.solution, constants, without_memory=WithoutMemory())
+
 
 def reduce_sizes(
     spec: Program,
