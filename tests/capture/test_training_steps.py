@@ -104,6 +104,14 @@ def report_of(
     return verify_step(step, batch(), spec=spec_step, **options)
 
 
+MISTAKES = {
+    "not divided": ("VC103", "dist.all_reduce(parameter.grad)", ()),
+    "clipped before the reduction": ("VC101", "loss.backward()", ("down.weight", "up.bias", "up.weight")),
+    "one is not reduced": ("VC101", "loss.backward()", ("up.weight",)),
+}
+"""Code and line of the finding, and the gradients that are to be reduced."""
+
+
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
 def test_loop_by_hand_verifies(optimizer: Any, mesh: DeviceMesh) -> None:
     report = report_of(data_parallel, optimizer=optimizer, in_placements=ROWS)
@@ -116,13 +124,20 @@ def test_loop_by_hand_verifies(optimizer: Any, mesh: DeviceMesh) -> None:
 
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
-@pytest.mark.parametrize("mistake", ["not divided", "clipped before the reduction", "one is not reduced"])
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_in_a_loop_by_hand_is_refuted(mistake: str, optimizer: Any, mesh: DeviceMesh) -> None:
     report = report_of(lambda m, o: data_parallel(m, o, mistake), optimizer=optimizer, in_placements=ROWS)
     assert report.verdict is Verdict.REFUTED, str(report)
-    location = report.findings[0].location
-    assert location is not None
-    assert location.file == __file__
+    (finding,) = report.findings
+    assert finding.location is not None
+    assert finding.location.file == __file__
+    line = linecache.getline(__file__, finding.location.line).strip()
+    assert (finding.code, line) == MISTAKES[mistake][:2]
+    reduced = "all-reduce the gradient of `{}` over `world` (avg) after line {}"
+    hints = [reduced.format(name, finding.location.line) for name in MISTAKES[mistake][2]]
+    assert finding.hint == "; ".join(hints or [f'use "avg" in the place of "sum" at line {finding.location.line}']) + (
+        " (checked)"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ DTensors
@@ -285,7 +300,10 @@ def test_sum_loss_under_ddp_is_refuted(mesh: DeviceMesh) -> None:
     assert report.verdict is Verdict.REFUTED, str(report)
 
 
-@pytest.mark.parametrize("mistake", ["", "not divided", "never synchronized"])
+CODES = {"": [], "not divided": ["VC103"], "never synchronized": ["VC101"]}
+
+
+@pytest.mark.parametrize("mistake", CODES)
 def test_ddp_with_no_sync(mistake: str, mesh: DeviceMesh) -> None:
     def parallel(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
         assert isinstance(model, DistributedDataParallel)
@@ -314,6 +332,7 @@ def test_ddp_with_no_sync(mistake: str, mesh: DeviceMesh) -> None:
 
     report = report_of(parallel, single, wrap=DistributedDataParallel)
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
+    assert [finding.code for finding in report.findings] == CODES[mistake]
 
 
 # ------------------------------------------------------------------------------------------------ what is refused

@@ -15,6 +15,7 @@ from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_floating
 from verifycompile.cause.whole_dimensions import laid_out
 from verifycompile.program import OutputKind, ProgramOutput, Role
+from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.torch_interface.value_names import is_backward
 
@@ -127,15 +128,26 @@ def missing_reductions(scene: Scene) -> Iterator[Move]:
 
 
 def missing_gradient_reductions(scene: Scene) -> Iterator[Move]:
-    """The sum or mean of a gradient over ranks of which each has its own part."""
+    """The sum or mean of a gradient over ranks of which each has its own part: where it leaves the program, or where
+    a backward pass left it in a training step.
+    """
     for output in scene.outputs:
-        if output.kind is not OutputKind.GRADIENT or not is_floating(output.node):
-            continue
-        differing = scene.differing(output.node)
-        for axes in scene.axis_sets:
-            if set(axes) <= set(differing):
-                for operation in ("sum", "avg"):
-                    yield _reduced(scene, output.node, operation, axes, output)
+        if output.kind is OutputKind.GRADIENT and is_floating(output.node):
+            for operation, axes in _ways(scene, output.node):
+                yield _reduced(scene, output.node, operation, axes, output)
+    left = {owner: node for node in scene.calls if (owner := noted_owner(node)) and is_floating(node)}
+    for node in left.values():
+        for operation, axes in _ways(scene, node):
+            kind = ("reduce", operation, axes, "gradient")
+            yield dataclasses.replace(_reduced(scene, node, operation, axes, None), kind=kind)
+
+
+def _ways(scene: Scene, node: torch.fx.Node) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Over which ranks, and how, a value that differs on them may be reduced."""
+    differing = scene.differing(node)
+    for axes in scene.axis_sets:
+        if set(axes) <= set(differing):
+            yield from (("sum", axes), ("avg", axes))
 
 
 def _contracts(node: torch.fx.Node) -> bool:

@@ -84,7 +84,9 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
     told = told or (cause.move.inserts and cause.move.code == "VC103" and is_backward(cause.node))
     is_here = _same_line(place, finding.impl_location)
-    named = (alone and told) or cause.move.is_late or is_here
+    # A value of each rank's own samples has another scale: that it is not reduced says more.
+    is_scale_of_own = finding.code == "VC103" and cause.move.code == "VC101" and not cause.move.is_late
+    named = (alone and told) or cause.move.is_late or (is_here and not is_scale_of_own)
     named = named and (cause.move.code == finding.code or cause.move.code not in _TELLING)
     if finding.code not in _VAGUE and named and not of_another:
         return hinted

@@ -15,7 +15,7 @@ from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Mesh, Program, ProgramOutput
 from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of
-from verifycompile.torch_interface.value_names import is_backward, names_of_inputs, operator_of, value_name
+from verifycompile.torch_interface.value_names import GRADIENT_OF, is_backward, names_of_inputs, operator_of, value_name
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.interpreter import ancestors, descendants
 
@@ -91,6 +91,8 @@ class Scene:
         inputs = names_of_inputs(self.draft.program)
         while True:
             name = value_name(node, inputs)
+            if name.startswith(GRADIENT_OF):
+                return f"the gradient of `{name.removeprefix(GRADIENT_OF)}`"
             prefix = "backward of "
             if name.startswith(prefix):
                 return f"the gradient in the backward of `{name.removeprefix(prefix)}`"

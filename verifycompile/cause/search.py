@@ -56,6 +56,7 @@ from verifycompile.cause.whole_dimensions import (
 from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import is_backward
@@ -67,6 +68,8 @@ from verifycompile.witness.search import attempts, elements
 
 MAX_CAUSES = 8
 MAX_PROOFS = 6
+MAX_HINTS = 6
+"""What there is to do at more places of one line is not told for each of them."""
 MAX_ALTERNATIVES = 2
 """Changes that are tried as the first of several that are needed."""
 MAX_MOVES = 4000
@@ -557,7 +560,9 @@ def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
     """Message and hint of the same change at several nodes: the first message, and what there is to do at each."""
     texts = [move.texts(draft) for move in moves]
     hints = list(dict.fromkeys(hint for _, hint in texts))
-    return texts[0][0], "; ".join(hints)
+    more = len(hints) - MAX_HINTS
+    told = [*hints[:MAX_HINTS], f"and so at {more} more {'place' if more == 1 else 'places'}"] if more > 0 else hints
+    return texts[0][0], "; ".join(told)
 
 
 def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
@@ -638,4 +643,6 @@ def _line(move: Move, draft: Draft) -> object:
     place = model_location_of(node)
     if place is None or move.is_late:
         return None
-    return place.file, place.line, str(node.target), move.kind, is_backward(node)
+    # A backward pass makes the gradients of parameters by whatever operators it takes.
+    target = "" if noted_owner(node) else str(node.target)
+    return place.file, place.line, target, move.kind, is_backward(node)

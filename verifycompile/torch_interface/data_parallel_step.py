@@ -24,6 +24,7 @@ from verifycompile.torch_interface.fully_shard_step import (
     fully_shard_in_step,
     groups_of_model,
 )
+from verifycompile.torch_interface.gradient_marks import mark_gradients
 from verifycompile.torch_interface.outer import (
     OuterReduction,
     contract_of_ddp,
@@ -55,12 +56,13 @@ def wrappers_in_step(model: nn.Module) -> Generator[Wrappers]:
     """
     _refuse_others(model)
     found = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    backward = torch.autograd.backward
+    backward, names = torch.autograd.backward, without_wrappers(model)
     with fully_shard_in_step(model) as sharded:
         wrappers = Wrappers([], dict.fromkeys(sharded.assumptions), sharded)
 
         def backward_then_reduce(*args: Any, **kwargs: Any) -> None:
             backward(*args, **kwargs)
+            mark_gradients(model, names)
             armed, wrappers.armed[:] = list(wrappers.armed), []
             for wrapper in armed:
                 _reduce(wrapper)

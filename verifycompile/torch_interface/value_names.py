@@ -16,12 +16,16 @@ from torch._ops import OpOverload
 
 from verifycompile.program import Program, Role
 from verifycompile.torch_interface.evaluation import is_view
+from verifycompile.torch_interface.gradient_marks import owner_of_gradient
 from verifycompile.torch_interface.model_lines import model_frame
 from verifycompile.torch_interface.source import MADE_BY, expression_at, frames_of
 from verifycompile.torch_interface.syntax import syntax_of
 
 MAX_LENGTH = 60
 """Characters of an expression that are shown."""
+
+GRADIENT_OF = "gradient of "
+"""How the name of a value begins that is the gradient of a parameter, or of an output."""
 
 _GRAPH_LINE = re.compile(r"^%(?P<name>\w+) ")
 """A line of a graph that is shown in the place of source."""
@@ -37,7 +41,7 @@ _COPIES = frozenset(
 def names_of_inputs(program: Program) -> dict[torch.fx.Node, str]:
     """What the placeholders of a program are called."""
     return {
-        item.node: f"gradient of {item.name}" if item.role is Role.TANGENT else item.name for item in program.inputs
+        item.node: f"{GRADIENT_OF}{item.name}" if item.role is Role.TANGENT else item.name for item in program.inputs
     }
 
 
@@ -47,6 +51,9 @@ def value_name(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, str] | None =
         return (inputs or {}).get(node, node.name)
     if node.op == "get_attr":
         return str(node.target)
+    owner = owner_of_gradient(node, _moves)
+    if owner:
+        return f"{GRADIENT_OF}{owner}"
     frames = frames_of(node)
     if not frames:
         return operator_of(node)
