@@ -26,14 +26,16 @@ def refuse_unverified_runs(
     only_warns: Callable[[Any], bool],
     *,
     asks: Callable[[Any], bool] = lambda _: False,
+    has_spec: Callable[[Any], bool] = lambda _: False,
     checks_every_backend: bool = False,
     tell: Callable[[EagerFrame], None] | None = None,
 ) -> None:
     """From now on, compilers to which ``applies`` run frames that were verified, or raise ``RefinementError`` VC210.
 
     ``only_warns``: compilers for which the user asked to go on. ``asks``: those whose options say what to prove: it is
-    an error if there is nothing of which it could be proved. ``checks_every_backend``: whichever backend compiles is
-    checked, so that another one may be forced, and not all frames are expected to be parallel.
+    an error if there is nothing of which it could be proved. ``has_spec``: those with a spec, which speaks of the whole
+    program. ``checks_every_backend``: whichever backend compiles is checked, so that another one may be forced,
+    and not all frames are expected to be parallel.
     ``tell``: told once of each frame of a job that was never verified; by default that is a warning.
     """
 
@@ -41,6 +43,10 @@ def refuse_unverified_runs(
         if frame.has_no_graph and not frame.was_accepted:
             if asks(compiler):
                 raise UsageError("VC310", _NO_GRAPH.format(frame.function))
+            return
+        if frame.is_whole and not frame.was_accepted and has_spec(compiler):
+            raise UsageError("VC305", _IN_PARTS.format(frame.function, frame.reason))
+        if frame.breaks_at_once:
             return
         if not frame.was_accepted:
             _tell_once(frame, tell or _warn)
@@ -58,6 +64,13 @@ _NO_GRAPH = (
     "`{}` computes nothing with tensors: torch.compile makes no graph of it, so that its options (`spec`, `mesh` or "
     "placements) apply to nothing. Compile what computes, or leave the options away."
 )
+_WHOLE = (
+    "but the option `spec` says what the whole program computes. Remove what breaks the graph (`fullgraph=True` shows "
+    "where it is; hooks of `fully_shard` on inner modules do), leave the option out, or compile each part by itself "
+    "with its own spec."
+)
+_IN_PARTS = f"`{{}}` runs as Python code, and what it calls is compiled in parts ({{}}), {_WHOLE}"
+PART = f"`{{}}` is compiled as a part of what was given to torch.compile, {_WHOLE}"
 
 
 def refuse_numbers_of_partial_sums(frame: Frame, *, only_warns: bool) -> None:

@@ -12,7 +12,7 @@ import torch.fx
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
-from verifycompile.backends.unverified import refuse_numbers_of_partial_sums, refuse_unverified_runs
+from verifycompile.backends.unverified import PART, refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
@@ -21,7 +21,7 @@ from verifycompile.options import Options
 from verifycompile.program import Program
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
-from verifycompile.torch_interface.dynamo import frame_under_compilation
+from verifycompile.torch_interface.dynamo import Frame, frame_under_compilation
 from verifycompile.torch_interface.dynamo_backend import (
     Backend,
     backend_of,
@@ -42,6 +42,11 @@ from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
 from verifycompile.torch_interface.saved_tensors import hook_on_saved_tensors, verify_again_where_saving_changes
 from verifycompile.torch_interface.shapes import keep_guards
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once
+from verifycompile.torch_interface.whole_program import (
+    hooks_around_program,
+    is_whole_program,
+    verify_again_where_hooks_come,
+)
 from verifycompile.torch_interface.wrapper_guards import verify_again_where_wrappers_change
 
 if TYPE_CHECKING:
@@ -108,7 +113,10 @@ class CheckedGraph:
 
 def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
     """What is found out about a Dynamo graph. Call it inside a backend."""
-    refuse_numbers_of_partial_sums(frame_under_compilation(), only_warns=options.on_unproved == "warn")
+    frame = frame_under_compilation()
+    refuse_numbers_of_partial_sums(frame, only_warns=options.on_unproved == "warn")
+    if options.spec is not None:
+        _require_whole_program(frame)
     verify_again_where_wrappers_change(gm, example_inputs)
     verify_again_where_hooks_change(gm, example_inputs, frame_under_compilation())
     verify_again_where_saving_changes()
@@ -152,6 +160,20 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     return CheckedGraph(report, layouts, kept=kept, together=together)
 
 
+def _require_whole_program(frame: Frame) -> None:
+    """Raises ``UsageError`` VC305 where a spec would be compared with a part of what it says."""
+    if not is_whole_program(frame.code):
+        raise UsageError("VC305", PART.format(frame.function))
+    if hooks := hooks_around_program():
+        raise UsageError("VC305", _HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
+    verify_again_where_hooks_come()
+
+
+_HOOKS = (
+    "the module that is compiled has the hooks {}, which torch calls outside of what it compiles, and the option "
+    "`spec` says what the whole program computes. Register them on an inner module, or compile a "
+    "module that calls this one."
+)
 _WHOLE_BACKWARD = (
     "compiled autograd makes one graph of a whole backward, of all graphs and of what runs between them, which has no "
     "counterpart in the spec's Python code. Switch it off (`torch._dynamo.config.compiled_autograd`), or let it "
@@ -206,7 +228,10 @@ def _only_warns(compiler: Any) -> bool:
 trace_collectives_where(_is_verify)
 trace_root_hooks_where(_is_verify)
 refuse_unverified_runs(
-    _is_verify, _only_warns, asks=lambda compiler: _says_what_to_prove(Options.from_mapping(options_of(compiler)))
+    _is_verify,
+    _only_warns,
+    asks=lambda compiler: _says_what_to_prove(Options.from_mapping(options_of(compiler))),
+    has_spec=lambda compiler: Options.from_mapping(options_of(compiler)).spec is not None,
 )
 give_whole_graphs_to(verify)
 

@@ -247,6 +247,72 @@ call(model, torch.randn(2, 3))
 """,
 }
 
+# A spec says what the whole program computes, and these compile parts, each of which is what the spec says.
+PARTS = {
+    "a graph break in a loop": """
+def forward(x):
+    for _ in range(2):
+        x = part(x)
+        torch._dynamo.graph_break()
+    return x
+model = compiled(forward, torch.tanh)
+""",
+    "a graph break under a context": """
+class Context:
+    def __enter__(self): return self
+    def __exit__(self, *error): return False
+def forward(x):
+    with Context():
+        torch._dynamo.graph_break()
+        x = part(x)
+    return part(x)
+model = compiled(forward, torch.tanh)
+""",
+    "nothing but a disabled function": """
+@torch.compiler.disable
+def twice_part(x): return part(part(x))
+def forward(x): return twice_part(x)
+model = compiled(forward, torch.tanh)
+""",
+    "a checkpoint that counts": """
+from torch.utils.checkpoint import checkpoint
+class Counting(Scale):
+    count = 0
+    def forward(self, x):
+        def part(x):
+            self.count += 1
+            return x * self.weight * self.count
+        return checkpoint(part, x, use_reentrant=False)
+model = compiled(Counting(), Scale(), grad_placements={"weight": (Partial(),)})
+""",
+    "a hook on the module": """
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x)
+inner = Model()
+inner.register_forward_hook(lambda *given: torch.tanh(given[-1]))
+model = compiled(inner, lambda x: torch.tanh(x))
+""",
+    "a hook that computes nothing": """
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x), torch.relu(x)
+inner = Model()
+inner.register_forward_hook(lambda module, args, results: results[::-1])
+model = compiled(inner, lambda x: (torch.tanh(x), torch.relu(x)))
+""",
+    "a hook after the first call": """
+class Model(torch.nn.Module):
+    def forward(self, x): return torch.tanh(x), torch.relu(x)
+inner = Model()
+model = compiled(inner, lambda x: (torch.tanh(x), torch.relu(x)))
+call(model, torch.randn(2, 3))
+inner.register_forward_pre_hook(torch.compiler.disable(lambda module, args: (args[0] * 2,)))
+""",
+}
+LAST_RAISES |= {
+    name: f"def part(x): return torch.tanh(x)\n{program}\ncall(model, torch.randn(2, 3))\n"
+    for name, program in PARTS.items()
+}
+
 # The same ways with nothing wrong in them: everything runs.
 ALL_RUN = {
     "several shapes": """
@@ -289,6 +355,22 @@ same = Same()
 def forward(x): return same(torch.tanh(x))
 model = compiled(forward, forward)
 call(model, torch.randn(2, 3))
+""",
+    "a decorated function": """
+import functools
+def decorated(function):
+    @functools.wraps(function)
+    def around(*args): return function(*args)
+    return around
+@torch.no_grad()
+@decorated
+def forward(x): return torch.tanh(x)
+call(compiled(forward, torch.tanh), torch.randn(2, 3))
+""",
+    "a module that compiles itself": """
+module = Scale()
+module.compile(backend="verify", options={"spec": Scale(), "mesh": mesh, "in_placements": {"x": ROWS}, "grad_placements": {"weight": (Partial(),)}, "inner": "eager"})
+call(module, torch.randn(2, 3))
 """,
     "a variable that is not assigned": """
 def make():

@@ -5,7 +5,9 @@ Each is asked about as ranks of two corners of the mesh.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 from collections.abc import Callable
 
 import pytest
@@ -158,6 +160,27 @@ WRONG = {
         by_number(lambda mesh: dist.get_rank()), numbered, (ROWS,), context_of, (ROWS,)
     ),
 }
+
+
+def of_dtensor_on_axes(mesh: DeviceMesh) -> Forward:
+    return lambda x: DTensor.from_local(x, mesh, [ROWS, COLUMNS], run_check=False).full_tensor().tanh()
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize(
+    ("ranks", "axes"),
+    [([[0, 1], [2, 3]], ""), ([[0, 2], [1, 3]], ""), ([[2, 3], [0, 1]], "`a`"), ([[0, 3], [2, 1]], "`a`, `b`")],
+)
+def test_ranks_in_another_order_than_their_groups(ranks: list[list[int]], axes: str, rank: int) -> None:
+    """Torch sorts the ranks of a group: where a mesh does not, DTensor joins a tensor otherwise than it was cut."""
+    with fake_mesh_world((4,), ("world",), rank=rank):
+        mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("a", "b"))
+        placements = {"x": (ROWS, COLUMNS)}
+        text = f"(a=2, b=2) on ranks {ranks[0][0]} to {ranks[-1][-1]} has ranks along {axes} that do not ascend"
+        with pytest.raises(UsageError, match=re.escape(text)) if axes else contextlib.nullcontext():
+            assert verifycompile.verify(
+                of_dtensor_on_axes(mesh), (torch.randn(4, 4),), spec=whole, mesh=mesh, in_placements=placements
+            )
 
 
 def verifies(case: Case, rank: int) -> bool:

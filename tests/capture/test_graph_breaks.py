@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError
-from verifycompile.capture.spec import BROKEN, PART_OF_SHARDED
+from verifycompile.capture.spec import BROKEN
 
 # Dynamo looks at the gradient of what the graph before returned.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -225,4 +225,9 @@ def test_wrong_models_of_sharded_layers(kind: str, message: str) -> None:
 def test_a_spec_of_the_whole_for_sharded_layers() -> None:
     with pytest.raises(UsageError) as raised:
         run_nested("", spec=Nested())
-    assert str(raised.value) == f"error[VC305]: {PART_OF_SHARDED.format('Layer.forward')}"
+    assert str(raised.value) == (
+        "error[VC305]: `forward` runs as Python code, and what it calls is compiled in parts (a graph break comes before "
+        "all that it computes), but the option `spec` says what the whole program computes. Remove what breaks the graph "
+        "(`fullgraph=True` shows where it is; hooks of `fully_shard` on inner modules do), leave the option out, or "
+        "compile each part by itself with its own spec."
+    )

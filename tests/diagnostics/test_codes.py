@@ -56,7 +56,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC214": "run that did not end",
         "VC215": "training step that cannot be captured",
         "VC301": "no device mesh",
-        "VC302": "several device meshes",
+        "VC302": "device meshes without common coordinates",
         "VC303": "shapes do not fit the spec",
         "VC304": "the spec's parameters differ",
         "VC305": "graph break",

@@ -20,6 +20,7 @@ from verifycompile.torch_interface.mesh import (
     RootMesh,
     axes_of_coordinate,
     axes_of_line,
+    axes_out_of_order,
     describe_mesh,
     group_ranks,
     has_world,
@@ -66,6 +67,10 @@ def root_mesh(
     roots = {id(root_of(mesh)) for mesh in meshes}
     meshes = (*meshes, *(mesh for mesh in around if not roots or id(root_of(mesh)) in roots))
     named = options.mesh if options.mesh is not None else _only_root(meshes)
+    for mesh in (*meshes, *(() if named is None else (named,))):
+        if axes := axes_out_of_order(mesh):
+            text = _text(describe_mesh(mesh))
+            raise UsageError("VC302", _OUT_OF_ORDER.format(text, ", ".join(f"`{axis}`" for axis in axes)))
     uses = [use for use in group_uses(graph) if use.mesh is None]
     assumptions: tuple[str, ...] = ()
     if named is None:
@@ -86,6 +91,12 @@ def root_mesh(
     refined = refine(base, lines)
     parts = () if named is None else _parts_of(named, meshes)
     return Root(RootMesh(named, parts, refined.mesh), refined, tuple(lines), assumptions)
+
+
+_OUT_OF_ORDER = (
+    "the mesh {} has ranks along {} that do not ascend. The process groups that torch makes for it are sorted: a "
+    "tensor is cut in one order and joined in the other. List the ranks of each axis in ascending order."
+)
 
 
 def check_named_mesh(traced: TracedFrame, options: Options, of_wrappers: Sequence[DeviceMesh]) -> None:

@@ -50,7 +50,6 @@ from verifycompile.torch_interface.dynamo import (
     undecorated,
 )
 from verifycompile.torch_interface.globalize import Globalizer
-from verifycompile.torch_interface.outer import sharded_modules_around
 from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, symbol_of, trace_guards
@@ -131,28 +130,11 @@ BROKEN = (
 )
 
 
-PART_OF_SHARDED = (
-    "hooks of `fully_shard` on inner modules break the graph: this one is of `{}`, and the option `spec` "
-    "says what the whole model computes. Leave the option out, or compile each such module by itself with its own spec."
-)
-
-
-def _check_not_of_part(frame: Frame, spec: Callable[..., Any]) -> None:
-    """Raises ``UsageError`` VC305 where the frame is of a module inside of a sharded one, and ``spec`` of another."""
-    entered = _entered_module(frame, None)
-    if entered is None or not isinstance(spec, nn.Module) or sharded_modules_around() <= {entered}:
-        return
-    if {name for name, _ in spec.named_parameters()} != {name for name, _ in entered.named_parameters()}:
-        raise UsageError("VC305", PART_OF_SHARDED.format(frame.code.co_qualname))
-
-
 def _given(exported: Export, implementation: Program, options: Options) -> Captured:
     assert options.spec is not None
     if exported.traced.is_broken:
         raise UsageError("VC305", BROKEN)
     _check_single_device(options.spec)
-    if not options.param_names:
-        _check_not_of_part(exported.traced.frame, options.spec)
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     # A method, a partial or an object of the parallelized model holds its parameters as well.

@@ -21,15 +21,24 @@ CODES = (
     ),
     Code(
         code="VC302",
-        title="several device meshes",
+        title="device meshes without common coordinates",
         severity=Severity.ERROR,
-        meaning="The program's DTensors lie on several root meshes, and the option `mesh` does not say which is meant.",
-        reason="Layouts over unrelated meshes have no common coordinates.",
+        meaning=(
+            "The program's DTensors lie on several root meshes, and the option `mesh` does not say which is meant; or "
+            "the ranks along an axis of a mesh do not ascend, as they do in the process groups that torch makes for it."
+        ),
+        reason=(
+            "Layouts over unrelated meshes have no common coordinates. Of ranks in another order than their group's, "
+            "DTensor cuts a tensor in the one and joins it in the other."
+        ),
         example=(
             "first = init_device_mesh('cuda', (8,), mesh_dim_names=('tp',))\n"
             "second = init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'ep'))      # both used in one model"
         ),
-        fix="Create one mesh with all axes and take submeshes of it (`mesh['tp']`), or pass `mesh`.",
+        fix=(
+            "Create one mesh with all axes and take submeshes of it (`mesh['tp']`), or pass `mesh`. List ranks in "
+            "ascending order along each axis."
+        ),
         fixed_example="mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'tp'))\ntp = mesh['tp']",
     ),
     Code(

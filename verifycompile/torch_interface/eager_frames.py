@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import sys
 import types
 import weakref
 from collections.abc import Callable, Generator, Mapping
@@ -24,18 +23,21 @@ from torch._dynamo import trace_rules
 from torch._dynamo.backends.distributed import DDPOptimizer
 from torch._dynamo.code_context import code_context
 from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, has_tensor_in_frame
+from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.types import ConvertFrameReturn
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.whole_program import is_whole_program
 
 
 @dataclasses.dataclass(frozen=True)
 class EagerFrame:
     """A frame that is about to run as Python code. ``was_accepted``: it was verified before, for other inputs.
 
-    ``qualified``: the function's name with that of its class. ``has_no_graph``: it is what was given to
-    ``torch.compile``, and computes nothing with tensors.
+    ``qualified``: the function's name with that of its class. ``is_whole``: it is what was given to ``torch.compile``.
+    ``has_no_graph``: it computes nothing with tensors. ``breaks_at_once``: before it computes anything; what follows is
+    compiled.
     """
 
     function: str
@@ -44,7 +46,9 @@ class EagerFrame:
     line: int
     reason: str
     was_accepted: bool
+    is_whole: bool = False
     has_no_graph: bool = False
+    breaks_at_once: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +81,8 @@ _uncompiled: list[Uncompiled] = []
 """Of the runs that this package itself asks for at the moment: no watch is told of them."""
 _failure: contextvars.ContextVar[str] = contextvars.ContextVar("failure", default="")
 """What the error says that ended a compilation. The error itself holds the program's frames, and is the caller's."""
+_breaks_at_once: contextvars.ContextVar[bool] = contextvars.ContextVar("breaks_at_once", default=False)
+"""Whether the frame that was compiled last has a graph break before all that it computes: no backend was called."""
 _compilers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 """Compilers that had a frame accepted, by identity."""
 _ACCEPTED = "verifycompile.accepted"
@@ -142,9 +148,15 @@ def _install() -> None:
     convert = ConvertFrameAssert.__call__
     handle_skip = CatchErrorsWrapper._handle_skip
     from_stance = torch._dynamo.eval_frame._callback_from_stance
+    compile_subgraph = OutputGraph.compile_subgraph
+
+    def compile_subgraph_and_remember(self: OutputGraph, tx: Any, reason: Any, stack_pops: int = 0) -> Any:
+        _breaks_at_once.set(reason.graph_break and self.count_calls() == 0)
+        return compile_subgraph(self, tx, reason, stack_pops)
 
     def convert_and_remember(self: Any, *args: Any, **kwargs: Any) -> ConvertFrameReturn:
         _failure.set("")
+        _breaks_at_once.set(False)
         try:
             return convert(self, *args, **kwargs)
         except Exception as error:
@@ -155,10 +167,12 @@ def _install() -> None:
         failure = _failure.get()
         _failure.set("")
         result = handle_skip(self, result, frame)
-        if result.guarded_code is not None:
-            return result
         compiler = _compiler_of(self)
         watch = _watch_over(compiler)
+        if result.guarded_code is not None:
+            if watch is not None and _breaks_at_once.get() and is_whole_program(frame.f_code):
+                watch.seen(compiler, _eager_frame(frame, _AT_ONCE, is_whole=True, breaks_at_once=True))
+            return result
         if watch is not None:
             _tell(watch, compiler, frame, result.skip_reason or "", failure)
         if _is_accepted(frame) or (watch is not None and is_user_file(frame.f_code.co_filename)):
@@ -180,6 +194,7 @@ def _install() -> None:
 
     ConvertFrameAssert.__call__ = convert_and_remember
     CatchErrorsWrapper._handle_skip = handle_skip_and_tell
+    OutputGraph.compile_subgraph = compile_subgraph_and_remember
     torch._dynamo.eval_frame._callback_from_stance = from_stance_of_watched
 
 
@@ -245,28 +260,24 @@ def _reason_to_switch_off(watch: Watch, callback: Any) -> str:
 
 
 def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: str = "") -> None:
-    accepted = _is_accepted(frame)
-    has_no_graph = _NOTHING_TRACED in reason and _is_outermost()
+    accepted, is_whole = _is_accepted(frame), is_whole_program(frame.f_code)
+    has_no_graph = is_whole and _NOTHING_TRACED in reason
     if any(text in reason for text in _HARMLESS) and not has_no_graph:
         return
     code: types.CodeType = frame.f_code
     is_generated = code.co_filename == "<string>" and code.co_name.startswith("__")  # as dataclasses do
     if not accepted and (is_generated or not is_user_file(code.co_filename) or not has_tensor_in_frame(frame)):
         return
+    watch.seen(compiler, _eager_frame(frame, _text(reason, failure), is_whole=is_whole, has_no_graph=has_no_graph))
+
+
+def _eager_frame(frame: Any, reason: str, **known: bool) -> EagerFrame:
+    code: types.CodeType = frame.f_code
     place = code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno
-    watch.seen(compiler, EagerFrame(*place, _text(reason, failure), accepted, has_no_graph))
+    return EagerFrame(*place, reason, _is_accepted(frame), **known)
 
 
-def _is_outermost() -> bool:
-    """Whether no code of the user's own lies between ``torch.compile`` and the frame that begins now."""
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
-        if frame.f_code.co_name == "compile_wrapper":
-            return True
-        frame = frame.f_back
-    return False
-
-
+_AT_ONCE = "a graph break comes before all that it computes"
 _NOTHING_TRACED = "No ops traced for the FX graph"
 _HARMLESS = (
     "frame is already Dynamo-generated code",

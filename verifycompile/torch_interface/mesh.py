@@ -28,10 +28,14 @@ def root_of(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def describe_mesh(mesh: DeviceMesh) -> Mesh:
-    """The root mesh as plain data. Axes without a name are called ``dim_0``, ``dim_1``, ..."""
+    """The root mesh as plain data."""
+    return Mesh(describe_axes(mesh), tuple(int(rank) for rank in mesh.mesh.flatten().tolist()))
+
+
+def describe_axes(mesh: DeviceMesh) -> tuple[MeshAxis, ...]:
+    """Axes without a name are called ``dim_0``, ``dim_1``, ..."""
     names = mesh.mesh_dim_names or tuple(f"dim_{index}" for index in range(mesh.ndim))
-    ranks = tuple(int(rank) for rank in mesh.mesh.flatten().tolist())
-    return Mesh(tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True)), ranks)
+    return tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True))
 
 
 @contextlib.contextmanager
@@ -245,6 +249,22 @@ def mesh_lines(mesh: DeviceMesh) -> tuple[tuple[int, ...], ...]:
         tuple(int(rank) for rank in ranks.movedim(dimension, -1).reshape(-1, ranks.shape[dimension])[0].tolist())
         for dimension in range(mesh.ndim)
     )
+
+
+def axes_out_of_order(mesh: DeviceMesh) -> tuple[str, ...]:
+    """Axes along which the ranks of ``mesh`` lie otherwise than in their process groups, which torch sorts.
+
+    What DTensor gathers there is joined in the order of the group, and cut in that of the mesh.
+    """
+    if not hasattr(mesh, "_dim_group_names"):
+        return ()
+    found: list[str] = []
+    for dimension, axis in enumerate(describe_axes(mesh)):
+        group = torch.tensor(dist.get_process_group_ranks(mesh.get_group(dimension)))
+        lines = mesh.mesh.movedim(dimension, -1).reshape(-1, axis.size)
+        if not bool((lines == group).all(1).any() and (lines.diff(dim=1) > 0).all()):
+            found.append(axis.name)
+    return tuple(found)
 
 
 def mesh_group_ranks(mesh: DeviceMesh) -> set[tuple[int, ...]]:

@@ -138,11 +138,6 @@ def states_in_forward() -> list[FSDPState]:
     return [state for state in states if any(id(module) in called for module in state._modules)]
 
 
-def sharded_modules_around() -> set[nn.Module]:
-    """Modules that ``fully_shard`` was called on and in whose forward the code that calls this runs."""
-    return {module for state in states_in_forward() for module in state._modules}
-
-
 def _on_the_stack() -> Iterator[Any]:
     """The objects whose methods are being called."""
     frame: types.FrameType | None = sys._getframe()
