@@ -7,16 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.exponential import MAXIMUM
-from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import FUNCTIONS, require_real
-from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.elementwise import FUNCTIONS, function_of_one, require_real, truth
 from verifycompile.rewrites.quotients import counted
 from verifycompile.rewrites.reduction import extreme
-from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -25,25 +22,6 @@ POWER_OF_TENSOR = Operation("power_of_tensor")
 ATAN2 = Operation("atan2")
 NAN_TO_NUM = Operation("nan_to_num")
 ANY = Operation("any", indicator=True)
-
-
-# ------------------------------------------------------------------------------------------------ bounds
-
-
-@operator(aten.clamp.Tensor)
-def clamp(b: Builder, self: View, min: View | None, max: View | None) -> View:
-    result = self if min is None else b.pointwise(MAXIMUM, self, min)
-    return result if max is None else b.pointwise(MINIMUM, result, max)
-
-
-@operator(aten.clamp_min.Tensor)
-def clamp_min(b: Builder, self: View, min: View) -> View:
-    return b.pointwise(MAXIMUM, self, min)
-
-
-@operator(aten.clamp_max.Tensor)
-def clamp_max(b: Builder, self: View, max: View) -> View:
-    return b.pointwise(MINIMUM, self, max)
 
 
 @operator(aten.nan_to_num.default)
@@ -126,10 +104,6 @@ def atan2(b: Builder, self: View, other: View) -> View:
 # ------------------------------------------------------------------------------------------------ truth values
 
 
-def truth(b: Builder, view: View) -> View:
-    return view if is_indicator(view) else b.negate(b.equal(view, 0))
-
-
 def any_over(b: Builder, view: View, dims: Sequence[int] | int | None, keepdim: bool) -> View:
     """Whether some element over ``dims`` is not zero."""
     value = truth(b, view)
@@ -185,13 +159,6 @@ QUESTIONS = {
 """Questions about one number, whose answer is 0 or 1."""
 
 
-def _question(operation: Operation) -> Handler:
-    def handler(b: Builder, self: View) -> View:
-        return b.pointwise(operation, self)
-
-    return handler
-
-
 for _name, _operation in QUESTIONS.items():
     if hasattr(getattr(aten, _name, None), "default"):
-        operator(getattr(aten, _name).default)(_question(_operation))
+        operator(getattr(aten, _name).default)(function_of_one(_operation))

@@ -58,8 +58,10 @@ def _checked(b: Builder, value: Number) -> Number:
     return value
 
 
-@operator(aten.full.default)
-def full(b: Builder, size: Sequence[Size], fill_value: Number, dtype: torch.dtype | None) -> View:
+@operator(aten.full.default, aten.new_full.default)
+def full(
+    b: Builder, size: Sequence[Size], fill_value: Number, dtype: torch.dtype | None, self: View | None = None
+) -> View:
     return b.full(_checked(b, fill_value), size)
 
 
@@ -68,28 +70,18 @@ def full_like(b: Builder, self: View, fill_value: Number, dtype: torch.dtype | N
     return b.full(_checked(b, fill_value), b.shape(self))
 
 
-@operator(aten.new_full.default)
-def new_full(b: Builder, self: View, size: Sequence[Size], fill_value: Number, dtype: torch.dtype | None) -> View:
-    return b.full(_checked(b, fill_value), size)
-
-
-@operator(aten.zeros.default, aten._efficientzerotensor.default)
-def zeros(b: Builder, size: Sequence[Size], dtype: torch.dtype | None) -> View:
+@operator(aten.zeros.default, aten.new_zeros.default, aten._efficientzerotensor.default)
+def zeros(b: Builder, size: Sequence[Size], dtype: torch.dtype | None, self: View | None = None) -> View:
     return b.full(0, size)
 
 
-@operator(aten.ones.default)
-def ones(b: Builder, size: Sequence[Size], dtype: torch.dtype | None) -> View:
+@operator(aten.ones.default, aten.new_ones.default)
+def ones(b: Builder, size: Sequence[Size], dtype: torch.dtype | None, self: View | None = None) -> View:
     return b.full(1, size)
 
 
-@operator(aten.zeros_like.default)
-def zeros_like(b: Builder, self: View, dtype: torch.dtype | None) -> View:
-    return b.full(0, b.shape(self))
-
-
-@operator(aten.zero.default)
-def zero(b: Builder, self: View) -> View:
+@operator(aten.zeros_like.default, aten.zero.default)
+def zeros_like(b: Builder, self: View, dtype: torch.dtype | None = None) -> View:
     return b.full(0, b.shape(self))
 
 
@@ -98,34 +90,9 @@ def ones_like(b: Builder, self: View, dtype: torch.dtype | None) -> View:
     return b.full(1, b.shape(self))
 
 
-@operator(aten.new_zeros.default)
-def new_zeros(b: Builder, self: View, size: Sequence[Size], dtype: torch.dtype | None) -> View:
-    return b.full(0, size)
-
-
-@operator(aten.new_ones.default)
-def new_ones(b: Builder, self: View, size: Sequence[Size], dtype: torch.dtype | None) -> View:
-    return b.full(1, size)
-
-
 @operator(aten.scalar_tensor.default)
 def scalar_tensor(b: Builder, s: Number, dtype: torch.dtype | None) -> View:
     return b.full(_checked(b, s), ())
-
-
-@operator(aten.arange.default)
-def arange(b: Builder, end: Number, dtype: torch.dtype | None) -> View:
-    return _range(b, 0, end, 1)
-
-
-@operator(aten.arange.start)
-def arange_start(b: Builder, start: Number, end: Number, dtype: torch.dtype | None) -> View:
-    return _range(b, start, end, 1)
-
-
-@operator(aten.arange.start_step)
-def arange_start_step(b: Builder, start: Number, end: Number, step: Number, dtype: torch.dtype | None) -> View:
-    return _range(b, start, end, step)
 
 
 @operator(torch.ops.prims.iota.default)
@@ -134,7 +101,8 @@ def prims_iota(b: Builder, length: Size, start: int, step: int, dtype: torch.dty
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
 
 
-def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
+@operator(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(b: Builder, end: Number, dtype: torch.dtype | None, start: Number = 0, step: Number = 1) -> View:
     fractional = any(isinstance(n, float) and not n.is_integer() for n in (start, end, step))
     if b.call.shape is None or (fractional and (b.call.dtype is None or not b.call.dtype.is_floating_point)):
         raise UnsupportedError(UNREPRESENTABLE, f"arange({start}, {end}, {step})")
@@ -145,15 +113,10 @@ def _range(b: Builder, start: Number, end: Number, step: Number) -> View:
     return b.full(0, (0,)) if length == 0 else b.iota(length, start, step)
 
 
-@operator(aten.eye.default)
-def eye(b: Builder, n: Size, dtype: torch.dtype | None) -> View:
-    return eye_of_sizes(b, n, n, dtype)
-
-
-@operator(aten.eye.m)
-def eye_of_sizes(b: Builder, n: Size, m: Size, dtype: torch.dtype | None) -> View:
+@operator(aten.eye.default, aten.eye.m)
+def eye(b: Builder, n: Size, dtype: torch.dtype | None, m: Size | None = None) -> View:
     """Ones where row and column are equal."""
-    return b.equal(b.unsqueeze(b.iota(n), 1), b.iota(m))
+    return b.equal(b.unsqueeze(b.iota(n), 1), b.iota(n if m is None else m))
 
 
 @operator(aten.linspace.default)

@@ -147,7 +147,9 @@ FUNCTIONS = {
 """Functions of one number without parameters, taken as they are."""
 
 
-def _function(operation: Operation) -> Handler:
+def function_of_one(operation: Operation) -> Handler:
+    """A declaration of a function of one number, taken as it is."""
+
     def handler(b: Builder, self: View) -> View:
         return b.pointwise(operation, self)
 
@@ -157,7 +159,7 @@ def _function(operation: Operation) -> Handler:
 for _name, _operation in FUNCTIONS.items():
     if _name == "sigmoid":
         continue  # see sigmoids.py
-    operator(getattr(aten, _name).default)(_function(_operation))
+    operator(getattr(aten, _name).default)(function_of_one(_operation))
 
 
 @operator(aten.exp.default)
@@ -237,20 +239,20 @@ def ge(b: Builder, self: View, other: View | Number) -> View:
 
 @operator(aten.logical_not.default)
 def logical_not(b: Builder, self: View) -> View:
-    return b.negate(_truth(b, self))
+    return b.negate(truth(b, self))
 
 
 @operator(aten.logical_and.default)
 def logical_and(b: Builder, self: View, other: View) -> View:
-    return b.mul(_truth(b, self), _truth(b, other))
+    return b.mul(truth(b, self), truth(b, other))
 
 
 @operator(aten.logical_or.default)
 def logical_or(b: Builder, self: View, other: View) -> View:
-    return b.either(_truth(b, self), _truth(b, other))
+    return b.either(truth(b, self), truth(b, other))
 
 
-def _truth(b: Builder, view: View) -> View:
+def truth(b: Builder, view: View) -> View:
     return view if is_indicator(view) else b.negate(b.equal(view, 0))
 
 

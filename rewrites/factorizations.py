@@ -16,7 +16,7 @@ import torch
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import LEAF, Operation, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.creation import eye_of_sizes
+from verifycompile.rewrites.creation import eye
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.matrices import LU_FACTOR, OnMatrices
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
@@ -79,7 +79,7 @@ def lu_unpack(
     count = min(rows, columns)
     lower = triangle(b, b.narrow(LU_data, -1, 0, count), -1, lower=True)
     upper = triangle(b, b.narrow(LU_data, -2, 0, count), 0, lower=False)
-    return permutation, b.add(lower, eye_of_sizes(b, rows, count, None)), upper
+    return permutation, b.add(lower, eye(b, rows, None, m=count)), upper
 
 
 @operator(aten.linalg_lu.default)

@@ -6,7 +6,6 @@ Optimizers and gradient clipping call them. An element has dtypes of its own, so
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +14,15 @@ import torch
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
-from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, bind, declaration_of, operator
-from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.rewrites.registry import (
+    UNSUPPORTED,
+    UnsupportedError,
+    bind,
+    declaration_of,
+    operator,
+    with_arguments,
+)
+from verifycompile.torch_interface.schema import names_of
 
 aten = torch.ops.aten
 
@@ -37,10 +43,7 @@ def _over_elements(overload: Any, for_element: ForElement) -> None:
         b.call = whole
         return tuple(results)
 
-    names = ("b", *(argument.name for argument in arguments_of(overload) or ()))
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    handler.__signature__ = inspect.Signature(parameters)
-    operator(overload)(handler)
+    operator(overload)(with_arguments(handler, names_of(overload)))
 
 
 def _element(value: Any, position: int) -> Any:

@@ -12,23 +12,10 @@ from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
+from verifycompile.rewrites.normalization import Gradients, input_gradient, normalized_over, wanted_gradients
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
-
-Gradients = tuple[View | None, View | None, View | None]
-
-
-def _wanted(gradients: Sequence[View], mask: Sequence[bool]) -> Gradients:
-    kept = [g if wanted else None for g, wanted in zip(gradients, mask, strict=True)]
-    return kept[0], kept[1], kept[2]
-
-
-def _input_gradient(b: Builder, scaled: View, normalized: View, rstd: View, dims: Sequence[int]) -> View:
-    """Through a normalization over ``dims``: ``scaled`` is the gradient of the normalized values."""
-    along = b.mul(normalized, b.mean(b.mul(scaled, normalized), dims, keepdim=True))
-    inner = b.combination((1, scaled), (-1, b.mean(scaled, dims, keepdim=True)), (-1, along))
-    return b.mul(inner, rstd)
 
 
 # ------------------------------------------------------------------------------------------------ groups
@@ -66,10 +53,7 @@ def group_norm(
     """Layer normalization of every group of channels; statistics are ``(samples, group)``."""
     require_real(b, "input", "weight", "bias")
     grouped = _grouped(b, input, N, C, HxW, group)
-    mean = b.mean(grouped, [2, 3], keepdim=True)
-    centered = b.sub(grouped, mean)
-    rstd = b.power(b.add(b.mean(b.power(centered, 2), [2, 3], keepdim=True), eps), -0.5)
-    output = b.mul(centered, rstd)
+    output, mean, rstd = normalized_over(b, grouped, [2, 3], eps)
     if weight is not None:
         output = b.mul(output, _per_channel(b, weight, group))
     if bias is not None:
@@ -97,11 +81,11 @@ def group_norm_backward(
     normalized = b.mul(b.sub(grouped, center), spread)
     scaled = grad if weight is None else b.mul(grad, _per_channel(b, weight, group))
     gradients = (
-        b.reshape(_input_gradient(b, scaled, normalized, spread, [2, 3]), b.shape(input)),
+        b.reshape(input_gradient(b, scaled, normalized, spread, [2, 3]), b.shape(input)),
         b.reshape(b.sum(b.mul(grad, normalized), [0, 3]), [C]),
         b.reshape(b.sum(grad, [0, 3]), [C]),
     )
-    return _wanted(gradients, output_mask)
+    return wanted_gradients(gradients, output_mask)
 
 
 # ------------------------------------------------------------------------------------------------ batches
@@ -174,6 +158,6 @@ def batch_norm_backward(
     normalized = _normalized(b, input, mean, rstd)
     scaled = grad_out if weight is None else b.mul(grad_out, _along_channels(b, weight, rank))
     spread = _along_channels(b, rstd, rank)
-    grad_input = _input_gradient(b, scaled, normalized, spread, dims) if train else b.mul(scaled, spread)
+    grad_input = input_gradient(b, scaled, normalized, spread, dims) if train else b.mul(scaled, spread)
     gradients = (grad_input, b.sum(b.mul(grad_out, normalized), dims), b.sum(grad_out, dims))
-    return _wanted(gradients, output_mask)
+    return wanted_gradients(gradients, output_mask)

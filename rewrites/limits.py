@@ -28,23 +28,23 @@ def minimum(b: Builder, self: View, other: View) -> View:
     return b.pointwise(MINIMUM, self, other)
 
 
-@operator(aten.clamp.default)
-def clamp(b: Builder, self: View, min: Number | None, max: Number | None) -> View:
+@operator(aten.clamp.default, aten.clamp.Tensor)
+def clamp(b: Builder, self: View, min: View | Number | None, max: View | Number | None) -> View:
     result = self if min is None else limited(b, MAXIMUM, self, min)
     return result if max is None else limited(b, MINIMUM, result, max)
 
 
-@operator(aten.clamp_min.default)
-def clamp_min(b: Builder, self: View, min: Number) -> View:
+@operator(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(b: Builder, self: View, min: View | Number) -> View:
     return limited(b, MAXIMUM, self, min)
 
 
-@operator(aten.clamp_max.default)
-def clamp_max(b: Builder, self: View, max: Number) -> View:
+@operator(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(b: Builder, self: View, max: View | Number) -> View:
     return limited(b, MINIMUM, self, max)
 
 
-def limited(b: Builder, operation: Operation, view: View, limit: Number) -> View:
+def limited(b: Builder, operation: Operation, view: View, limit: View | Number) -> View:
     """A limit that all of a counter's numbers keep, or none, changes nothing, or all."""
     if operation is MAXIMUM and isinstance(limit, int | float) and limit <= 0 and is_nonnegative(view):
         return view

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,8 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
-from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator, with_arguments
+from verifycompile.torch_interface.schema import names_of
 
 aten = torch.ops.aten
 
@@ -116,10 +115,7 @@ class OnMatrices:
             results = self._of_nothing(b, given) or self.results(b, **given)
             return results if len(self.outputs) > 1 else results[0]
 
-        arguments = [argument.name for argument in arguments_of(self.target) or ()]
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("b", *arguments)]
-        handler.__signature__ = inspect.Signature(parameters)
-        operator(self.target)(handler)
+        operator(self.target)(with_arguments(handler, names_of(self.target)))
 
 
 @functools.cache

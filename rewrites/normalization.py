@@ -15,6 +15,29 @@ from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Unsupp
 aten = torch.ops.aten
 
 
+Gradients = tuple[View | None, View | None, View | None]
+
+
+def normalized_over(b: Builder, view: View, dims: Sequence[int], eps: float) -> tuple[View, View, View]:
+    """``(x - mean) * rstd``, the mean and the reciprocal standard deviation, which keep ``dims`` with size 1."""
+    mean = b.mean(view, dims, keepdim=True)
+    centered = b.sub(view, mean)
+    rstd = b.power(b.add(b.mean(b.power(centered, 2), dims, keepdim=True), eps), -0.5)
+    return b.mul(centered, rstd), mean, rstd
+
+
+def input_gradient(b: Builder, scaled: View, normalized: View, rstd: View, dims: Sequence[int]) -> View:
+    """Through a normalization over ``dims``: ``scaled`` is the gradient of the normalized values."""
+    along = b.mul(normalized, b.mean(b.mul(scaled, normalized), dims, keepdim=True))
+    inner = b.combination((1, scaled), (-1, b.mean(scaled, dims, keepdim=True)), (-1, along))
+    return b.mul(inner, rstd)
+
+
+def wanted_gradients(gradients: Sequence[View], mask: Sequence[bool]) -> Gradients:
+    kept = [g if wanted else None for g, wanted in zip(gradients, mask, strict=True)]
+    return kept[0], kept[1], kept[2]
+
+
 # ------------------------------------------------------------------------------------------------ layer norm
 
 
@@ -36,11 +59,7 @@ def native_layer_norm(
     """``(input - mean) * rstd * weight + bias``; mean and rstd keep the normalized dimensions with size 1."""
     require_real(b, "input", "weight", "bias")
     dims = _normalized_dims(b, input, normalized_shape)
-    mean = b.mean(input, dims, keepdim=True)
-    centered = b.sub(input, mean)
-    variance = b.mean(b.power(centered, 2), dims, keepdim=True)
-    rstd = b.power(b.add(variance, eps), -0.5)
-    output = b.mul(centered, rstd)
+    output, mean, rstd = normalized_over(b, input, dims, eps)
     if weight is not None:
         output = b.mul(output, weight)
     if bias is not None:
@@ -59,7 +78,7 @@ def native_layer_norm_backward(
     weight: View | None,
     bias: View | None,
     output_mask: Sequence[bool],
-) -> tuple[View | None, View | None, View | None]:
+) -> Gradients:
     """Gradients of input, weight and bias."""
     require_real(b, "grad_out", "input", "mean", "rstd", "weight")
     dims = _normalized_dims(b, input, normalized_shape)
@@ -67,14 +86,9 @@ def native_layer_norm_backward(
     rows = [d for d in range(b.rank(input)) if d not in dims]
     normalized = b.mul(b.sub(input, mean), rstd)
     scaled = grad_out if weight is None else b.mul(grad_out, weight)
-    along = b.mul(normalized, b.mean(b.mul(scaled, normalized), dims, keepdim=True))
-    inner = b.combination((1, scaled), (-1, b.mean(scaled, dims, keepdim=True)), (-1, along))
-    grad_input = b.mul(inner, rstd)
+    grad_input = input_gradient(b, scaled, normalized, rstd, dims)
     grad_weight = _sum_rows(b, b.mul(grad_out, normalized), rows)
-    grad_bias = _sum_rows(b, grad_out, rows)
-    gradients = (grad_input, grad_weight, grad_bias)
-    kept = [g if wanted else None for g, wanted in zip(gradients, output_mask, strict=True)]
-    return kept[0], kept[1], kept[2]
+    return wanted_gradients((grad_input, grad_weight, _sum_rows(b, grad_out, rows)), output_mask)
 
 
 def _sum_rows(b: Builder, view: View, rows: list[int]) -> View:

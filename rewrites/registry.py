@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from verifycompile.torch_interface.schema import Argument, arguments_of
@@ -75,6 +75,13 @@ def operator(*targets: object) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def with_arguments(handler: Handler, names: Iterable[str]) -> Handler:
+    """``handler``, declared to take arguments of these names behind the builder."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("b", *names)]
+    handler.__signature__ = inspect.Signature(parameters)
+    return handler
 
 
 def declaration_of(target: object) -> Declaration | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -12,7 +11,14 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.constant_matrix import RESAMPLING, constant_matrix, resample, resample_gradient, tiles
 from verifycompile.rewrites.elementwise import require_real
-from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
+from verifycompile.rewrites.registry import (
+    UNREPRESENTABLE,
+    UNSUPPORTED,
+    Handler,
+    UnsupportedError,
+    operator,
+    with_arguments,
+)
 
 aten = torch.ops.aten
 
@@ -46,13 +52,6 @@ SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h
 """Arguments for the scales, in the order of the dimensions of space."""
 
 
-def _with_arguments(handler: Handler, *names: str) -> Handler:
-    """``handler``, declared to take arguments of these names."""
-    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("b", *names)]
-    handler.__signature__ = inspect.Signature(parameters)
-    return handler
-
-
 def _interpolate(kind: str, space: int, aligns: bool) -> tuple[Handler, Handler]:
     """``aligns``: whether the operator has the argument ``align_corners``."""
 
@@ -80,8 +79,8 @@ def _interpolate(kind: str, space: int, aligns: bool) -> tuple[Handler, Handler]
 
     named = (*(("align_corners",) if aligns else ()), *SCALES[space])
     return (
-        _with_arguments(forward, "self", "output_size", *named),
-        _with_arguments(backward, "grad_output", "output_size", "input_size", *named),
+        with_arguments(forward, ("self", "output_size", *named)),
+        with_arguments(backward, ("grad_output", "output_size", "input_size", *named)),
     )
 
 

@@ -5,7 +5,6 @@ Nothing is known of them but that equal arguments give equal values, so every te
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ import torch
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
-from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
-from verifycompile.torch_interface.schema import arguments_of
+from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator, with_arguments
+from verifycompile.torch_interface.schema import names_of
 
 aten = torch.ops.aten
 
@@ -52,7 +51,6 @@ DERIVATIVES = ("hardshrink_backward", "softshrink_backward", "logit_backward")
 
 
 def _element_by_element(target: Any, linear: bool) -> Handler:
-    arguments = arguments_of(target) or ()
     operation = Operation(str(target), linear=frozenset({0}) if linear else frozenset())
 
     def handler(b: Builder, **given: Any) -> View:
@@ -63,12 +61,7 @@ def _element_by_element(target: Any, linear: bool) -> Handler:
         attributes = tuple((name, value) for name, value in given.items() if name not in operands)
         return b.pointwise(operation, *operands.values(), attributes=attributes)
 
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        for name in ("b", *(argument.name for argument in arguments))
-    ]
-    handler.__signature__ = inspect.Signature(parameters)
-    return handler
+    return with_arguments(handler, names_of(target))
 
 
 for _name in (*FUNCTIONS, *DERIVATIVES):

@@ -14,9 +14,8 @@ from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
-from verifycompile.rewrites.arithmetic import truth
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real
+from verifycompile.rewrites.elementwise import FUNCTIONS, cast, require_real, truth
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
@@ -36,23 +35,14 @@ def _variance(b: Builder, view: View, dims: Dims, correction: Number, keepdim: b
     return b.divide(b.sum(b.power(centered, 2), dims, keepdim), freedom)
 
 
-def _root(b: Builder, view: View) -> View:
-    return b.power(view, 0.5)
-
-
 @operator(aten.var.correction)
 def var(b: Builder, self: View, dim: Dims, correction: Number | None, keepdim: bool) -> View:
     return _variance(b, self, dim, 1 if correction is None else correction, keepdim)
 
 
-@operator(aten.var.dim)
-def var_dim(b: Builder, self: View, dim: Dims, unbiased: bool, keepdim: bool) -> View:
+@operator(aten.var.dim, aten.var.default)
+def var_unbiased(b: Builder, self: View, unbiased: bool, dim: Dims = None, keepdim: bool = False) -> View:
     return _variance(b, self, dim, int(unbiased), keepdim)
-
-
-@operator(aten.var.default)
-def var_all(b: Builder, self: View, unbiased: bool) -> View:
-    return _variance(b, self, None, int(unbiased), False)
 
 
 @operator(aten.var_mean.correction)
@@ -69,8 +59,7 @@ def vector_norm(b: Builder, self: View, ord: Number, dim: Dims, keepdim: bool, d
 def norm_of(b: Builder, value: View, ord: Number, dim: Dims, keepdim: bool) -> View:
     """``(sum |x| ** ord) ** (1 / ord)``; for infinities the largest or smallest ``|x|``, for 0 how many are not 0."""
     if ord == 2:
-        squares = b.sum(b.power(value, 2), dim, keepdim)
-        return _root(b, squares)
+        return b.power(b.sum(b.power(value, 2), dim, keepdim), 0.5)
     absolute = absolute_value(b, value)
     if ord == 1:
         return b.sum(absolute, dim, keepdim)
@@ -94,11 +83,6 @@ def logsumexp(b: Builder, self: View, dim: Dims, keepdim: bool) -> View:
     return b.log(b.sum(b.exp(self), dim, keepdim))
 
 
-@operator(aten.count_nonzero.default)
-def count_nonzero(b: Builder, self: View, dim: int | None) -> View:
-    return b.sum(truth(b, self), dim)
-
-
-@operator(aten.count_nonzero.dim_IntList)
-def count_nonzero_over(b: Builder, self: View, dim: Sequence[int]) -> View:
+@operator(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def count_nonzero(b: Builder, self: View, dim: Dims) -> View:
     return b.sum(truth(b, self), dim)
