@@ -1,4 +1,4 @@
-"""Diagonals: read, written into zeros, and their gradient."""
+"""Diagonals: read, written into zeros, and their gradient; the triangles on their sides."""
 
 from __future__ import annotations
 
@@ -86,3 +86,26 @@ def block_diag(b: Builder, tensors: Sequence[View]) -> View:
         parts.append(b.pad(b.pad(block, 0, row, rows), 1, column, columns))
         row, column = row + height, column + width
     return b.add(*parts)
+
+
+# ------------------------------------------------------------------------------------------------ triangles
+
+
+def triangle(b: Builder, view: View, diagonal: int, lower: bool) -> View:
+    """Keep the elements on and below (or above) a diagonal of the last two dimensions."""
+    rows, columns = b.shape(view)[-2:]
+    row = b.unsqueeze(b.iota(rows), 1)
+    column = b.unsqueeze(b.iota(columns), 0)
+    edge = b.add(row, diagonal)
+    mask = b.less_equal(column, edge) if lower else b.less_equal(edge, column)
+    return b.mul(view, mask)
+
+
+@operator(aten.tril.default)
+def tril(b: Builder, self: View, diagonal: int) -> View:
+    return triangle(b, self, diagonal, lower=True)
+
+
+@operator(aten.triu.default)
+def triu(b: Builder, self: View, diagonal: int) -> View:
+    return triangle(b, self, diagonal, lower=False)

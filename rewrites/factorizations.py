@@ -17,10 +17,10 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import LEAF, Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.creation import eye
+from verifycompile.rewrites.diagonals import triangle
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.matrices import LU_FACTOR, OnMatrices
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
-from verifycompile.rewrites.triangles import triangle
 
 aten = torch.ops.aten
 

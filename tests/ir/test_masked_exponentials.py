@@ -12,9 +12,9 @@ from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.attention import flash_attention_for_cpu
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.diagonals import triangle
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.softmax import softmax_of
-from verifycompile.rewrites.triangles import triangle
 
 KEEP = torch.tensor([[True, False, True], [False, True, True]])
 

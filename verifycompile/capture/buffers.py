@@ -1,4 +1,6 @@
-"""Contents of buffers: a given spec must hold the model's own, unless the program writes to them."""
+"""What a given spec must have as the model has it: contents of buffers that the program does not write to, and which
+parameters lie in one memory, so that what updates one updates the other after the graphs that are compared.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, values_of
 from verifycompile.program import Blocker, Mesh, OutputKind, Program, ProgramInput, Role
 from verifycompile.torch_interface.elements import constant_value, real_tensors
+from verifycompile.torch_interface.memory import sharing
 from verifycompile.torch_interface.mesh import own_rank
 from verifycompile.torch_interface.placements import outer_blocks, sharded_dimension
 
@@ -67,3 +70,21 @@ def _same(whole: object, held: object, item: ProgramInput, mesh: Mesh) -> bool |
                 blocks = part.chunk(outer_blocks(placement), dim)
                 part = torch.cat([block.chunk(axis.size, dim)[position // below % axis.size] for block in blocks], dim)
         return part.shape == local.shape and bool(torch.equal(part.to(local.dtype), local))
+
+
+def differing_memory(spec: Export, implementation: Export) -> tuple[Blocker, ...]:
+    """A blocker for each pair of parameters that share memory in the model alone, or in a given spec alone."""
+    expected, held = values_of(spec, Role.PARAMETER), values_of(implementation, Role.PARAMETER)
+    common = expected.keys() & held.keys()
+    whole = sharing({name: value for name, value in expected.items() if name in common})
+    own = sharing({name: value for name, value in held.items() if name in common})
+    return tuple(
+        Blocker(
+            None,
+            "VC304",
+            f"`{first}` and `{second}` share memory in the {has}, and not in the {lacks}: what updates one updates "
+            "the other.",
+        )
+        for has, lacks, pairs in (("model", "spec", own - whole), ("spec", "model", whole - own))
+        for first, second in sorted(pairs)
+    )

@@ -13,8 +13,7 @@ from torch.distributed.tensor.placement_types import Partial, Replicate
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, output_names, passed_through_outputs, role_of, tangent_name
-from verifycompile.capture.from_dtensor import layout_taken_from
-from verifycompile.capture.from_local import layouts_of_from_local
+from verifycompile.capture.from_local import layout_taken_from, layouts_of_from_local
 from verifycompile.capture.layouts import (
     LayoutError,
     Placements,

@@ -24,7 +24,7 @@ from verifycompile.capture.boundary import (
     role_of,
     tangent_name,
 )
-from verifycompile.capture.buffers import differing_buffers
+from verifycompile.capture.buffers import differing_buffers, differing_memory
 from verifycompile.capture.compare import check_against, differing_flags, unify_symbols
 from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.correspondence import correspond
@@ -33,7 +33,6 @@ from verifycompile.capture.held_numbers import OF_SPEC, held_numbers
 from verifycompile.capture.implementation import EXPORT
 from verifycompile.capture.names import call_arguments, called_through, tensors_of_modules, wrapper_arguments
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
-from verifycompile.capture.shared_memory import differing_memory
 from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
 from verifycompile.errors import UsageError

@@ -1,4 +1,6 @@
-"""Labels that the spec leaves out of a loss, as ``ignore_index`` does: the class, and which inputs hold labels."""
+"""Inputs that are not ordinary ones: labels that the spec leaves out of a loss, as ``ignore_index`` does, and indices
+that count from the end; and what sets an input apart, in words.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import operator_name
 from verifycompile.torch_interface.schema import by_name
 from verifycompile.walks import reached
-from verifycompile.witness.indices import keeps_values
+from verifycompile.witness.indices import counts_from_the_end, keeps_values
+from verifycompile.witness.inputs import Inputs, tensor_inputs
 
 
 def ignored_classes(spec: Program) -> dict[torch.fx.Node, int]:
@@ -47,3 +50,25 @@ def _origins(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
     """The placeholders whose elements ``node`` holds."""
     met = reached([node], lambda current: current.all_input_nodes if keeps_values(current) else ())
     return (current for current in met if current.op == "placeholder")
+
+
+def premise_of(spec: Program, inputs: Inputs) -> str:
+    """What the inputs hold that most data do not; "" where they are ordinary."""
+    return "; ".join(_unusual(spec, inputs))
+
+
+def _unusual(spec: Program, inputs: Inputs) -> Iterator[str]:
+    classes = ignored_classes(spec)
+    for name, entry in tensor_inputs(spec).items():
+        value = inputs.spec[name]
+        ignored = classes.get(entry.node)
+        if ignored is not None and bool((value == ignored).any()):
+            yield (
+                f"`{name}` holds {ignored}, the class that the spec's loss ignores; "
+                "no difference was found with labels of other classes alone"
+            )
+        elif counts_from_the_end(entry.node) and bool((value < 0).any()):
+            yield (
+                f"`{name}` holds negative indices, which count from the end; "
+                "no difference was found without negative indices"
+            )

@@ -16,10 +16,10 @@ from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elem
 from verifycompile.witness.draw import Distribution, applies, draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.few_kinds import of_few_kinds
+from verifycompile.witness.ignored import premise_of
 from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.minimise import Found, minimised
 from verifycompile.witness.placed import describe_placements
-from verifycompile.witness.premise import premise_of
 from verifycompile.witness.side_by_side import compare_programs
 
 _ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
