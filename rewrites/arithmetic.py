@@ -10,10 +10,10 @@ import torch
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import FUNCTIONS, function_of_one, require_real, truth
+from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, truth
 from verifycompile.rewrites.quotients import counted
 from verifycompile.rewrites.reduction import extreme
-from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -159,6 +159,13 @@ QUESTIONS = {
 """Questions about one number, whose answer is 0 or 1."""
 
 
+def _question(operation: Operation) -> Handler:
+    def handler(b: Builder, self: View) -> View:
+        return b.pointwise(operation, self)
+
+    return handler
+
+
 for _name, _operation in QUESTIONS.items():
     if hasattr(getattr(aten, _name, None), "default"):
-        operator(getattr(aten, _name).default)(function_of_one(_operation))
+        operator(getattr(aten, _name).default)(_question(_operation))

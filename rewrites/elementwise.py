@@ -147,9 +147,7 @@ FUNCTIONS = {
 """Functions of one number without parameters, taken as they are."""
 
 
-def function_of_one(operation: Operation) -> Handler:
-    """A declaration of a function of one number, taken as it is."""
-
+def _function(operation: Operation) -> Handler:
     def handler(b: Builder, self: View) -> View:
         return b.pointwise(operation, self)
 
@@ -159,7 +157,7 @@ def function_of_one(operation: Operation) -> Handler:
 for _name, _operation in FUNCTIONS.items():
     if _name == "sigmoid":
         continue  # see sigmoids.py
-    operator(getattr(aten, _name).default)(function_of_one(_operation))
+    operator(getattr(aten, _name).default)(_function(_operation))
 
 
 @operator(aten.exp.default)

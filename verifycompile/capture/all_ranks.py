@@ -17,13 +17,13 @@ from verifycompile.capture.common_graph import Differences, DifferentGraphsError
 from verifycompile.capture.held_numbers import held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of
 from verifycompile.capture.meshes import Root, resolve_groups
-from verifycompile.capture.rank_constants import rank_constant_blockers
 from verifycompile.capture.tidy import without_copies
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.mesh import mixed_radix, own_rank
 from verifycompile.torch_interface.observation import Read
+from verifycompile.torch_interface.rank_reads import ExportRead
 from verifycompile.torch_interface.ranks import has_messages
 from verifycompile.torch_interface.tensors import forget_layouts
 
@@ -231,3 +231,40 @@ def as_each_rank(
             program, blockers=blockers, assumptions=(*assumptions, *program.assumptions)
         )
     return tuple(programs[rank] for rank in mesh.ranks)
+
+
+def rank_constant_blockers(
+    graph: torch.fx.GraphModule,
+    reads: tuple[Read, ...],
+    export_reads: tuple[ExportRead, ...],
+    reason: str = "",
+    node: torch.fx.Node | None = None,
+) -> tuple[Blocker, ...]:
+    """One blocker a read. A read by torch blocks every node of the operation in which it happened.
+
+    ``reason``: how the graphs of two ranks differ; ``node``: where they do.
+    """
+    blockers = [
+        Blocker(
+            node,
+            "VC203",
+            f"`{read.reader}` in `{read.function}` ({read.place}) is a constant of the graph that was captured on this "
+            f"rank; other ranks run other graphs{reason}.",
+        )
+        for read in reads
+    ]
+    for stack_trace in dict.fromkeys(read.stack_trace for read in export_reads):
+        readers = dict.fromkeys(f"`{read.reader}`" for read in export_reads if read.stack_trace == stack_trace)
+        message = (
+            f"torch.distributed put this rank's number into the graph as a constant (read by {', '.join(readers)})."
+        )
+        blockers.extend(Blocker(node, "VC203", message) for node in _nodes_of(graph, stack_trace) or (None,))
+    return tuple(blockers)
+
+
+def _nodes_of(graph: torch.fx.GraphModule, stack_trace: str | None) -> tuple[torch.fx.Node, ...]:
+    if stack_trace is None:
+        return ()
+    return tuple(
+        node for node in graph.graph.nodes if node.op == "call_function" and node.meta.get("stack_trace") == stack_trace
+    )

@@ -2,11 +2,13 @@
 
 The marks of ``torch_interface.in_flight`` are resolved here. A buffer that is read before ``wait()`` keeps its mark,
 an operator without declaration; a tensor that is changed while a collective uses it is a blocker. So is what a
-functional collective returns where anything but a view reads it before ``wait_tensor`` (``unwaited``).
+functional collective returns where anything but a view reads it before ``wait_tensor`` (``unwaited``). Coalesced
+collectives, which take a list of tensors, become one collective a tensor (``split_coalesced``).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import cast
 
@@ -15,6 +17,7 @@ import torch.fx
 
 from verifycompile.program import Blocker
 from verifycompile.torch_interface.in_flight import in_flight, is_mark, landed, read_too_early, taken
+from verifycompile.torch_interface.ranks import functional_collectives, namespace
 
 _COPY = torch.ops.aten.copy.default
 
@@ -61,3 +64,37 @@ def _alike(target: object, source: object) -> bool:
         return False
     first, second = cast("tuple[torch.Tensor, torch.Tensor]", tuple(held))
     return first.shape == second.shape and first.dtype == second.dtype
+
+
+# ------------------------------------------------------------------------------------------------ coalesced
+
+_functional = functional_collectives()
+_SINGLE = {
+    _functional.all_reduce_coalesced.default: _functional.all_reduce.default,
+    _functional.all_gather_into_tensor_coalesced.default: _functional.all_gather_into_tensor.default,
+    _functional.reduce_scatter_tensor_coalesced.default: _functional.reduce_scatter_tensor.default,
+}
+"""Coalesced collective -> the one that has the same arguments but for the first, which is a tensor."""
+
+
+def split_coalesced(graph: torch.fx.GraphModule) -> None:
+    """Rewrite every coalesced collective of ``graph`` in place, in the order of its tensors."""
+    for node in list(graph.graph.nodes):
+        if namespace(node) != "_c10d_functional" or node.target not in _SINGLE:
+            continue
+        if node.kwargs or any(user.target is not operator.getitem for user in node.users):
+            continue
+        tensors = cast("Sequence[torch.fx.Node]", node.args[0])
+        singles: list[torch.fx.Node] = []
+        with graph.graph.inserting_before(node):
+            for tensor, value in zip(tensors, node.meta["val"], strict=True):
+                single = graph.graph.call_function(_SINGLE[node.target], (tensor, *node.args[1:]))
+                single.meta.update({**node.meta, "val": value})
+                singles.append(single)
+        for user in list(node.users):
+            position = user.args[1]
+            assert isinstance(position, int)
+            user.replace_all_uses_with(singles[position])
+            graph.graph.erase_node(user)
+        graph.graph.erase_node(node)
+    graph.recompile()

@@ -14,8 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from verifycompile.assumption import Assumption, AssumptionKind
-from verifycompile.capture.asynchronous import unwaited
-from verifycompile.capture.coalesced import split_coalesced
+from verifycompile.capture.asynchronous import split_coalesced, unwaited
 from verifycompile.capture.layouts import shard_degrees
 from verifycompile.capture.process_groups import GroupTable, name_groups, without_groups_of_one
 from verifycompile.capture.tidy import tidy

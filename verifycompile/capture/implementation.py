@@ -15,9 +15,8 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ForAllRanks, as_each_rank, for_all_ranks
 from verifycompile.capture.as_ranks import Built, WithSameObjects, frame_with_model
-from verifycompile.capture.asynchronous import resolve_marks, unwaited
+from verifycompile.capture.asynchronous import resolve_marks, split_coalesced, unwaited
 from verifycompile.capture.boundary import Export, boundary_blockers, export
-from verifycompile.capture.coalesced import split_coalesced
 from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, hooks_of
 from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
@@ -26,8 +25,7 @@ from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identit
 from verifycompile.capture.outer import mean_axes, outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
-from verifycompile.capture.sizes import remaining_guards, solve_divisibility
-from verifycompile.capture.uneven import uneven_blockers
+from verifycompile.capture.sizes import remaining_guards, solve_divisibility, uneven_blockers
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Mesh, OutputKind, OwnCapture, Program, ProgramOutput

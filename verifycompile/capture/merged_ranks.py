@@ -24,10 +24,11 @@ from verifycompile.capture.merged_collectives import (
     MergedNodes,
     UnmergeableError,
     divides_unevenly,
+    laid_out,
+    read_from_its_first_element,
     span_of,
     write_uneven_slices,
 )
-from verifycompile.capture.merged_memory import laid_out, read_from_its_first_element
 from verifycompile.capture.rank_schedule import Local, Meeting, RankGraph, RankNode, schedule
 from verifycompile.collectives import COLLECTIVES, CollectiveError
 from verifycompile.lowering.recorded import reads_memory

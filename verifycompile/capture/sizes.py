@@ -1,15 +1,19 @@
-"""Size symbols: solved divisibility guards, and the spec's symbols in terms of the implementation's."""
+"""Size symbols: solved divisibility guards, the spec's symbols by the implementation's; sizes that differ by rank."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import cast
 
 import sympy
+import torch
+import torch.fx
 
-from verifycompile.program import Size
-from verifycompile.torch_interface.shapes import divisor_in
+from verifycompile.program import Blocker, Size
+from verifycompile.torch_interface.shapes import divisor_in, shape_of
+from verifycompile.torch_interface.value_names import value_name
 
 
 def solve_divisibility(guards: Iterable[sympy.Basic]) -> dict[sympy.Symbol, sympy.Expr]:
@@ -44,3 +48,20 @@ def remaining_guards(
         if replaced != sympy.true:
             remaining[replaced] = None
     return tuple(remaining)
+
+
+def uneven_blockers(graph: torch.fx.GraphModule, coordinates: AbstractSet[sympy.Symbol]) -> tuple[Blocker, ...]:
+    """One blocker for every node with a size that is an expression of this rank's coordinate, as of uneven shards."""
+    if not coordinates:
+        return ()
+    blockers: list[Blocker] = []
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        for dimension, size in enumerate(shape_of(value)):
+            if not isinstance(size, int) and size.free_symbols & coordinates:
+                message = f"the size of dimension {dimension} of `{value_name(node)}` differs by rank: {size}."
+                blockers.append(Blocker(node, "VC204", message))
+                break
+    return tuple(blockers)
