@@ -115,24 +115,15 @@ def pow_scalar(b: Builder, self: View, exponent: Number) -> View:
     return b.power(self, exponent)
 
 
-@operator(aten.square.default)
-def square(b: Builder, self: View) -> View:
-    return b.power(self, 2)
+def _power(exponent: float) -> Handler:
+    def handler(b: Builder, self: View) -> View:
+        return b.power(self, exponent)
+
+    return handler
 
 
-@operator(aten.sqrt.default)
-def sqrt(b: Builder, self: View) -> View:
-    return b.power(self, 0.5)
-
-
-@operator(aten.rsqrt.default)
-def rsqrt(b: Builder, self: View) -> View:
-    return b.power(self, -0.5)
-
-
-@operator(aten.reciprocal.default)
-def reciprocal(b: Builder, self: View) -> View:
-    return b.power(self, -1)
+for _name, _exponent in {"square": 2, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1}.items():
+    operator(getattr(aten, _name).default)(_power(_exponent))
 
 
 _BOUNDED = frozenset({"acos", "asin", "atan", "cos", "erf", "erfc", "sigmoid", "sign", "sin", "tanh"})

@@ -1,8 +1,4 @@
-"""Bits, shifts and common divisors of whole numbers, and logic, which is torch's own on bits.
-
-Each is taken as it is, element by element. A shift drops bits beyond the width of its dtype, so the dtype belongs to
-the operation; no other one depends on it.
-"""
+"""Bits of whole numbers, and logic, which is torch's own on bits. Each is taken as it is, element by element."""
 
 from __future__ import annotations
 
@@ -60,27 +56,3 @@ def bitwise_not(b: Builder, self: View) -> View:
         return b.negate(self)
     require_whole(b)
     return b.combination((-1, self), (-1, 1))
-
-
-# ------------------------------------------------------------------------------------------------ shifts, divisors
-
-
-SHIFTS = {side: Operation(f"bitwise_{side}_shift") for side in ("left", "right")}
-DIVISORS = {kind: Operation(kind, commutative=True) for kind in ("gcd", "lcm")}
-
-
-def _of_whole(operation: Operation, of_dtype: bool) -> Handler:
-    def handler(b: Builder, self: View | Number, other: View | Number) -> View:
-        dtype = require_whole(b)
-        return b.pointwise(operation, self, other, attributes=(dtype,) if of_dtype else ())
-
-    return handler
-
-
-for _side, _legacy in (("left", aten.__lshift__), ("right", aten.__rshift__)):
-    _operator = getattr(aten, f"bitwise_{_side}_shift")
-    for _target in (_operator.Tensor, _operator.Tensor_Scalar, _operator.Scalar_Tensor, _legacy.Tensor, _legacy.Scalar):
-        operator(_target)(_of_whole(SHIFTS[_side], of_dtype=True))
-
-for _kind, _operation in DIVISORS.items():
-    operator(getattr(aten, _kind).default)(_of_whole(_operation, of_dtype=False))

@@ -25,13 +25,9 @@ aten = torch.ops.aten
     aten.contiguous.default,
     aten.alias_copy.default,
     aten.detach_copy.default,
+    aten.clone.default,
 )
 def same(b: Builder, self: View) -> View:
-    return self
-
-
-@operator(aten.clone.default)
-def clone(b: Builder, self: View) -> View:
     return self
 
 
