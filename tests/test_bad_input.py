@@ -130,6 +130,9 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a number as optimizer": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=3), "error[VC306]: option `optimizer` must be a function of parameters."),
     "text as number of steps": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=torch.optim.SGD, steps="2"), "error[VC306]: options `steps` and `accumulation` must be whole numbers greater than zero."),
     "text as proof": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), proof="report"), "error[VC306]: option `proof` must be a report of `verifycompile.verify`."),
+    "no args of compare": (lambda m: compare(parallel(m), spec=Perceptron()), f"{CALL} missing a required argument: 'x'."),
+    "a dimension that is none of compare": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), in_placements={"x": Shard(5)}), "error[VC303]: `x` has 2 dimensions, but its placement is Shard(dim=5): (Shard(dim=5),)."),
+    "a function that makes no optimizer": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=lambda p: None), "error[VC306]: option `optimizer` must be a function that makes an optimizer: it returned a value of type `NoneType`."),
     "no patience": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), patience=-1), "error[VC306]: option `patience` must be a number of seconds greater than zero."),
     "an unknown mode": (
         lambda m: torch.compile(parallel(m), backend="verify", mode="nope")(X),
@@ -221,6 +224,20 @@ def test_an_array_and_no_samples_are_no_misuse() -> None:
     with fake_mesh({"tp": 2}) as mesh:
         assert verify(parallel(mesh), (X.numpy(),))
         assert verify(parallel(mesh), (torch.empty(0, 8),))
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in")
+def test_sizes_that_torch_leaves_open_and_cannot_trace() -> None:
+    x = torch.ones(4, 6, 8)
+    with fake_mesh({"tp": 2}) as mesh, pytest.raises(UsageError) as raised:
+        torch.compile(parallel(mesh), backend="verify", dynamic=True)(x)
+    assert str(raised.value).splitlines()[0] == (
+        "error[VC303]: torch cannot trace the model's forward and backward where it leaves sizes of the inputs open, as "
+        "it does once a size has changed: write `torch.compile(..., dynamic=False)`, and each size is compiled by itself."
+    )
+    torch._dynamo.reset()
+    with fake_mesh({"tp": 2}) as mesh:  # what the sentence says to type
+        assert torch.compile(parallel(mesh), backend="verify", dynamic=False)(x).shape == x.shape
 
 
 def test_what_a_model_raises_is_said() -> None:

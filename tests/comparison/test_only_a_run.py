@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.placement_types import Partial
 from torch.nn.parallel import DistributedDataParallel
@@ -62,6 +62,38 @@ def test_synchronisation_of_fsdp_that_is_switched_off() -> None:
         proof = verifycompile.verify(sharded(mesh, wrong=True), (torch.randn(4, 16),))
     assert proof.verdict is Verdict.VERIFIED, str(proof)
     assert any("are accumulated on each rank, not reduced" in assumption for assumption in proof.assumptions)
+
+
+POLICY = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+SETTINGS: dict[str, tuple[MixedPrecisionPolicy, dict[str, float], Verdict]] = {
+    "by the ranks": (MixedPrecisionPolicy(), {"blocks.0": 2.0, "blocks.1": 2.0, "": 2.0}, Verdict.VERIFIED),
+    "one sums": (MixedPrecisionPolicy(), {"blocks.1": 1.0}, Verdict.REFUTED),
+    "one divides by more": (MixedPrecisionPolicy(), {"blocks.1": 4.0}, Verdict.REFUTED),
+    "mixed precision": (POLICY, {}, Verdict.VERIFIED),
+    "mixed precision, one sums": (POLICY, {"blocks.1": 1.0}, Verdict.REFUTED),
+}
+"""What parameters are cast to, and by what gradients are divided in place of the number of ranks."""
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_settings_of_fully_shard(kind: str) -> None:
+    policy, factors, verdict = SETTINGS[kind]
+
+    def build(mesh: DeviceMesh) -> nn.Module:
+        torch.manual_seed(0)
+        model = Means()
+        for module in (*model.blocks, model):
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+        for name, factor in factors.items():
+            cast("FSDPModule", model.get_submodule(name)).set_gradient_divide_factor(factor)
+        return model
+
+    found = on_ranks(build, (torch.randn(4, 16),), names=("dp",), spec=Means())
+    assert found.verdict is verdict, str(found)
+    assert found.epsilons[1] == torch.finfo(torch.bfloat16 if policy is POLICY else torch.float32).eps
+    if verdict is Verdict.REFUTED:
+        assert found.findings[0].message.startswith("`grad.blocks.1.down.weight` differs from the spec's by ")
+        assert all(str(finding.output).startswith("grad.blocks.1.") for finding in found.findings)
 
 
 def drops_a_bucket(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -219,7 +251,8 @@ def test_a_compiled_program_on_several_ranks_of_one_process() -> None:
 
 class Narrow(Activated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.activation(self.up(x).bfloat16().float()))
+        coarser = torch.bfloat16 if x.dtype is torch.float32 else torch.float8_e5m2
+        return self.down(self.activation(self.up(x).to(coarser).to(x.dtype)))
 
 
 def test_a_dtype_that_is_coarser_than_the_programs() -> None:
@@ -228,6 +261,11 @@ def test_a_dtype_that_is_coarser_than_the_programs() -> None:
     found = verifycompile.compare(Narrow(), (x,), spec=spec)
     assert found.verdict is Verdict.REFUTED
     assert found.findings[0].output == "activation.input.0"
+    halves = [model.bfloat16() for model in (Narrow(), Activated(), Activated())]
+    assert verifycompile.compare(halves[1], (x.bfloat16(),), spec=halves[2]).verdict is Verdict.VERIFIED
+    in_8_bits = verifycompile.compare(halves[0], (x.bfloat16(),), spec=halves[2])
+    assert in_8_bits.verdict is Verdict.REFUTED, str(in_8_bits)
+    assert in_8_bits.findings[0].output == "activation.input.0"
     # The proof takes casts for identities, and says so.
     with fake_mesh_world((2,), ("tp",)) as mesh:
         proof = verifycompile.verify(Narrow(), (x,), spec=spec, mesh=mesh)

@@ -56,11 +56,14 @@ def export(
     try:
         joint = export_joint(traced.graph, traced.example_inputs, for_all_ranks=for_all_ranks)
     except Exception as failure:
-        raise UsageError(
-            "VC303",
-            "torch cannot trace the model's forward and backward on these inputs.\n"
-            f"{type(failure).__name__}: {failure}",
-        ) from failure
+        text = "torch cannot trace the model's forward and backward on these inputs."
+        if any(isinstance(value, torch.SymInt) for value in traced.example_inputs):
+            text = (
+                "torch cannot trace the model's forward and backward where it leaves sizes of the inputs open, as it "
+                "does once a size has changed: write `torch.compile(..., dynamic=False)`, and each size is compiled by "
+                "itself."
+            )
+        raise UsageError("VC303", f"{text}\n{type(failure).__name__}: {failure}") from failure
     places = _places(traced, results)
     read = dataclasses.replace(traced, graph=with_regions_inlined(traced.graph))
     return Export(read, joint, tuple(names), results, passed_through, places)

@@ -88,7 +88,7 @@ def _over_axes(contract: OuterReduction, root: RootMesh) -> OuterGradient:
         contract.reduction,
         kept,
         contract.setting if kept else "",
-        contract.casts,
+        contract.casts_said,
         unknown,
         contract.gathers,
         contract.hooks,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from verifycompile.capture import arguments_of_call, check_model
+from verifycompile.comparison.names import check_call
 from verifycompile.comparison.question import Question
 from verifycompile.comparison.report import CompareReport
 from verifycompile.comparison.worker import Clip, Optimizer, Training
@@ -79,6 +80,8 @@ def compare(
     training = Training() if optimizer is None else Training(optimizer, clip, steps, accumulation, clip is not None)
     spec_training = dataclasses.replace(training, optimizer=spec_optimizer or optimizer, clip=spec_clip or clip)
     each = [positional] if batches is None else [tuple(batch) for batch in batches]
+    for call in each if model is not None else ():
+        check_call(model, call, named)
     question = Question(model, each, named, checked, training, spec_training, seeds, seed, proof, patience)
     with torch.enable_grad():
         if has_world() and not is_pretended():

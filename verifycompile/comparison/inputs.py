@@ -9,9 +9,11 @@ import torch
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.capture.layouts import LayoutError, check_dimensions
 from verifycompile.comparison.layout import Known, Placements, merge_given, part_of, whole_shape
 from verifycompile.comparison.programs import drawn
 from verifycompile.comparison.ranks import Ranks
+from verifycompile.comparison.threshold import comparable
 from verifycompile.comparison.trace import Entry
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -60,7 +62,7 @@ def make_inputs(
             whole[entry.name] = _drawn_around(entry, parts[own], layout, own=own, mesh=mesh, seed=seed)
             continue
         replicas = merge_given(entry.name, parts, layout, mesh)
-        values = list(replicas.values())
+        values = [comparable(value) for value in replicas.values()]
         whole[entry.name] = values[0].to(parts[ranks.ranks[0]].dtype)
         if any(not torch.equal(value, values[0]) for value in values):
             differ.append(entry.name)
@@ -86,6 +88,10 @@ def _layout(
             raise UsageError(
                 "VC306", f"option `in_placements`: `{entry.name}` needs {len(mesh.axes)} placements, one for each axis."
             )
+        try:
+            check_dimensions(entry.name, given, len(entry.shape))
+        except LayoutError as error:
+            raise UsageError(error.code, error.message) from error
         return given, False
     replicated: tuple[Placement, ...] = tuple(Replicate() for _ in mesh.axes)
     known = entry.layout or taken

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.comparison.layout import Known, MergeError, Placements, candidates, merge, part_of, text
-from verifycompile.comparison.threshold import distance, ratio_to
+from verifycompile.comparison.threshold import comparable, distance, ratio_to
 from verifycompile.comparison.trace import Kind
 from verifycompile.program import Mesh
 from verifycompile.witness.layout import sums_equal_parts
@@ -79,7 +79,7 @@ def judge(
     dtypes = (_short(spec.dtype), _short(next(iter(parts.values())).dtype))
     best: Judged | None = None
     possible: list[Placements] = []
-    at_positions = {mesh.ranks.index(rank): part for rank, part in parts.items()}
+    at_positions = {mesh.ranks.index(rank): comparable(part) for rank, part in parts.items()}
     reason = "no layout over the mesh gives the spec's shape"
     for layout in candidates(known, {r: p.shape for r, p in parts.items()}, spec.shape, mesh, sums=sums):
         if known is None and sums_equal_parts(layout, at_positions, mesh.shape):

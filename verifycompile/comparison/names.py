@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.capture.as_ranks import uncompiled
+from verifycompile.errors import UsageError
 from verifycompile.torch_interface.closures import closed_over
 
 _WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
@@ -102,14 +103,32 @@ class Call:
         return Call(args, kwargs, made)
 
 
+def _bound(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments by their names; none without a signature. Raises ``TypeError`` for those that it does not take."""
+    inner = inner_model(model)
+    try:
+        signature = inspect.signature(inner.forward if isinstance(inner, nn.Module) else inner)
+    except (TypeError, ValueError):
+        return {}
+    return signature.bind(*args, **kwargs).arguments
+
+
+def check_call(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises ``UsageError`` VC303 where the model does not take the arguments."""
+    try:
+        _bound(model, args, kwargs)
+    except TypeError as mismatch:
+        text = f"the model cannot be called with these `args` and `kwargs`: {mismatch}."
+        raise UsageError("VC303", text) from mismatch
+
+
 def call_of(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
     """The call ``model(*args, **kwargs)``; tensors are named by the parameters of ``forward``."""
-    inner = inner_model(model)
-    function = inner.forward if isinstance(inner, nn.Module) else inner
+    by_position = {**{f"{index}": value for index, value in enumerate(args)}, **kwargs}
     try:
-        bound: Mapping[str, Any] = inspect.signature(function).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        bound = {**{f"{index}": value for index, value in enumerate(args)}, **kwargs}
+        bound = _bound(model, args, kwargs) or by_position
+    except TypeError:
+        bound = by_position
     names: dict[str, torch.Tensor] = {}
     for name, value in bound.items():
         names.update(tensors_of(value, name))

@@ -14,6 +14,7 @@ from verifycompile.comparison.layout import Placements, candidates, merge_given,
 from verifycompile.comparison.programs import drawn, seed_of
 from verifycompile.comparison.ranks import Ranks
 from verifycompile.comparison.store import Store
+from verifycompile.comparison.threshold import comparable
 from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -116,9 +117,8 @@ def gather(
         parts = {rank: part for rank, part in found.items() if part is not None}
         replicas = merge_given(name, parts, layout, mesh)
         rank, value = next(iter(replicas.items()))
-        others = tuple(
-            r for r, other in replicas.items() if r != rank and not torch.equal(other.nan_to_num(), value.nan_to_num())
-        )
+        held = {r: comparable(other).nan_to_num() for r, other in replicas.items()}
+        others = tuple(r for r, other in held.items() if not torch.equal(other, held[rank]))
         kind = next(iter(entries[name].values())).kind
         if seed is not None and kind is Kind.PARAMETER and _are_equal_parts(parts, value):
             generator = torch.Generator().manual_seed(seed_of(name, seed))
@@ -135,7 +135,9 @@ def gather(
 def _are_equal_parts(parts: Mapping[int, torch.Tensor], whole: torch.Tensor) -> bool:
     """Whether the ranks hold different parts of ``whole`` that have the same values, and not one number alone."""
     first, *others = parts.values()
-    if not others or first.shape == whole.shape or not first.is_floating_point() or first.numel() < 2:
+    if not others or first.shape == whole.shape or first.numel() < 2:
+        return False
+    if not first.is_floating_point() or first.dtype.itemsize < 2:
         return False
     return all(torch.equal(first, other) for other in others) and bool((first != first.flatten()[0]).any())
 

@@ -112,8 +112,7 @@ def dtypes_of_wrappers(model: Any) -> tuple[torch.dtype, ...]:
     if not isinstance(inner_model(model), nn.Module):
         return ()
     _, outer = without_outer_wrappers(uncompiled(model))
-    names = (name.removeprefix("torch.") for contract in outer.contracts for name in contract.casts)
-    return tuple(dtype for name in names if isinstance(dtype := getattr(torch, name, None), torch.dtype))
+    return tuple(dtype for contract in outer.contracts for _, dtype in contract.casts)
 
 
 def needs_a_model_for_each_rank(model: Any) -> bool:

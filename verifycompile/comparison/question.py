@@ -224,6 +224,8 @@ class Question:
         reference = Reference(spec.model, calls, self.spec_training, self.seed)
         try:
             reference.run()
+        except UsageError:
+            raise
         except Exception as error:
             code = "VC303" if self.options.spec is not None else "VC307"
             what = "does not run on these inputs" if self.options.spec is not None else "cannot be recovered: it does "

@@ -23,6 +23,11 @@ def epsilon_of(dtypes: Iterable[torch.dtype]) -> float:
     return max((torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point), default=0.0)
 
 
+def comparable(value: torch.Tensor) -> torch.Tensor:
+    """The same numbers, in float32 where they are 8-bit floats, which torch does not compare."""
+    return value.float() if value.is_floating_point() and value.dtype.itemsize == 1 else value
+
+
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     """The Frobenius norm of the difference; infinite where shapes differ, or one alone is not finite."""
     if one.shape != other.shape:

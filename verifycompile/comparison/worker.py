@@ -16,6 +16,7 @@ from verifycompile.comparison.names import Call, flattened, named_modules, named
 from verifycompile.comparison.operations import Operation, Operations
 from verifycompile.comparison.store import Store
 from verifycompile.comparison.trace import Entry, Keep, Kind, Layout, Recorder, definition, local_part, traced
+from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 from verifycompile.torch_interface.tensors import from_local_recorded, like_dtensor
@@ -340,6 +341,9 @@ class Worker:
         assert self._training.optimizer is not None
         if self._optimizer is None:
             self._optimizer = self._training.optimizer(self._trained())
+        if not callable(getattr(self._optimizer, "step", None)):
+            what = f"it returned a value of type `{type(self._optimizer).__name__}`"
+            raise UsageError("VC306", f"option `optimizer` must be a function that makes an optimizer: {what}.")
         return self._optimizer
 
     def _clip(self) -> None:

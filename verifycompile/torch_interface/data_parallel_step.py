@@ -72,7 +72,7 @@ def wrappers_in_step(model: nn.Module) -> Generator[Wrappers]:
             if contract.unknown:
                 raise WrapperError(contract.unknown)
             vars(wrapper)["forward"] = _Forward(wrapper, wrappers)
-            casts = "".join(f", and {cast}" for cast in contract.casts)
+            casts = "".join(f", and {cast}" for cast in contract.casts_said)
             name, ranks = ddp_name(wrapper), contract.ranks
             text = f"{name} takes the mean of its gradients over its {ranks} ranks after backward{casts}"
             wrappers.assumptions[Assumption(text, AssumptionKind.WRAPPER)] = None

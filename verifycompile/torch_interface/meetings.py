@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -61,7 +62,7 @@ class Communication(TorchDispatchMode):
         group = _Group(self._place, by_name(func, args, kwargs or {}))
         if namespace == "c10d" and name in FORMS:
             with self:  # its functional collectives meet
-                found = FORMS[name](InPlaceCall(group.arguments, group.held))
+                found = FORMS[name](InPlaceCall(_multiplied(group.arguments), group.held))
         elif name in table:
             found = table[name](group)
         else:
@@ -83,6 +84,54 @@ def reduced(parts: Sequence[torch.Tensor], operation: str) -> torch.Tensor:
     if operation not in pairwise:
         raise NotImplementedError(f"the reduction `{operation}` does not run on threads of one process")
     return functools.reduce(pairwise[operation], parts[1:], parts[0].clone())
+
+
+class _Factor(threading.local):
+    """By what the ``PREMUL_SUM`` of a thread's next collective multiplies, which operators cannot read."""
+
+    value: Any = None
+
+
+_PREMUL_SUM = 8
+"""The number of that reduction."""
+_factor = _Factor()
+
+
+def _telling(kind: Any) -> Any:
+    """Options of a collective, which tell the factor of the reduction that they are given."""
+
+    class Telling(kind):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "reduceOp":
+                held = self.reduceOp
+                _factor.value = held.factor if int(held.op) == _PREMUL_SUM else None
+
+    return Telling
+
+
+FACTORS_TOLD = tuple(
+    (distributed_c10d, name, _telling(getattr(distributed_c10d, name)))
+    for name in ("AllreduceOptions", "ReduceScatterOptions")
+)
+"""For ``replaced``: what the functions of ``torch.distributed`` pass on to a process group."""
+
+
+class _Sum:
+    def op(self) -> int:
+        return 0
+
+
+def _multiplied(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The sum of multiplied parts in the place of ``PREMUL_SUM``."""
+    factor = _factor.value
+    if "reduce_op" not in arguments or int(arguments["reduce_op"].op()) != _PREMUL_SUM or factor is None:
+        return arguments
+    for tensor in arguments.get("tensors", ()):
+        tensor.mul_(factor)
+    inputs = {name: value for name, value in arguments.items() if name.startswith("input")}
+    multiplied = {name: tree_map_only(torch.Tensor, lambda t: t * factor, value) for name, value in inputs.items()}
+    return {**arguments, **multiplied, "reduce_op": _Sum()}
 
 
 class _Group:

@@ -39,8 +39,8 @@ class OuterReduction:
     """What ``wrapper`` makes of a gradient: its ``reduction`` ("avg" or "sum") over dimensions of a mesh.
 
     ``kept``: those of the dimensions over which this step leaves the gradient as each rank's own, since ``setting``
-    switched its reduction off; a later step reduces what was accumulated. ``casts``: dtypes that the wrapper computes
-    or communicates in. ``unknown``: why nothing can be said of the gradient, empty where the contract is understood.
+    switched its reduction off; a later step reduces what was accumulated. ``casts``: what the wrapper does in a dtype
+    of its own, and which. ``unknown``: why nothing can be said of the gradient, empty where the contract is understood.
     ``gathers``: the wrapper holds the parameters in shards and gathers them before use. ``of_group``: ``mesh`` was made
     here, over the process group that the wrapper was given. ``hooks``: what is called once the gradient is reduced.
     ``makes_equal``: the ranks' parameters may differ now, the wrapper makes them equal before they are used.
@@ -52,7 +52,7 @@ class OuterReduction:
     reduction: str
     kept: tuple[int, ...] = ()
     setting: str = ""
-    casts: tuple[str, ...] = ()
+    casts: tuple[tuple[str, torch.dtype], ...] = ()
     unknown: str = ""
     gathers: bool = False
     of_group: bool = False
@@ -63,6 +63,10 @@ class OuterReduction:
     def ranks(self) -> int:
         """The number of ranks whose gradients are reduced together."""
         return math.prod(self.mesh.size(dimension) for dimension in self.dimensions)
+
+    @property
+    def casts_said(self) -> tuple[str, ...]:
+        return tuple(f"{what} {dtype}" for what, dtype in self.casts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,20 +170,22 @@ def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
     return list(wrapper._module_parameters)
 
 
+def _casts(computes: torch.dtype | None, reduces: torch.dtype | None) -> list[tuple[str, torch.dtype]]:
+    said = {"computes in": computes, "reduces in": reduces}
+    return [(what, dtype) for what, dtype in said.items() if dtype is not None]
+
+
 def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDataParallel") -> OuterReduction:
     """What ``DistributedDataParallel`` does to the gradients that it manages, as it is set right now."""
     held = vars(wrapper).get("device_mesh")
     of_group = not isinstance(held, DeviceMesh)
     mesh = held if isinstance(held, DeviceMesh) else mesh_of(wrapper.process_group)
     is_kept = not wrapper.require_backward_grad_sync
-    casts: list[str] = []
     precision = wrapper.mixed_precision
-    if precision is not None:
-        casts = [f"computes in {precision.param_dtype}", f"reduces in {precision.reduce_dtype}"]
+    casts = [] if precision is None else _casts(precision.param_dtype, precision.reduce_dtype)
     unknown = _not_reduced_as_usual(wrapper)
     for hook, state in getattr(wrapper, "_comm_hooks", ()):
-        compressed = _COMPRESSING.get(hook)
-        casts += [] if compressed is None else [f"reduces in {compressed}"]
+        casts += _casts(None, _COMPRESSING.get(hook))
         if not _takes_the_mean(hook, state, wrapper):
             hook_name = getattr(hook, "__qualname__", type(hook).__qualname__)
             unknown = f"its communication hook `{hook_name}` may do anything with the gradients"
@@ -264,8 +270,7 @@ def contract_of_group(group: FSDPParamGroup) -> OuterReduction:
     elif not group.all_reduce_grads and info.replicate_mesh_dim is not None:
         kept, setting = (info.replicate_mesh_dim,), "set_requires_all_reduce(False)"
     policy = group.mp_policy
-    casts = [f"computes in {policy.param_dtype}"] if policy.param_dtype is not None else []
-    casts += [f"reduces in {policy.reduce_dtype}"] if policy.reduce_dtype is not None else []
+    casts = _casts(policy.param_dtype, policy.reduce_dtype)
     name = "fully_shard" if info.shard_mesh_dim is not None else "replicate"
     found = OuterReduction(
         name, info.mesh, dimensions, "avg", kept, setting, tuple(casts), gathers=info.shard_mesh_dim is not None

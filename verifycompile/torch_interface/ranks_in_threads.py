@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from verifycompile.torch_interface.acting_rank import acting_as
-from verifycompile.torch_interface.meetings import Communication, Parts
+from verifycompile.torch_interface.meetings import FACTORS_TOLD, Communication, Parts
 from verifycompile.torch_interface.mesh import RootMesh, has_world
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 from verifycompile.torch_interface.replaced import replaced
@@ -194,6 +194,7 @@ class RanksInThreads:
             return
         own = {name: vars(dist.ProcessGroup)[name] for name in ("scatter", "gather")}
         # Here the collectives that have a root do communicate.
-        communicating = replaced([(dist.ProcessGroup, name, method) for name, method in own.items()])
+        methods = [(dist.ProcessGroup, name, method) for name, method in own.items()]
+        communicating = replaced([*methods, *FACTORS_TOLD])
         with acting_as(rank, self._root), communicating:
             yield
