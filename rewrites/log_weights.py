@@ -25,7 +25,8 @@ class Odds:
 
 def odds(b: Builder, view: View) -> Odds | None:
     """The sigmoid of a sum and difference of logarithms of positive values as quotients; None for other values."""
-    summands = [v.scaled(view.coefficient) for v in open_view(view).operands] if _is_sum(view) else [view]
+    is_sum = view.term.operation is COMBINE
+    summands = [v.scaled(view.coefficient) for v in open_view(view).operands] if is_sum else [view]
     for summand in summands:
         if summand.term.operation is not LOGARITHM or summand.coefficient not in (1, -1):
             return None
@@ -38,7 +39,3 @@ def odds(b: Builder, view: View) -> Odds | None:
     total = b.add(above, below)
     inverse = b.power(total, -1)
     return Odds(b.mul(above, inverse), b.mul(below, inverse), b.sub(b.log(above), b.log(total)))
-
-
-def _is_sum(view: View) -> bool:
-    return view.term.operation is COMBINE

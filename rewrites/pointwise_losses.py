@@ -58,17 +58,13 @@ def spread(b: Builder, grad_output: View, slope: View, reduction: int) -> View:
     return b.divide(gradient, b.count(slope, None)) if reduction == MEAN else gradient
 
 
-def _weighted(b: Builder, view: View, weight: View | None) -> View:
-    return view if weight is None else b.mul(view, weight)
-
-
 @operator(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
     b: Builder, grad_output: View, self: View, target: View, weight: View | None, reduction: int
 ) -> View:
     require_real(b, "grad_output", "self", "target", "weight")
-    slope = _weighted(b, b.pointwise(BINARY_CROSS_ENTROPY_DERIVATIVE, self, target), weight)
-    return spread(b, grad_output, slope, reduction)
+    slope = b.pointwise(BINARY_CROSS_ENTROPY_DERIVATIVE, self, target)
+    return spread(b, grad_output, slope if weight is None else b.mul(slope, weight), reduction)
 
 
 @operator(aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self)

@@ -13,33 +13,17 @@ SCHEMA = 1
 """Raised whenever a name of the JSON form disappears or changes its meaning."""
 
 
-def _full(job: Job) -> str:
-    return "\n\n".join(render_text.render_finding(finding) for finding in job.findings)
-
-
-def _concise(job: Job) -> str:
-    return "\n".join(render_concise.render_finding(finding) for finding in job.findings)
-
-
-def _github(job: Job) -> str:
-    return "\n".join(render_github.render_finding(finding) for finding in job.findings)
-
-
 def _json(job: Job) -> str:
     frames = [{**frame.record, "findings": [finding_object(f) for f in frame.findings]} for frame in job.frames]
     return json.dumps({"schema": SCHEMA, "script_status": job.status, "frames": frames}, indent=2)
 
 
-def _sarif(job: Job) -> str:
-    return render_sarif.render_findings(job.findings)
-
-
 FORMATS: Mapping[str, Callable[[Job], str]] = {
-    "full": _full,
-    "concise": _concise,
+    "full": lambda job: "\n\n".join(map(render_text.render_finding, job.findings)),
+    "concise": lambda job: "\n".join(map(render_concise.render_finding, job.findings)),
     "json": _json,
-    "github": _github,
-    "sarif": _sarif,
+    "github": lambda job: "\n".join(map(render_github.render_finding, job.findings)),
+    "sarif": lambda job: render_sarif.render_findings(job.findings),
 }
 """Name of the format -> what it prints; the empty string where there is nothing to say."""
 

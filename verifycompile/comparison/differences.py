@@ -112,7 +112,7 @@ class Comparing:
         module = first.module if kind in FINAL else module_of(name)
         norm = self.reference.norm(target, value)
         subject = Subject(name, kind, module, value, norm, self.thresholds.get(target, 0.0))
-        sums = kind in _SUMS and not self._is_declared(name)
+        sums = kind in _SUMS and name not in self.options.out_placements
         # What is the same on every rank, as the loss itself, is not multiplied.
         scales = self.scales if is_scaled else ()
         judged = judge_scaled(subject, parts, known, self.mesh, sums=sums, scales=scales)
@@ -121,9 +121,6 @@ class Comparing:
             if not free.exceeds and free.layout is not None:
                 judged = dataclasses.replace(judged, fits=free.layout_text)
         return judged
-
-    def _is_declared(self, name: str) -> bool:
-        return name in self.options.out_placements
 
     def _known(self, name: str, kind: Kind, entry: Entry) -> Known | None:
         """What is known of a layout: the tensor's own, its declaration's, or its parameter's."""

@@ -61,7 +61,7 @@ class Communication(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         group = _Group(self._place, by_name(func, args, kwargs or {}))
         if namespace == "c10d" and name in FORMS:
-            with self:  # its functional collectives meet
+            with self, torch.no_grad():  # its functional collectives meet
                 found = FORMS[name](InPlaceCall(_multiplied(group.arguments), group.held))
         elif name in table:
             found = table[name](group)

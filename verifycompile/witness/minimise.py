@@ -114,7 +114,8 @@ class _Minimisation:
             ):
                 return
         for key, value in list(self._floats()):
-            _ = any(self._try({key: simpler}) for simpler in (torch.ones_like(value), value.round(), _quarters(value)))
+            simpler = (torch.ones_like(value), value.round(), (value * 4).round() / 4)
+            _ = any(self._try({key: candidate}) for candidate in simpler)
 
     def drop_inputs(self) -> None:
         """Zeros in the place of whole inputs."""
@@ -228,10 +229,6 @@ def _drop(items: Sequence[_Item], without: Callable[[Sequence[_Item]], bool]) ->
     middle = len(items) // 2
     _drop(items[middle:], without)
     _drop(items[:middle], without)
-
-
-def _quarters(value: torch.Tensor) -> torch.Tensor:
-    return (value * 4).round() / 4
 
 
 def _between(low: int, high: int) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
