@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ from verifycompile.rewrites.constant_matrix import (
 from verifycompile.rewrites.convolution import window_count
 from verifycompile.rewrites.elementwise import require_real
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator, with_arguments
 
 aten = torch.ops.aten
 
@@ -64,41 +65,21 @@ def _average_matrices(
     return matrices
 
 
-def _average_pool(space: int) -> Handler:
-    def average_pool(
-        b: Builder,
-        self: View,
-        kernel_size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: int | None,
-    ) -> View:
+_OPTIONS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+
+
+def _average_pool(space: int) -> tuple[Handler, Handler]:
+    """The operator and its gradient, on so many dimensions of space."""
+
+    def forward(b: Builder, self: View, **options: Any) -> View:
         require_real(b, "self")
-        options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-        return resample(b, self, _average_matrices(b, b.shape(self)[-space:], *options))
+        return resample(b, self, _average_matrices(b, b.shape(self)[-space:], **options))
 
-    return average_pool
-
-
-def _average_pool_gradient(space: int) -> Handler:
-    def average_pool_gradient(
-        b: Builder,
-        grad_output: View,
-        self: View,
-        kernel_size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: int | None,
-    ) -> View:
+    def backward(b: Builder, grad_output: View, self: View, **options: Any) -> View:
         require_real(b, "grad_output", "self")
-        options = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-        return resample_gradient(b, grad_output, _average_matrices(b, b.shape(self)[-space:], *options))
+        return resample_gradient(b, grad_output, _average_matrices(b, b.shape(self)[-space:], **options))
 
-    return average_pool_gradient
+    return with_arguments(forward, ("self", *_OPTIONS)), with_arguments(backward, ("grad_output", "self", *_OPTIONS))
 
 
 def _adaptive_matrices(b: Builder, windows: Sequence[Size], line: Sequence[Size]) -> list[View]:
@@ -113,31 +94,17 @@ def _adaptive_matrices(b: Builder, windows: Sequence[Size], line: Sequence[Size]
     return matrices
 
 
-def _adaptive_average_pool(space: int) -> Handler:
-    def adaptive_average_pool(b: Builder, self: View, output_size: Sequence[Size]) -> View:
+def _adaptive_average_pool(space: int) -> tuple[Handler, Handler]:
+    def forward(b: Builder, self: View, output_size: Sequence[Size]) -> View:
         require_real(b, "self")
         return resample(b, self, _adaptive_matrices(b, output_size, b.shape(self)[-space:]))
 
-    return adaptive_average_pool
-
-
-def _adaptive_average_pool_gradient(space: int) -> Handler:
-    def adaptive_average_pool_gradient(b: Builder, grad_output: View, self: View) -> View:
+    def backward(b: Builder, grad_output: View, self: View) -> View:
         require_real(b, "grad_output", "self")
         matrices = _adaptive_matrices(b, b.shape(grad_output)[-space:], b.shape(self)[-space:])
         return resample_gradient(b, grad_output, matrices)
 
-    return adaptive_average_pool_gradient
-
-
-operator(aten.avg_pool2d.default)(_average_pool(2))
-operator(aten.avg_pool3d.default)(_average_pool(3))
-operator(aten.avg_pool2d_backward.default)(_average_pool_gradient(2))
-operator(aten.avg_pool3d_backward.default)(_average_pool_gradient(3))
-operator(aten._adaptive_avg_pool2d.default)(_adaptive_average_pool(2))
-operator(aten._adaptive_avg_pool3d.default)(_adaptive_average_pool(3))
-operator(aten._adaptive_avg_pool2d_backward.default)(_adaptive_average_pool_gradient(2))
-operator(aten._adaptive_avg_pool3d_backward.default)(_adaptive_average_pool_gradient(3))
+    return forward, backward
 
 
 # ------------------------------------------------------------------------------------------------ largest elements
@@ -168,8 +135,11 @@ def _at_places(b: Builder, gradient: View, places: View, line: Sequence[Size]) -
     return b.reshape(flat, [*b.shape(flat)[:-1], *line])
 
 
-def _max_pool(space: int) -> Handler:
-    def max_pool(
+_WINDOWS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+
+
+def _max_pool(space: int) -> tuple[Handler, Handler]:
+    def forward(
         b: Builder,
         self: View,
         kernel_size: Sequence[int],
@@ -188,49 +158,34 @@ def _max_pool(space: int) -> Handler:
         ]
         return _largest(b, MAX_POOL, (reaches, steps, edges, spreads, ceil_mode), self, sizes)
 
-    return max_pool
+    return forward, with_arguments(_gradient_of_largest(space), ("grad_output", "self", *_WINDOWS, "indices"))
 
 
-def _max_pool_gradient(space: int) -> Handler:
-    def max_pool_gradient(
-        b: Builder,
-        grad_output: View,
-        self: View,
-        kernel_size: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        ceil_mode: bool,
-        indices: View,
-    ) -> View:
-        """The places say all; how the windows lay that found them is checked by torch and changes nothing."""
-        require_real(b, "grad_output", "self")
-        return _at_places(b, grad_output, indices, b.shape(self)[-space:])
-
-    return max_pool_gradient
-
-
-def _adaptive_max_pool(space: int) -> Handler:
-    def adaptive_max_pool(b: Builder, self: View, output_size: Sequence[Size]) -> tuple[View, View]:
+def _adaptive_max_pool(space: int) -> tuple[Handler, Handler]:
+    def forward(b: Builder, self: View, output_size: Sequence[Size]) -> tuple[View, View]:
         require_real(b, "self")
         return _largest(b, ADAPTIVE_MAX_POOL, (), self, output_size)
 
-    return adaptive_max_pool
+    return forward, with_arguments(_gradient_of_largest(space), ("grad_output", "self", "indices"))
 
 
-def _adaptive_max_pool_gradient(space: int) -> Handler:
-    def adaptive_max_pool_gradient(b: Builder, grad_output: View, self: View, indices: View) -> View:
+def _gradient_of_largest(space: int) -> Handler:
+    """The places say all; how the windows lay that found them is checked by torch and changes nothing."""
+
+    def backward(b: Builder, grad_output: View, self: View, indices: View, **_: Any) -> View:
         require_real(b, "grad_output", "self")
         return _at_places(b, grad_output, indices, b.shape(self)[-space:])
 
-    return adaptive_max_pool_gradient
+    return backward
 
 
-operator(aten.max_pool2d_with_indices.default)(_max_pool(2))
-operator(aten.max_pool3d_with_indices.default)(_max_pool(3))
-operator(aten.max_pool2d_with_indices_backward.default)(_max_pool_gradient(2))
-operator(aten.max_pool3d_with_indices_backward.default)(_max_pool_gradient(3))
-operator(aten.adaptive_max_pool2d.default)(_adaptive_max_pool(2))
-operator(aten.adaptive_max_pool3d.default)(_adaptive_max_pool(3))
-operator(aten.adaptive_max_pool2d_backward.default)(_adaptive_max_pool_gradient(2))
-operator(aten.adaptive_max_pool3d_backward.default)(_adaptive_max_pool_gradient(3))
+for _space in (2, 3):
+    for _name, _pool in (
+        (f"avg_pool{_space}d", _average_pool),
+        (f"_adaptive_avg_pool{_space}d", _adaptive_average_pool),
+        (f"max_pool{_space}d_with_indices", _max_pool),
+        (f"adaptive_max_pool{_space}d", _adaptive_max_pool),
+    ):
+        _forward, _backward = _pool(_space)
+        operator(getattr(aten, _name).default)(_forward)
+        operator(getattr(aten, f"{_name}_backward").default)(_backward)
