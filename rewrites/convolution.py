@@ -227,9 +227,7 @@ def unfold(b: Builder, self: View, dimension: int, size: Size, step: int) -> Vie
     if b.rank(self) == 0:
         return b.unsqueeze(self, 0)
     position = dimension % b.rank(self)
-    line = b.shape(self)[position]
-    reach = _whole(size)
-    matrix = window(b, step, 0, 1, window_count(line, reach, step, 0, 1), reach, line)
+    matrix = _windows_along(b, b.shape(self)[position], size, step)
     moved = _moved(b, self, position, b.rank(self) - 1)
     opened = b.contraction("*n x, o k x -> *n o k", moved, matrix)
     return _moved(b, opened, b.rank(self) - 1, position)
@@ -241,17 +239,15 @@ def unfold_backward(b: Builder, grad_in: View, input_sizes: Sequence[Size], dim:
     if not input_sizes:
         return b.squeeze(grad_in, [0])
     position = dim % len(input_sizes)
-    line = input_sizes[position]
-    reach = _whole(size)
-    matrix = window(b, step, 0, 1, window_count(line, reach, step, 0, 1), reach, line)
+    matrix = _windows_along(b, input_sizes[position], size, step)
     moved = _moved(b, grad_in, position, len(input_sizes) - 1)
     return _moved(b, b.contraction("*n o k, o k x -> *n x", moved, matrix), len(input_sizes) - 1, position)
 
 
-def _whole(size: Size) -> int:
+def _windows_along(b: Builder, line: Size, size: Size, step: int) -> View:
     if not isinstance(size, int):
         raise UnsupportedError(UNREPRESENTABLE, f"windows of symbolic size {size}")
-    return size
+    return window(b, step, 0, 1, window_count(line, size, step, 0, 1), size, line)
 
 
 def _moved(b: Builder, view: View, source: int, target: int) -> View:

@@ -28,10 +28,6 @@ def _classes_last(b: Builder, view: View) -> View:
     return b.permute(view, [0, *range(2, b.rank(view)), 1])
 
 
-def _classes_second(b: Builder, view: View) -> View:
-    return b.permute(view, [0, b.rank(view) - 1, *range(1, b.rank(view) - 1)])
-
-
 @operator(aten.nll_loss2d_forward.default)
 def nll_loss2d_forward(
     b: Builder, self: View, target: View, weight: View | None, reduction: int, ignore_index: int
@@ -55,7 +51,7 @@ def nll_loss2d_backward(
     gradient = nll_loss_backward(
         b, grad_output, _classes_last(b, self), target, weight, reduction, ignore_index, total_weight
     )
-    return _classes_second(b, gradient)
+    return b.permute(gradient, [0, b.rank(gradient) - 1, *range(1, b.rank(gradient) - 1)])
 
 
 # ------------------------------------------------------------------------------------------------ one class

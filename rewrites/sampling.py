@@ -26,44 +26,31 @@ GRID_SLOPES = Operation("grid_slopes")
 """Derivatives of these weights by every coordinate."""
 
 
-def _fresh(image: Sequence[Size]) -> dict[str, Size]:
-    return {f"x{k}": size for k, size in enumerate(image)}
-
-
-def _require_known(interpolation_mode: int, padding_mode: int, space: int) -> None:
-    """Other codes mean something else to every kernel; cubic interpolation is for planes."""
-    if interpolation_mode not in range(3 if space == 2 else 2) or padding_mode not in range(3):
-        raise UnsupportedError(
-            UNSUPPORTED, f"places with interpolation_mode={interpolation_mode}, padding_mode={padding_mode}"
-        )
-
-
-def _image(b: Builder, input: View, grid: View, space: int) -> tuple[Size, ...]:
-    if 0 in (*b.shape(input), *b.shape(grid)):
-        raise UnsupportedError(UNREPRESENTABLE, "places in an image without pixels")
-    return b.shape(input)[-space:]
-
-
-def _sampler(space: int) -> Handler:
+def _samplers(space: int) -> tuple[Handler, Handler]:
+    """The operator on images of so many dimensions, and its gradient."""
     x, o = names("x", space), names("o", space)
 
-    def sampler(
+    def of_places(b: Builder, operation: Operation, input: View, grid: View, attributes: tuple[int, int, bool]) -> View:
+        """A weight, or its derivatives, of every place and pixel."""
+        interpolation_mode, padding_mode, _ = attributes
+        # Other codes mean something else to every kernel; cubic interpolation is for planes.
+        if interpolation_mode not in range(3 if space == 2 else 2) or padding_mode not in range(3):
+            raise UnsupportedError(UNSUPPORTED, f"places with {interpolation_mode=}, {padding_mode=}")
+        if 0 in (*b.shape(input), *b.shape(grid)):
+            raise UnsupportedError(UNREPRESENTABLE, "places in an image without pixels")
+        fresh: dict[str, Size] = {f"x{k}": size for k, size in enumerate(b.shape(input)[-space:])}
+        fresh |= {"q": space} if operation is GRID_SLOPES else {}
+        made = f"{'q ' if operation is GRID_SLOPES else ''}{x}"
+        return b.core(operation, attributes, f"n {o} p -> n {o} {made}", grid, cores="p", fresh=fresh)
+
+    def forward(
         b: Builder, input: View, grid: View, interpolation_mode: int, padding_mode: int, align_corners: bool
     ) -> View:
         require_real(b, "input", "grid")
-        _require_known(interpolation_mode, padding_mode, space)
-        image = _image(b, input, grid, space)
-        attributes = (interpolation_mode, padding_mode, align_corners)
-        weights = b.core(GRID_WEIGHTS, attributes, f"n {o} p -> n {o} {x}", grid, cores="p", fresh=_fresh(image))
+        weights = of_places(b, GRID_WEIGHTS, input, grid, (interpolation_mode, padding_mode, align_corners))
         return b.contraction(f"n c {x}, n {o} {x} -> n c {o}", input, weights)
 
-    return sampler
-
-
-def _sampler_gradient(space: int) -> Handler:
-    x, o = names("x", space), names("o", space)
-
-    def sampler_gradient(
+    def backward(
         b: Builder,
         grad_output: View,
         input: View,
@@ -74,25 +61,20 @@ def _sampler_gradient(space: int) -> Handler:
         output_mask: Sequence[bool],
     ) -> tuple[View | None, View]:
         require_real(b, "grad_output", "input", "grid")
-        _require_known(interpolation_mode, padding_mode, space)
-        image = _image(b, input, grid, space)
         attributes = (interpolation_mode, padding_mode, align_corners)
-        weights = b.core(GRID_WEIGHTS, attributes, f"n {o} p -> n {o} {x}", grid, cores="p", fresh=_fresh(image))
-        slopes = b.core(
-            GRID_SLOPES, attributes, f"n {o} p -> n {o} q {x}", grid, cores="p", fresh={"q": space, **_fresh(image)}
-        )
+        weights, slopes = (of_places(b, kind, input, grid, attributes) for kind in (GRID_WEIGHTS, GRID_SLOPES))
         of_grid = b.contraction(f"n c {o}, n c {x}, n {o} q {x} -> n {o} q", grad_output, input, slopes)
         if not output_mask[0]:
             return None, of_grid
         return b.contraction(f"n c {o}, n {o} {x} -> n c {x}", grad_output, weights), of_grid
 
-    return sampler_gradient
+    return forward, backward
 
 
-operator(aten.grid_sampler_2d.default)(_sampler(2))
-operator(aten.grid_sampler_3d.default)(_sampler(3))
-operator(aten.grid_sampler_2d_backward.default)(_sampler_gradient(2))
-operator(aten.grid_sampler_3d_backward.default)(_sampler_gradient(3))
+for _space in (2, 3):
+    _forward, _backward = _samplers(_space)
+    operator(getattr(aten, f"grid_sampler_{_space}d").default)(_forward)
+    operator(getattr(aten, f"grid_sampler_{_space}d_backward").default)(_backward)
 
 
 def _unpooled(b: Builder, view: View, indices: View, output_size: Sequence[Size]) -> View:
