@@ -16,6 +16,7 @@ from verifycompile.refinement.check import new_pool
 from verifycompile.refinement.fingerprint import fingerprint
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.operations import PAD
 
 SHAPES = {"x": (3, 4), "y": (3, 4), "z": (3, 4), "w": (4, 2), "v": (4, 2)}
 
@@ -176,6 +177,24 @@ def test_shares_of_one_sum_have_one_form_within_sums():
     assert equal_in_ring(b.pool, along(slope), along(b.mul(y, b.exp(x), b.power(total, -2))))
     assert not equal_in_ring(b.pool, along(slope), along(b.mul(y, b.exp(x), b.power(total, -1))))
     assert not equal_in_ring(b.pool, along(slope), along(b.mul(y, b.power(total, -2))))
+
+
+@pytest.mark.parametrize("factor", ["a mask", "read from a table", "another sum", "none"])
+def test_a_share_of_a_multiple_of_what_is_shared_is_another(factor: str) -> None:
+    b = Builder(new_pool())
+    x, y = (b.pool.leaf(name, (3, 4)) for name in "xy")
+    value = b.exp(x)
+    if factor == "a mask":
+        value = b.mul(value, b.pool.leaf("m", (3, 4), indicator=True))
+    elif factor == "read from a table":
+        read = b.narrow(b.along(PAD, (2, 2), b.exp(y), 1, 9), 1, 1, 4)
+        value = b.mul(value, read, read)
+    elif factor == "another sum":
+        value = b.mul(value, b.add(1, b.exp(y)))
+    total = b.add(1, value)
+    left, right = b.mul(y, b.exp(x), b.power(total, -1)), b.mul(y, b.sub(1, b.power(total, -1)))
+    sums = [b.contraction("m k -> m", side) for side in (left, right)]
+    assert [equal_in_ring(b.pool, left, right), equal_in_ring(b.pool, *sums)] == [factor == "none"] * 2
 
 
 def test_what_may_be_zero_is_not_divided_out_within_sums():

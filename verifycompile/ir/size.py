@@ -59,10 +59,7 @@ def divisibility_chain(cuts: set[Size]) -> list[Size] | None:
         return None
     if all(isinstance(cut, int) for cut in cuts):
         ordered = sorted(cuts)
-        for low, high in itertools.pairwise(ordered):
-            if high % low:
-                return None
-        return list(ordered)
+        return ordered if all(high % low == 0 for low, high in itertools.pairwise(ordered)) else None
     rest, chain = list(cuts), list[Size]()
     while rest:
         least = next((c for c in rest if all(exact_quotient(d, c) is not None for d in rest)), None)

@@ -238,8 +238,8 @@ def _parted(pool: TermPool, product: _Product, quotient: View) -> list[_Product]
     (base,) = open_view(quotient).operands
     if base.term.operation is not COMBINE or not (is_positive(base) or is_positive_sum(base)):
         return None
-    *others, last = sorted(open_view(base).operands, key=lambda v: (bool(powers_of(v)), v.term.id))
-    wanted, held = powers_of(last), dict[tuple[bool, View], Scalar]()
+    *others, last = sorted(open_view(base).operands, key=lambda v: (bool(_only_powers(v)), v.term.id))
+    wanted, held = _only_powers(last), dict[tuple[bool, View], Scalar]()
     for factor in product.factors:
         for key, power in powers_of(factor).items():
             held[key] = add(held.get(key, ZERO), power)
@@ -252,6 +252,12 @@ def _parted(pool: TermPool, product: _Product, quotient: View) -> list[_Product]
     return [_Product(share, (*rest, *less), product.shape)] + [
         _Product(multiply(share, -v.coefficient), (*rest, quotient, v.unscaled()), product.shape) for v in others
     ]
+
+
+def _only_powers(view: View) -> dict[tuple[bool, View], Scalar]:
+    """The powers of positive values that a value is the product of; none where it has any other factor."""
+    powers = powers_of(view)
+    return powers if len(powers) == len(_factors((view.term, view.axes), view.shape) or (view,)) else {}
 
 
 def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expansions:

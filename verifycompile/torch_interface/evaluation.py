@@ -21,13 +21,11 @@ def _name(target: OpOverload) -> str:
     return str(target)
 
 
+@functools.cache
 def is_view(target: object) -> bool:
     """Whether an operator only looks at the memory of an argument in another way."""
-    return isinstance(target, OpOverload) and _aliases_only(target)
-
-
-@functools.cache
-def _aliases_only(target: OpOverload) -> bool:
+    if not isinstance(target, OpOverload):
+        return False
     aliases = [result.alias_info for result in target._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
