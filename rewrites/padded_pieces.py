@@ -8,7 +8,7 @@ from verifycompile.ir.pieces import STACK, concatenated_dim, pieces_of, whole_di
 from verifycompile.ir.similarity import similarity_key
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.builder import PAD, Builder, join_pieces
+from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.matching import matching_lemma
 from verifycompile.rewrites.similar import join_similar
 
@@ -51,7 +51,7 @@ def _joined(pool: TermPool, parts: Sequence[tuple[int, View, View]], dim: int, t
     pieces = [piece for _, _, piece in parts]
     if end != total or len(pieces) < 2:
         return None
-    return join_pieces(pieces, dim) or join_similar(pool, pieces, dim)
+    return join_similar(pool, pieces, dim)
 
 
 def _sum_of_stacks(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
@@ -66,7 +66,7 @@ def _sum_of_stacks(pool: TermPool, operands: Sequence[View], shape: tuple[Size, 
                 groups.setdefault((dim, len(pieces)), []).append((operand, pieces))
     for (dim, number), group in groups.items():  # type: ignore[misc]  # the keys above
         of_place = [[p[k] for _, p in group if not p[k].is_zero] for k in range(number)]
-        if len(group) < 2 or any(len(found) != 1 for found in of_place):
+        if any(len(found) != 1 for found in of_place):
             continue
         joined = Builder(pool).concatenate([found for (found,) in of_place], dim)
         pool.lemma_trace.append(("sum-of-padded-pieces", repr(joined.term)))

@@ -8,7 +8,7 @@ import collections
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from tests.certificate.test_conditions import CHECKED
+from tests.certificate.test_conditions import CHECKED, FUNCTIONS
 from tests.lemmas import conditions, kernel_checks, test_laws, test_table
 from tests.lemmas.mutants import mutants_of
 from verifycompile.rewrites.lemmas.lemma import Lemma
@@ -37,7 +37,7 @@ def _of_conditions() -> Iterator[tuple[str, str, str]]:
     kernel = dict.fromkeys(kernel_checks.KERNEL, kernel_checks.checks())
     of_certificates = {module: tuple(checks()) for module, checks in CHECKED.items()}
     for module, checks in {**kernel, **of_certificates}.items():
-        for mutant in conditions.mutants_of(module):
+        for mutant in conditions.mutants_of(module, FUNCTIONS.get(module, ())):
             found = conditions.found_by(mutant, checks)
             yield module.__name__.rpartition(".")[2], mutant.change, found.partition(" ")[0]
 

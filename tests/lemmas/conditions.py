@@ -12,7 +12,7 @@ import functools
 import gc
 import inspect
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -49,10 +49,12 @@ class _Place:
             setattr(self.parent, self.field, node)
 
 
-def mutants_of(module: ModuleType) -> Iterator[Mutant]:
-    """Each condition of a module's functions changed, one at a time."""
+def mutants_of(module: ModuleType, functions: Collection[str] = ()) -> Iterator[Mutant]:
+    """Each condition of a module's functions changed, one at a time. ``functions``: of these alone."""
     tree = ast.parse(inspect.getsource(module))
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)):
+        if functions and getattr(function, "name", "") not in functions:
+            continue
         for parent in ast.walk(function):
             for field, value in ast.iter_fields(parent):
                 for number, node in enumerate(value if isinstance(value, list) else [value]):

@@ -233,10 +233,10 @@ def _without_shares(pool: TermPool, products: list[_Product]) -> Iterator[_Produ
 def _parted(pool: TermPool, product: _Product, quotient: View) -> list[_Product] | None:
     """The product with ``quotient`` taken apart, where it is a power of a sum and the product has the last summand."""
     (exponent,) = quotient.term.attributes if quotient.term.operation is POWER else (ONE,)
-    if not isinstance(exponent, Fraction) or exponent >= 0 or exponent.denominator != 1:
+    if not isinstance(exponent, Fraction) or exponent > -1:
         return None
     (base,) = open_view(quotient).operands
-    if base.term.operation is not COMBINE or not (is_positive(base) or is_positive_sum(base)):
+    if base.coefficient != 1 or not is_positive_sum(base):
         return None
     *others, last = sorted(open_view(base).operands, key=lambda v: (bool(_only_powers(v)), v.term.id))
     wanted, held = _only_powers(last), dict[tuple[bool, View], Scalar]()
@@ -257,7 +257,7 @@ def _parted(pool: TermPool, product: _Product, quotient: View) -> list[_Product]
 def _only_powers(view: View) -> dict[tuple[bool, View], Scalar]:
     """The powers of positive values that a value is the product of; none where it has any other factor."""
     powers = powers_of(view)
-    return powers if len(powers) == len(_factors((view.term, view.axes), view.shape) or (view,)) else {}
+    return powers if len(powers) == len(_factors((view.term, view.axes), view.shape)) else {}
 
 
 def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expansions:
