@@ -40,7 +40,7 @@ from verifycompile.within_limits import within_limits
 _SHARE_OF_PROOF = 0.6
 """Of the time that is left; the rest is for the search for an input on which the programs differ."""
 
-_SECONDS_FOR_CAUSES = 12.0
+_SECONDS_FOR_CAUSES = 8.0
 _PROOFS_FOR_CAUSES = 6
 """The search for causes may work for so many seconds of its thread, or for as long as so many proofs of the program.
 

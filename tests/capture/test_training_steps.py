@@ -140,6 +140,20 @@ def test_mistake_in_a_loop_by_hand_is_refuted(mistake: str, optimizer: Any, mesh
     )
 
 
+def test_numbers_of_an_optimizer_are_told_together(mesh: DeviceMesh) -> None:
+    """The learning rate is in two numbers of each update: alone, neither of them mends an output."""
+
+    def faster(model: nn.Module, _: torch.optim.Optimizer) -> Callable[..., Any]:
+        return data_parallel(model, torch.optim.AdamW(model.parameters(), lr=0.2))
+
+    report = report_of(faster, optimizer=adamw, in_placements=ROWS)
+    assert report.verdict is Verdict.REFUTED, str(report)
+    (finding,) = report.findings
+    assert finding.hint is not None
+    told = "compute with 0.999 and 0.1 in the place of 0.998 and 0.2, or with what these come from (checked)"
+    assert finding.hint.endswith(told)
+
+
 # ------------------------------------------------------------------------------------------------ DTensors
 
 

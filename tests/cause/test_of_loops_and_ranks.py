@@ -1,8 +1,9 @@
-"""Causes in one turn of a loop, at the end of a rank's part, in the order of two gathers, in all stages of a pipeline."""
+"""Causes in one turn of a loop, at the end of a rank's part, in orders and dimensions, in all stages of a pipeline."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import linecache
 import math
@@ -119,6 +120,30 @@ def exchanged_and_joined(mesh, wrong):
     return program
 
 
+def block(x, a, b, c):
+    return (x + torch.relu(x @ a) @ b) @ c
+
+
+def block_with_residual(mesh, wrong):
+    def program(x, a, b, c):
+        y = funcol.all_reduce(torch.relu(x @ a) @ b, "sum", mesh)
+        return (y if wrong else x + y) @ c
+
+    return program
+
+
+def squashed(x, w):
+    return torch.sigmoid(x @ w)
+
+
+def scattered(mesh, wrong, dim=0):
+    def program(x, w):
+        y = funcol.reduce_scatter_tensor(x @ w, "sum", 1 - dim if wrong else dim, mesh)
+        return torch.sigmoid(y)
+
+    return program
+
+
 def of_size(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -148,6 +173,20 @@ MISTAKES = {
         heads_joined, exchanged_and_joined, of_size((2, 4, 3), (3, 2)), {"x": (S0,)}, ((S0,),), "VC108",
         "joined = torch.cat(parts.unbind(0), 2 if wrong else 1)",
         "join along dimension 1, not along dimension 2, at line {line} (checked)",
+    ),
+    "residual": Mistake(
+        block, block_with_residual, of_size((3, 4), (4, 3), (3, 4), (4, 2)), {"a": (S1,), "b": (S0,)}, ((R,),), "VC108",
+        'y = funcol.all_reduce(torch.relu(x @ a) @ b, "sum", mesh)', "add `x` to `y` after line {line} (checked)",
+    ),
+    "scattered_along_columns": Mistake(
+        squashed, scattered, of_size((4, 3), (3, 4)), {"x": (S1,), "w": (S0,)}, ((S0,),), "VC104",
+        'y = funcol.reduce_scatter_tensor(x @ w, "sum", 1 - dim if wrong else dim, mesh)',
+        "scatter `x @ w` along dimension 0, not along dimension 1, at line {line} (checked)",
+    ),
+    "scattered_along_rows": Mistake(
+        squashed, functools.partial(scattered, dim=1), of_size((4, 3), (3, 4)), {"x": (S1,), "w": (S0,)}, ((S1,),),
+        "VC104", 'y = funcol.reduce_scatter_tensor(x @ w, "sum", 1 - dim if wrong else dim, mesh)',
+        "scatter `x @ w` along dimension 1, not along dimension 0, at line {line} (checked)",
     ),
 }  # fmt: skip
 

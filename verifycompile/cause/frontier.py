@@ -81,6 +81,21 @@ def first_lost(trial: Trial, program: Program, values: Interpreter, wanted: Iter
     return frozenset(node.name for node in sorted(lost, key=order.__getitem__)[:MOST_LOST])
 
 
+def holders(
+    trial: Trial, program: Program, values: Interpreter, wanted: Sequence[torch.fx.Node]
+) -> dict[torch.fx.Node, list[torch.fx.Node]]:
+    """The nodes of the program, in their order, that hold the values of nodes of the spec."""
+    known = {node: value for node in wanted if (value := _spec_value(trial, node)) is not None}
+    found: dict[torch.fx.Node, list[torch.fx.Node]] = {node: [] for node in wanted}
+    marks = _Marks(known.values())
+    for node in program.graph.graph.nodes:
+        for whole in _wholes(values, program, node) if node.op in ("call_function", "placeholder") else ():
+            for theirs, value in known.items() if marks.hold(whole) else ():
+                if _same(value, whole) and found[theirs][-1:] != [node]:
+                    found[theirs].append(node)
+    return found
+
+
 def _spec_value(trial: Trial, node: torch.fx.Node) -> torch.Tensor | None:
     try:
         value = trial.reference.value(node)[0]

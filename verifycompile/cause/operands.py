@@ -17,12 +17,15 @@ from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
 from verifycompile.torch_interface.evaluation import is_view, operator_name
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
+from verifycompile.torch_interface.value_names import is_backward
 
 aten = torch.ops.aten
 
 _PIECES = (operator.getitem, aten.select.int, aten.slice.Tensor)
 MAX_PIECES = 8
 """A tensor of more pieces is a batch, no set of components."""
+_MOST_TOLD = 4
+"""Of the numbers of a line, so many are told."""
 _OF_PIECES = (aten.select_backward.default, aten.slice_backward.default)
 _MEANS = (aten.mean.default, aten.mean.dim)
 _DIVISIONS = (aten.div.Tensor, aten.div.Scalar)
@@ -268,6 +271,60 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
         for same in means if node.target in _DIVISIONS and isinstance(own.get(1), (int, float)) else ():
             if _entries(same) != own[1]:
                 yield _as_spec(scene, node, 1, same, _entries(same))
+
+
+def numbers_of_lines(scene: Scene) -> Iterator[Move]:
+    """The numbers of all calls that one line makes, as those of a line of the spec that calls the same operators: a
+    learning rate is in several of them.
+    """
+    spec: dict[object, list[torch.fx.Node]] = {}
+    for calls in _by_line(scene.spec.graph.graph.nodes):
+        spec.setdefault(tuple(node.target for node in calls), calls)
+    for calls in _by_line(scene.draft.program.graph.graph.nodes):
+        same = spec.get(tuple(node.target for node in calls), ())
+        pairs = [pair for pair in zip(calls, same, strict=False) if _numbers(pair[0]) != _numbers(pair[1])]
+        if len(pairs) > 1 and all(_numbers(node).keys() == _numbers(other).keys() for node, other in pairs):
+            yield _with_numbers(scene, pairs)
+
+
+def _by_line(nodes: Iterable[torch.fx.Node]) -> list[list[torch.fx.Node]]:
+    """The calls that each line makes, in order."""
+    found: dict[object, list[torch.fx.Node]] = {}
+    for node in nodes:
+        place = model_location_of(node) if node.op == "call_function" else None
+        if place is not None:
+            found.setdefault((place.file, place.line, is_backward(node)), []).append(node)
+    return list(found.values())
+
+
+def _numbers(node: torch.fx.Node) -> dict[int | str, float]:
+    """The numbers that are no whole ones among the arguments of a call: others may be sizes."""
+    return {place: value for place, value in _constants(node).items() if isinstance(value, float)}
+
+
+def _with_numbers(scene: Scene, pairs: list[tuple[torch.fx.Node, torch.fx.Node]]) -> Move:
+    changed = {node.name: _numbers(other) for node, other in pairs}
+    told = list(
+        dict.fromkeys(
+            (f"{own:.6g}", f"{_numbers(other)[place]:.6g}")
+            for node, other in pairs
+            for place, own in _numbers(node).items()
+            if own != _numbers(other)[place]
+        )
+    )
+
+    def apply(draft: Draft) -> None:
+        for name, numbers in changed.items():
+            own = draft.node(name)
+            args = tuple(numbers.get(place, value) for place, value in enumerate(own.args))
+            draft.set_arguments(own, args, {key: numbers.get(key, value) for key, value in own.kwargs.items()})
+
+    first = pairs[0][0]
+    found, wanted = (" and ".join(numbers) for numbers in zip(*told[:_MOST_TOLD], strict=True))
+    line = scene.line(first)
+    message = f"{line} computes with {found}, where the spec has {wanted}"
+    hint = f"let {line} compute with {wanted} in the place of {found}, or with what these come from"
+    return Move(("numbers", *told), first.name, "VC108", fixed(message, hint), apply)
 
 
 def _entries(mean: torch.fx.Node) -> int:

@@ -38,6 +38,7 @@ from verifycompile.cause.operands import (
     arguments_of_spec,
     exchanged_pieces,
     needless_calls,
+    numbers_of_lines,
     other_dimensions,
     other_operands,
     other_pieces,
@@ -46,11 +47,13 @@ from verifycompile.cause.orders import other_orders
 from verifycompile.cause.scales import added_on_every_rank, factor_changes, ratios, scaled_means, scaled_values
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
+from verifycompile.cause.summands import missing_summands
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
     gathered_operands,
     needless_gathers,
+    scattered_along_others,
     whole_inputs,
 )
 from verifycompile.program import Program, SourceLocation
@@ -589,6 +592,7 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_bounds(scene),
         foreign_rows(scene),
         other_steps(scene),
+        numbers_of_lines(scene),
     )
 
 
@@ -603,7 +607,9 @@ def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
 def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
+        missing_summands(scene),
         gathered_along_others(scene),
+        scattered_along_others(scene),
         gathered_operands(scene),
         needless_gathers(scene),
         cut_as_others(scene),

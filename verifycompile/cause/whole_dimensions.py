@@ -133,6 +133,51 @@ def _gathered_along(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, 
     return Move(("gathered along", dim), result.name, "VC104", fixed(message, hint), apply)
 
 
+def scattered_along_others(scene: Scene) -> Iterator[Move]:
+    """Each value that is reduced and scattered, scattered along another dimension."""
+    for node in scene.calls:
+        source = node.args[0] if node.target is functional_collectives().reduce_scatter_tensor.default else None
+        if isinstance(source, torch.fx.Node):
+            whole, own = _scattered(source)
+            for dim in range(len(shape_of(whole))):
+                if dim != own:
+                    yield _scattered_along(scene, node, whole, own, dim)
+
+
+def _scattered(source: torch.fx.Node) -> tuple[torch.fx.Node, int]:
+    """What is scattered, and along which dimension: along others than the first its pieces are concatenated before."""
+    pieces = source.all_input_nodes
+    cuts = {piece.args[0] for piece in pieces if piece.target is operator.getitem}
+    cut = next(iter(cuts)) if source.target is aten.cat.default and len(cuts) == 1 else None
+    if not isinstance(cut, torch.fx.Node) or cut.target not in (aten.split.Tensor, aten.chunk.default):
+        return source, 0
+    along: Any = cut.args[2] if len(cut.args) > 2 else 0
+    return cut.all_input_nodes[0], along % len(shape_of(source))
+
+
+def _scattered_along(scene: Scene, node: torch.fx.Node, whole: torch.fx.Node, own: int, dim: int) -> Move:
+    def apply(draft: Draft) -> None:
+        library, old, value = functional_collectives(), draft.node(node.name), draft.node(whole.name)
+
+        def call(target: Any, *args: Any) -> torch.fx.Node:
+            new = draft.insert(old, target, args, before=True)
+            new.meta["val"] = called(new)
+            return new
+
+        first = call(aten.transpose.int, value, 0, dim) if dim else value
+        part = call(library.wait_tensor.default, call(node.target, first, *old.args[1:]))
+        part = call(aten.transpose.int, part, 0, dim) if dim else part
+        for waited in [user for user in old.users if user.target is library.wait_tensor.default]:
+            users = list(waited.users)
+            draft.redirect(waited, part)
+            draft.record_again(*users)
+
+    over, value = scene.names(scene.draft.group_axes(node)) or "its group", scene.value(whole)
+    message = f"{value} is scattered over {over} along dimension {own}, where the ranks hold parts of dimension {dim}"
+    hint = f"scatter {value} along dimension {dim}, not along dimension {own}, at {scene.line(node)}"
+    return Move(("scattered along", dim), node.name, "VC104", fixed(message, hint), apply)
+
+
 def whole_inputs(scene: Scene) -> Iterator[Move]:
     """Inputs of which each rank has a part, gathered before all else, and the rank's part taken of what is computed."""
     for axis in scene.axes:
