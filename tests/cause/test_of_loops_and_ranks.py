@@ -225,6 +225,15 @@ def test_the_mistake_is_told_at_its_line(name):
     assert finding.counterexample is not None
 
 
+def test_another_order_of_elements_is_no_difference_where_no_layout_is_asked_for():
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        inputs = (torch.empty(2, 3),)
+        report = verify(lambda x: torch.relu(x).flip(0), inputs, spec=torch.relu, mesh=mesh, in_placements={"x": (S0,)})
+    assert report.verdict is Verdict.UNPROVED
+    told = "`output.0` has the spec's elements in another order, and no layout of it is asked for, so this is unproved"
+    assert report.findings[0].notes[0].startswith(told)
+
+
 def layers(x, a, b):
     for weight in (a, b):
         x = x + torch.tanh(x @ weight) / math.sqrt(4)

@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 IN_ONE_PROCESS = {
     "megatron_layers": ("VC101", "hidden = F.gelu(self.up(self.copy.apply(x)))", "its sum over all ranks is needed"),
     "pipeline_stages": ("VC103", "torch.autograd.grad(scaled, (weight, activation))", "makes the value 2 times too large"),
-    "experts": ("VC104", "torch.bmm(F.gelu(torch.bmm(rows, self.up))", "sharded in ways that do not fit together"),
+    "experts": ("VC104", "back = all_to_all_single_autograd(done.reshape", "where 4 times 2 are expected"),
     "released_bug": ("VC114", "return mask.cumsum(-1) - 1", "each rank has the result of its own part"),
 }
 """Script -> what the refusal of ``--bug`` says: the code, the text of the first line that it names, its label.

@@ -295,13 +295,14 @@ class _Search:
                 if found:
                     return found
             if stage is _Stage.NEAR and not partial:
-                found = self._on_the_way(trial, outcome, causes, focus)
+                found = self._on_the_way(trial, outcome, causes, focus, (_likely, _missing))
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
             found = found or (() if self.subject.values else self._in_all_graphs(trial, outcome, causes, stage))
             if found or self.over:
                 return found
-        return ()
+        is_last = focus is None and not partial
+        return self._on_the_way(trial, outcome, causes, None, (_arranged,)) if is_last else ()
 
     def _in_all_graphs(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: _Stage
@@ -386,10 +387,10 @@ class _Search:
         return found
 
     def _on_the_way(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus, kinds: tuple[Kinds, ...]
     ) -> tuple[Cause, ...]:
         """A change that mends no output but the next values behind it, with what else is wrong further on."""
-        near = self._near(trial, outcome, _wanted(outcome), (_likely, _missing), focus)
+        near = self._near(trial, outcome, _wanted(outcome), kinds, focus)
         # A line that made several nodes is wrong at all of them where that mends as much.
         ordered = sorted(near, key=lambda item: (item[1][1][0].inserts, -item[0], -len(item[1][1])))
         for _, (draft, moves) in ordered[:MAX_ALTERNATIVES]:
@@ -626,6 +627,11 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_pieces(scene),
         whole_inputs(scene),
     )
+
+
+def _arranged(scene: Scene) -> tuple[Iterator[Move], ...]:
+    """Orders that are wrong twice where elements go to other ranks and come back."""
+    return (other_orders(scene),)
 
 
 def _place(location: SourceLocation) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
 from verifycompile.reduction.rewrite import UnreducibleError
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
+from verifycompile.witness.comparison import PERMUTED
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 from verifycompile.witness.draw import Distribution, draw
 from verifycompile.witness.side_by_side import compare_programs
@@ -76,7 +77,7 @@ def _at_reduced_sizes(reduced: Reduced, proved: Collection[str], output: str, ma
     programs, sizes = (reduced.spec, reduced.implementation), described_sizes(reduced)
     witness = find_witness(*programs, max_elements=max_elements, output=output)
     if witness is None:
-        return Search(None, *programs, f"{TOO_LARGE}; at reduced sizes ({sizes}) {NOT_REFUTED}")
+        return Search(None, *programs, f"{TOO_LARGE}; at reduced sizes ({sizes}) {_not_refuted(*programs)}")
     doubt = _doubt(reduced, witness, proved, max_elements)
     if doubt:
         may = f"that they differ at reduced sizes ({sizes}) may come from the reduction: {doubt}"
@@ -97,7 +98,7 @@ def _at_own_sizes(spec: Program, implementation: Program, output: str, max_eleme
     is_cheap = max(elements(spec), elements(implementation)) <= _CHEAP
     witness = find_witness(spec, implementation, max_elements=max_elements, output=output, simplify=is_cheap)
     if witness is None:
-        return Search(None, spec, implementation, NOT_REFUTED)
+        return Search(None, spec, implementation, _not_refuted(spec, implementation))
     if is_cheap:
         return Search(witness, spec, implementation)
     reduced = evaluable(spec, implementation, _CHEAP, apart=False)
@@ -110,6 +111,16 @@ def _at_own_sizes(spec: Program, implementation: Program, output: str, max_eleme
     sizes = described_sizes(reduced)
     note = f"the programs differ at their own sizes; the numbers shown are those at reduced sizes ({sizes})"
     return Search(shown, reduced.spec, reduced.implementation, note)
+
+
+def _not_refuted(spec: Program, implementation: Program) -> str:
+    """Why no difference is shown: there may be one in the order of elements."""
+    with contextlib.suppress(EvaluationError):
+        for name, result in compare_outputs(spec, implementation).items():
+            if result.detail == PERMUTED:
+                order = f"`{name}` has the spec's elements in another order, and no layout of it is asked for"
+                return f"{order}, {UNPROVED}; pass its layout (`out_placements`, `out_relations` of graphs)"
+    return NOT_REFUTED
 
 
 def described_sizes(reduced: Reduced) -> str:

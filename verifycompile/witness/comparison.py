@@ -27,6 +27,9 @@ UNCERTAINTY_FACTOR = 1e3
 SCALE_FLOOR = 1e-12
 """Accepted difference, relative to the largest element of any output: a gradient that is zero on paper is noise."""
 
+PERMUTED = "a permutation of the spec's elements"
+"""Of an output whose layout nobody asked for: which of its elements is which is not known."""
+
 
 class Agreement(enum.Enum):
     """Outcome of comparing one output."""
@@ -189,7 +192,7 @@ def _compare_any(
         if result.agreement is Agreement.UNKNOWN or wholes[0].shape != spec_value.shape:
             continue
         if any(_is_permutation(whole, spec_value, reference.tolerance) for whole in wholes):
-            return OutputComparison(name, Agreement.UNKNOWN, detail="a permutation of the spec's elements")
+            return OutputComparison(name, Agreement.UNKNOWN, detail=PERMUTED)
         if closest is None or result.max_abs_difference < closest.max_abs_difference:
             closest = result
     if closest is None:
