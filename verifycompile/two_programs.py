@@ -312,10 +312,11 @@ def _mended(search: Search, implementation: Program, repairs: Repairs, causes: S
     """The program of the counterexample with the changes that are known to mend all of it."""
     if not causes or any(cause.proved for cause in causes):
         return None
+    if repairs.changeable is None:
+        return mended_program(OneGraph(search.spec, search.implementation), causes)
+    # What several graphs make together at smaller sizes is not made of the graphs that the changes are of.
     is_reduced = search.implementation is not implementation
-    changeable = None if is_reduced else repairs.changeable
-    subject = OneGraph(search.spec, search.implementation) if changeable is None else changeable()
-    return mended_program(subject, causes)
+    return None if is_reduced else mended_program(repairs.changeable(), causes)
 
 
 def _with_script(finding: Finding, search: Search, mended: Callable[[], Program | None]) -> Finding:

@@ -284,3 +284,5 @@ def test_what_all_stages_compute_wrongly_is_one_cause(divisor, width):
     assert place is not None
     assert place.line == inspect.getsourcelines(stage)[1] + 2
     assert finding.hint == f"pass 2.0 in the place of 1.4142135623730951 at line {place.line} (checked)"
+    assert finding.counterexample is not None
+    assert finding.counterexample.script

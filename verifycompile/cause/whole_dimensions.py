@@ -146,10 +146,10 @@ def scattered_along_others(scene: Scene) -> Iterator[Move]:
 
 def _scattered(source: torch.fx.Node) -> tuple[torch.fx.Node, int]:
     """What is scattered, and along which dimension: along others than the first its pieces are concatenated before."""
-    pieces = source.all_input_nodes
-    cuts = {piece.args[0] for piece in pieces if piece.target is operator.getitem}
-    cut = next(iter(cuts)) if source.target is aten.cat.default and len(cuts) == 1 else None
-    if not isinstance(cut, torch.fx.Node) or cut.target not in (aten.split.Tensor, aten.chunk.default):
+    pieces = [piece for piece in source.all_input_nodes if piece.target is operator.getitem]
+    cuts = {cut for piece in pieces for cut in piece.all_input_nodes}
+    cut = next(iter(cuts)) if source.target is aten.cat.default and len(cuts) == 1 else source
+    if cut.target not in (aten.split.Tensor, aten.chunk.default):
         return source, 0
     along: Any = cut.args[2] if len(cut.args) > 2 else 0
     return cut.all_input_nodes[0], along % len(shape_of(source))
