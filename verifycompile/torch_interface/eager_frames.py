@@ -28,7 +28,7 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.source import is_user_file
-from verifycompile.torch_interface.whole_program import is_whole_program
+from verifycompile.torch_interface.whole_program import is_function_given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _install() -> None:
         compiler = _compiler_of(self)
         watch = _watch_over(compiler)
         if result.guarded_code is not None:
-            if watch is not None and _breaks_at_once.get() and is_whole_program(frame.f_code):
+            if watch is not None and _breaks_at_once.get() and is_function_given(frame.f_code):
                 watch.seen(compiler, _eager_frame(frame, _AT_ONCE, is_whole=True, breaks_at_once=True))
             return result
         if watch is not None:
@@ -260,7 +260,7 @@ def _reason_to_switch_off(watch: Watch, callback: Any) -> str:
 
 
 def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: str = "") -> None:
-    accepted, is_whole = _is_accepted(frame), is_whole_program(frame.f_code)
+    accepted, is_whole = _is_accepted(frame), is_function_given(frame.f_code)
     has_no_graph = is_whole and _NOTHING_TRACED in reason
     if any(text in reason for text in _HARMLESS) and not has_no_graph:
         return

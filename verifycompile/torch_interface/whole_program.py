@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import sysconfig
 import types
 from typing import Any
 
@@ -24,6 +25,11 @@ def is_whole_program(code: types.CodeType) -> bool:
     """Whether the frame of ``code``, which is about to run or under compilation, is what was given."""
     modules = _modules_given()
     return modules is not None and all(code is not _code_of(hook) for hook in _hooks_of(modules))
+
+
+def is_function_given(code: types.CodeType) -> bool:
+    """The same of a function of the user's: torch's own code around it, as that of a wrapper, may be in parts."""
+    return _is_of_user(code) and is_whole_program(code)
 
 
 def hooks_around_program() -> tuple[str, ...]:
@@ -53,9 +59,19 @@ def _modules_given() -> tuple[nn.Module, ...] | None:
         elif frame.f_code is nn.Module._call_impl.__code__:
             modules.append(frame.f_locals["self"])
         else:
-            called_by_user = called_by_user or is_user_file(frame.f_code.co_filename)
+            called_by_user = called_by_user or _is_of_user(frame.f_code)
         frame = frame.f_back
     return None
+
+
+def _is_of_user(code: types.CodeType) -> bool:
+    """Whether it is neither torch's code nor of the standard library, as that of context managers is."""
+    path = code.co_filename
+    is_standard = path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path
+    return is_user_file(path) and not is_standard
+
+
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def _hooks_of(modules: tuple[nn.Module, ...]) -> list[Any]:
