@@ -25,10 +25,6 @@ def _add(pool: Expressions, left: Any, right: Any, alpha: float = 1, *, sign: in
     return elementwise(pool, added, (tensor_of(left), tensor_of(right)), dtype_of(left, right))
 
 
-def _rsub(pool: Expressions, left: Any, right: Any, alpha: float = 1) -> SymbolicTensor:
-    return _add(pool, right, left, alpha, sign=-1)
-
-
 def _binary(method: str) -> Handler:
     def handler(pool: Expressions, left: Any, right: Any) -> SymbolicTensor:
         return elementwise(pool, getattr(pool, method), (tensor_of(left), tensor_of(right)), dtype_of(left, right))
@@ -54,10 +50,6 @@ def _unary(function: Callable[[Expressions, int], int]) -> Handler:
         return elementwise(pool, functools.partial(function, pool), (value,), value.dtype)
 
     return handler
-
-
-def _same(_: Expressions, value: Any, *__: Any, **___: Any) -> Any:
-    return value
 
 
 def _cast(pool: Expressions, value: SymbolicTensor, *dtypes: Any, **_: Any) -> SymbolicTensor:
@@ -128,17 +120,6 @@ def _where(pool: Expressions, condition: Any, then: Any = None, otherwise: Any =
     return elementwise(pool, pool.choose, operands, dtype_of(then, otherwise))
 
 
-def _masked_fill(pool: Expressions, value: Any, mask: Any, filling: Any) -> SymbolicTensor:
-    return _where(pool, mask, filling, value)
-
-
-def _threshold_backward(pool: Expressions, gradient: Any, value: Any, threshold: float) -> SymbolicTensor:
-    def chosen(g: int, x: int) -> int:
-        return pool.choose(_greater(pool, x, pool.literal(threshold)), g, ZERO)
-
-    return elementwise(pool, chosen, (tensor_of(gradient), tensor_of(value)), dtype_of(gradient, value))
-
-
 def _sign(pool: Expressions, value: int) -> int:
     return pool.subtract(_greater(pool, value, ZERO), _greater(pool, ZERO, value))
 
@@ -146,7 +127,6 @@ def _sign(pool: Expressions, value: int) -> int:
 ARITHMETIC: Mapping[str, Handler] = {
     "add": _add,
     "sub": functools.partial(_add, sign=-1),
-    "rsub": _rsub,
     "mul": _binary("multiply"),
     "div": _divide,
     "true_divide": _divide,
@@ -161,7 +141,6 @@ ARITHMETIC: Mapping[str, Handler] = {
     "reciprocal": _unary(lambda pool, a: pool.power(a, Fraction(-1))),
     "sqrt": _unary(lambda pool, a: pool.power(a, Fraction(1, 2))),
     "rsqrt": _unary(lambda pool, a: pool.power(a, Fraction(-1, 2))),
-    "square": _unary(lambda pool, a: pool.power(a, Fraction(2))),
     "exp": _unary(lambda pool, a: pool.exp(a)),
     "log": _unary(lambda pool, a: pool.log(a)),
     "log1p": _unary(lambda pool, a: pool.log(pool.add(ONE, a))),
@@ -172,10 +151,7 @@ ARITHMETIC: Mapping[str, Handler] = {
     "sigmoid": _unary(lambda pool, a: pool.power(pool.add(ONE, pool.exp(pool.negative(a))), Fraction(-1))),
     "_to_copy": _to_copy,
     "convert_element_type": _cast,
-    "positive": _same,
-    "threshold_backward": _threshold_backward,
     "where": _where,
-    "masked_fill": _masked_fill,
     "logical_not": _negation,
     "bitwise_not": _negation,
     **{name: _comparison(name) for name in _COMPARISONS},

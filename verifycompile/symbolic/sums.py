@@ -93,20 +93,6 @@ def _matrix_product(pool: Expressions, left: Any, right: Any) -> SymbolicTensor:
     return SymbolicTensor(pool, torch.tensor(results, dtype=torch.int64).reshape(shape), dtype_of(left, right))
 
 
-def _added_product(  # noqa: PLR0917 - the order of the schema
-    pool: Expressions, value: Any, left: Any, right: Any, beta: float = 1, alpha: float = 1
-) -> Any:
-    return _matrix_product(pool, left, right) * alpha + value * beta
-
-
-def _inner_product(pool: Expressions, left: Any, right: Any) -> torch.Tensor:
-    return _matrix_product(pool, left.reshape(1, -1), right.reshape(-1, 1)).reshape(())
-
-
-def _vector_product(pool: Expressions, matrix: Any, vector: Any) -> torch.Tensor:
-    return _matrix_product(pool, matrix, vector.unsqueeze(-1)).squeeze(-1)
-
-
 def _accumulated(pool: Expressions, value: Any, places: torch.Tensor, added: Any) -> SymbolicTensor:
     """``value`` with the elements of ``added`` added at ``places``, counted through all of its elements."""
     before = symbolic(pool, value)
@@ -128,13 +114,6 @@ def _scatter_add(pool: Expressions, value: Any, dim: int, index: torch.Tensor, s
     cut = symbolic(pool, source).numbers[tuple(slice(size) for size in index.shape)]
     places = _places(value.shape).gather(dim, index) if value.dim() else _places(value.shape)
     return _accumulated(pool, value, places, SymbolicTensor(pool, cut, dtype_of(source)))
-
-
-def _index_add(  # noqa: PLR0917 - the order of the schema
-    pool: Expressions, value: Any, dim: int, index: torch.Tensor, source: Any, alpha: float = 1
-) -> Any:
-    places = _places(value.shape).index_select(dim, index)
-    return _accumulated(pool, value, places, source if alpha == 1 else source * alpha)
 
 
 def _index(pool: Expressions, value: Any, indices: Sequence[torch.Tensor | None]) -> SymbolicTensor:
@@ -169,18 +148,6 @@ def _embedding(_: Expressions, table: Any, index: torch.Tensor, *__: Any, **___:
     return table[index]
 
 
-def _embedding_backward(  # noqa: PLR0917 - the order of the schema
-    pool: Expressions, gradient: Any, index: torch.Tensor, rows: int, padding: int = -1, scaled: bool = False
-) -> SymbolicTensor:
-    if scaled:
-        raise EvaluationError("a gradient that is scaled by frequency")
-    width = gradient.shape[-1]
-    kept = index.reshape(-1) != padding
-    places = _places((rows, width))[index.reshape(-1)[kept]]
-    added = SymbolicTensor(pool, symbolic(pool, gradient).numbers.reshape(-1, width)[kept], gradient.dtype)
-    return _accumulated(pool, torch.zeros(rows, width), places, added)
-
-
 def _padded(pool: Expressions, value: SymbolicTensor, padding: Sequence[int], filling: float = 0.0) -> SymbolicTensor:
     numbers = aten.constant_pad_nd.default(value.numbers, list(padding), pool.literal(float(filling)))
     return SymbolicTensor(pool, numbers, value.dtype)
@@ -201,17 +168,10 @@ SUMS: Mapping[str, Handler] = {
     "cumsum": _cumulative_sum,
     "mm": _matrix_product,
     "bmm": _matrix_product,
-    "addmm": _added_product,
-    "baddbmm": _added_product,
-    "dot": _inner_product,
-    "mv": _vector_product,
     "scatter_add": _scatter_add,
-    "index_add": _index_add,
     "index": _index,
     "index_put": _index_put,
-    "_unsafe_index_put": _index_put,
     "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
     "constant_pad_nd": _padded,
     "argmax": _place_of_extreme,
     "argmin": _place_of_extreme,
