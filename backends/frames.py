@@ -66,7 +66,7 @@ class Frames:
     def add(self, outcome: Outcome, *, first_rank: int = 0, says: bool = True) -> None:
         """Record ``outcome``. ``first_rank``: of those that run the frame. ``says``: False where an error tells it.
 
-        Raises ``OSError`` where the report folder cannot be written.
+        Raises ``UsageError`` VC306 where the report folder cannot be written.
         """
         self._outcomes.append(outcome)
         keep_line("frames", {**dataclasses.asdict(outcome), "rank": rank_of_job()})

@@ -17,7 +17,7 @@ def lists_operators() -> bool:
 
 
 def keep_operators(spec: Program, implementation: Program) -> None:
-    """Add a line for one graph to the report folder. Raises ``OSError`` where that cannot be written."""
+    """Add a line for one graph to the report folder. Raises ``UsageError`` where that cannot be written."""
     from verifycompile.rewrites import families  # here, and in `_calls`: a job that proves asks for none of this
 
     families.load()

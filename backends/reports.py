@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from verifycompile.backends.autoload import FOLDER_VARIABLE
 from verifycompile.diagnostics.render_concise import render_finding
 from verifycompile.diagnostics.report import Report
+from verifycompile.errors import UsageError
 from verifycompile.torch_interface.dynamo_backend import compile_id, record_artifact
 
 
@@ -51,38 +53,44 @@ def line_of(report: Report, ranks: Sequence[int]) -> str:
 def keep_report(report: Report) -> str:
     """Add the report to the structured trace, and to the report folder where one is named; its file there, or "".
 
-    Raises ``OSError`` where that folder cannot be written.
+    Raises ``UsageError`` VC306 where that folder cannot be written.
     """
     record_artifact("verify_report", report.to_json)
-    folder = report_folder()
-    if folder is None:
-        return ""
     rank = rank_of_job()
     name = f"graph-{compile_id().replace('/', '-')}" + ("" if rank is None else f"-rank{rank}")
-    (folder / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
-    report.save_html(folder / f"{name}.html")
+    with _report_folder() as folder:
+        if folder is None:
+            return ""
+        (folder / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
+        report.save_html(folder / f"{name}.html")
     return f"{name}.json"
 
 
 def keep_line(kind: str, record: Any) -> None:
     """Add a line of JSON to this process's file of a kind in the report folder, where one is named.
 
-    Raises ``OSError`` where that folder cannot be written.
+    Raises ``UsageError`` VC306 where that folder cannot be written.
     """
-    folder = report_folder()
-    if folder is not None:
-        with (folder / f"{kind}-{os.getpid()}.jsonl").open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(record) + "\n")
+    with _report_folder() as folder:
+        if folder is not None:
+            with (folder / f"{kind}-{os.getpid()}.jsonl").open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(record) + "\n")
 
 
-def report_folder() -> pathlib.Path | None:
+@contextlib.contextmanager
+def _report_folder() -> Generator[pathlib.Path | None]:
     """The folder of the environment variable, made where it is not there; None where none is named."""
     named = os.environ.get(FOLDER_VARIABLE)
     if not named:
-        return None
+        yield None
+        return
     folder = pathlib.Path(named)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    except OSError as error:
+        text = f"no report can be kept: {error}. Set the variable {FOLDER_VARIABLE} to a folder that can be written."
+        raise UsageError("VC306", text) from error
 
 
 def rank_of_job() -> int | None:

@@ -98,6 +98,18 @@ def test_warn_reports_every_graph_and_goes_on(tmp_path: pathlib.Path) -> None:
     assert len(reports) == done.stderr.count("VerificationWarning: error[VC101]") > 0
 
 
+def test_a_report_folder_that_is_a_file(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "reports"
+    file.touch()
+    done = run("aot_eager", "train", "right", VERIFYCOMPILE="1", VERIFYCOMPILE_REPORT=str(file))
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(
+        f"verifycompile.UsageError: error[VC306]: no report can be kept: [Errno 17] File exists: '{file}'. Set the "
+        "variable VERIFYCOMPILE_REPORT to a folder that can be written."
+    )
+    assert "During handling" not in done.stderr
+
+
 @pytest.mark.parametrize("correctness", ["right", "wrong"])
 def test_a_sum_that_is_missing_before_a_graph_break(correctness: str) -> None:
     done = run(correctness, script=SCRIPT.with_name("broken.py"), VERIFYCOMPILE="1")

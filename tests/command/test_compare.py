@@ -47,6 +47,9 @@ def raises():
 
 def nothing():
     return None
+
+def fails():
+    raise KeyError("no such model")
 """
 
 
@@ -71,12 +74,16 @@ def test_a_question_in_a_file(
     [
         ("nowhere.py:question", "`nowhere.py:question` must be FILE.py:FUNCTION, with a file that is there."),
         ("{file}:absent", "`{file}` has no function `absent`."),
+        ("{file}:fails", "`fails` fails at two_layers.py:38: KeyError: 'no such model'"),
+        ("{training}:question", "`{training}`, which is imported here (what trains stands under `if __name__ == \"__main__\"`), fails at train.py:2: ValueError: trying to initialize the default process group twice!"),
         ("{file}:nothing", "`nothing` must return the arguments of `verifycompile.compare` as a dictionary."),
     ],
 )
 def test_misuse(file: str, target: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", target.format(file=file)]) == 2
-    assert capsys.readouterr().err.rstrip().endswith(sentence.format(file=file))
+    training = pathlib.Path(file).with_name("train.py")
+    training.write_text("import torch.distributed\ntorch.distributed.init_process_group('gloo')\n")
+    assert main(["compare", target.format(file=file, training=training)]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(sentence.format(file=file, training=training))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,12 @@ def test_without_a_proof_there_is_no_section(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0
     assert "verifycompile" not in done.stdout
+    arguments.append("--verify-report=test_plain.py")
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.splitlines()[0] == (
+        "ERROR: --verify-report=test_plain.py: there is a file of that name; name a folder."
+    )
 
 
 def test_a_group_that_is_there_already_and_a_rank_that_is_none() -> None:

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from verifycompile.comparison.report import CompareReport
 from verifycompile.errors import UsageError
 from verifycompile.torch_interface.fake_groups import fake_process_group
 from verifycompile.torch_interface.job_store import job_store
+from verifycompile.torch_interface.source import raising_line
 
 _TOLD = "verifycompile/compare/told"
 _SECONDS = 60.0
@@ -36,7 +37,9 @@ def compare_question(target: str, ranks: int, tell: Callable[[CompareReport], No
         raise UsageError("VC306", f"`{target}` must be FILE.py:FUNCTION, with a file that is there.")
     launched = "WORLD_SIZE" in os.environ
     with _launched_group() if launched else fake_process_group(ranks, 0):
-        arguments = _function_of(pathlib.Path(file), name)()
+        function = _function_of(pathlib.Path(file), name)
+        with _errors_told(f"`{name}`"):
+            arguments = function()
         if not isinstance(arguments, Mapping):
             raise UsageError("VC306", f"`{name}` must return the arguments of `verifycompile.compare` as a dictionary.")
         report = compare(**arguments)
@@ -60,6 +63,17 @@ def _launched_group() -> Any:
         dist.destroy_process_group()
 
 
+@contextlib.contextmanager
+def _errors_told(what: str) -> Generator[None]:
+    """Raises ``UsageError`` VC306 for whatever the user's own code raises."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        place = raising_line(error)
+        where = "" if place is None else f" at {pathlib.Path(place.file).name}:{place.line}"
+        raise UsageError("VC306", f"{what} fails{where}: {type(error).__name__}: {error}") from error
+
+
 def _function_of(file: pathlib.Path, name: str) -> Callable[[], Any]:
     """As ``python FILE`` would find what the file imports."""
     sys.path.insert(0, str(file.parent.resolve()))
@@ -68,7 +82,8 @@ def _function_of(file: pathlib.Path, name: str) -> Callable[[], Any]:
         raise UsageError("VC306", f"`{file}` is no file of Python.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    with _errors_told(f"`{file}`, which is imported here (what trains stands under `if __name__ == \"__main__\"`),"):
+        spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise UsageError("VC306", f"`{file}` has no function `{name}`.")

@@ -22,6 +22,8 @@ def run(target: Sequence[str], form: str, reports: str | None, *, goes_on: bool)
 
     ``reports``: a folder that gets the reports as well. Raises ``OSError`` where it cannot be written.
     """
+    if reports is not None:
+        pathlib.Path(reports).mkdir(parents=True, exist_ok=True)  # a job is long: what is wrong here is said before it
     with tempfile.TemporaryDirectory(prefix="verifycompile-") as name:
         folder = pathlib.Path(name)
         job = run_job(target, folder, goes_on=goes_on, quiet=form in DOCUMENTS)

@@ -26,9 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the report folder once."""
-    folder = config.getoption("--verify-report")
-    config.stash[_FOLDER] = None if folder is None else pathlib.Path(folder)
+    """Find the report folder once. Raises ``pytest.UsageError`` where it cannot be one."""
+    named = config.getoption("--verify-report")
+    folder = config.stash[_FOLDER] = None if named is None else pathlib.Path(named)
+    if folder is not None and not folder.is_dir() and folder.exists():
+        raise pytest.UsageError(f"--verify-report={named}: there is a file of that name; name a folder.")
 
 
 @pytest.hookimpl(wrapper=True)
