@@ -6,6 +6,8 @@ the default dtype that a script, which a test runs in this process, leaves behin
 
 from __future__ import annotations
 
+import gc
+import pathlib
 import weakref
 from collections.abc import Generator, Iterable
 
@@ -15,6 +17,7 @@ import torch.fx
 
 from tests.ir.validate_terms import validate_term
 from tests.sampled import leave_the_rest_to_the_sweep
+from verifycompile import two_programs
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.lowering.lower import Lowering
@@ -23,15 +26,33 @@ from verifycompile.torch_interface.observation import forget_reads
 
 families.load()
 
+WITHOUT_CAUSES = frozenset(
+    {"attacks", "mutants", "operators", "programs", "reduction", "refinement", "soundness", "symbolic", "witness"}
+)
+
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_the_rest_to_the_sweep(items)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: no collection of garbage walks through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_earlier_reads() -> None:
     forget_reads()
+
+
+@pytest.fixture(autouse=True)
+def search_for_causes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = request.path.relative_to(pathlib.Path(__file__).parent).parts[0]
+    if folder in WITHOUT_CAUSES and request.node.get_closest_marker("causes") is None:
+        monkeypatch.setattr(two_programs, "_SECONDS_FOR_CAUSES", 0.0)
+        monkeypatch.setattr(two_programs, "_PROOFS_FOR_CAUSES", 0)
 
 
 @pytest.fixture(autouse=True)

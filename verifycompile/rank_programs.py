@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 import torch.fx
@@ -49,11 +49,13 @@ from verifycompile.two_programs import (
 )
 from verifycompile.witness import EvaluationError
 from verifycompile.witness.layout import reduce, sums_equal_parts
-from verifycompile.witness.side_by_side import values_on_one_input
+from verifycompile.witness.side_by_side import OnOneInput
 
 Placements = tuple[Placement, ...]
+_Values = Callable[[torch.fx.Node, Sequence[torch.fx.Node]], tuple[torch.Tensor, list[torch.Tensor]]]
 
 _TOLERANCE = 1e-6
+
 
 def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: Options) -> Report:
     """Whether the ranks' programs, one for each of ``mesh.ranks`` in order, together compute what ``spec`` computes.
@@ -149,13 +151,15 @@ def find_layouts(spec: Program, merged: MergedRanks, mesh: Mesh) -> dict[str, Pl
     if not open_outputs:
         return layouts
     spec_nodes = {output.name: output.node for output in spec.outputs}
+    values = functools.cache(lambda: _values_on_one_input(spec, merged.program))
     for name in open_outputs:
         held = merged.held[name]
         shape = tuple(spec_nodes[name].meta["val"].shape)
         fitting = [c for c in _candidates(len(shape), mesh, kinds[name]) if _shape_under(held, c, mesh) == shape]
         if not fitting:
             raise UnmergeableError(f"the ranks' parts of `{name}` do not make up its shape {list(shape)}")
-        layouts[name] = _layout_by_numbers(spec, merged, name, fitting, mesh) if len(fitting) > 1 else fitting[0]
+        is_open = len(fitting) > 1
+        layouts[name] = _layout_by_numbers(values(), spec_nodes[name], held, fitting, mesh) if is_open else fitting[0]
     return layouts
 
 
@@ -185,19 +189,30 @@ def _add(values: Sequence[torch.Tensor], _: str) -> torch.Tensor:
     return values[0]
 
 
-def _layout_by_numbers(
-    spec: Program, merged: MergedRanks, name: str, fitting: Sequence[Placements], mesh: Mesh
-) -> Placements:
-    held = merged.held[name]
-    node = next(output.node for output in spec.outputs if output.name == name)
-    programs = programs_to_evaluate(spec, merged.program)
+def _values_on_one_input(spec: Program, whole: Program) -> _Values | None:
+    """What gives values of nodes of both programs; None where these are not evaluated."""
+    programs = programs_to_evaluate(spec, whole)
     if programs is None:
-        return fitting[0]
-    nodes = [{node.name: node for node in program.graph.graph.nodes} for program in programs]
+        return None
     try:
-        (expected,), found = values_on_one_input(
-            *programs, [nodes[0][node.name]], [nodes[1][part.name] for part in held.values()]
-        )
+        evaluated = OnOneInput(*programs)
+    except EvaluationError:
+        return None
+    spec_nodes, nodes = ({node.name: node for node in program.graph.graph.nodes} for program in programs)
+    return lambda node, parts: evaluated.values(spec_nodes[node.name], [nodes[part.name] for part in parts])
+
+
+def _layout_by_numbers(
+    values: _Values | None,
+    node: torch.fx.Node,
+    held: Mapping[int, torch.fx.Node],
+    fitting: Sequence[Placements],
+    mesh: Mesh,
+) -> Placements:
+    if values is None:
+        return fitting[0]
+    try:
+        expected, found = values(node, list(held.values()))
     except EvaluationError:
         return fitting[0]
     parts = dict(zip(held, found, strict=True))
@@ -205,9 +220,9 @@ def _layout_by_numbers(
         for layout in fitting:
             if sums_equal_parts(layout, parts, mesh.shape):
                 continue
-            values = [value for _, value in assemble(parts, layout, mesh, _join, reduce)]
+            wholes = [value for _, value in assemble(parts, layout, mesh, _join, reduce)]
             scale = float(expected.abs().max()) if expected.numel() and expected.dtype is not torch.bool else 1.0
-            if all(_near(value, expected, scale) for value in values):
+            if all(_near(value, expected, scale) for value in wholes):
                 return layout
     return fitting[0]
 

@@ -17,7 +17,8 @@ SCRIPT = pathlib.Path(__file__).parent / "scripts" / "two_ranks.py"
 @pytest.fixture(scope="module")
 def answers() -> dict[str, list[Any]]:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
+        [sys.executable, "-m", "tests.agreement.scripts.two_ranks"],
+        cwd=SCRIPT.parents[3],
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "VERIFYCOMPILE_RANKS_TIMEOUT": "60"},
         capture_output=True,
         text=True,

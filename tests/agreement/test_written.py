@@ -33,6 +33,7 @@ def captured_as(case: Case, rank: int) -> tuple[Program, Program]:
         return capture(case, mesh, given_spec=given)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_rank_writes_the_same_and_what_is_read_verifies(case: Case) -> None:
     first_spec, first = captured_as(case, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from tests.attacks.jobs import WHOLE, Job, Programs, failures, outcomes
 
 PROGRAMS = Programs()
-WAYS = ("verify", "compile")
+WAYS = itertools.cycle(("verify", "compile"))
+"""Whatever is wrong of one side is asked about in one way, and what is wrong of the next side in the other."""
 
 
 class Model(nn.Module):
@@ -41,10 +43,10 @@ def pair(name: str, change: Callable[[nn.Module], Any], *, both: bool = True, la
     def job(implementation: bool, spec: bool) -> Callable[[DeviceMesh], Job]:
         return lambda mesh: Job(lambda: made(implementation), made(spec), (x(),), {"x": layout}, backward=True)
 
-    PROGRAMS.add(f"wrong_{name}_of_the_implementation", job(True, False), right=False, ways=WAYS, numbers=False)
-    PROGRAMS.add(f"wrong_{name}_of_the_spec", job(False, True), right=False, ways=WAYS, numbers=False)
+    PROGRAMS.add(f"wrong_{name}_of_the_implementation", job(True, False), right=False, ways=(next(WAYS),), numbers=False)
+    PROGRAMS.add(f"wrong_{name}_of_the_spec", job(False, True), right=False, ways=(next(WAYS),), numbers=False)
     if both:
-        PROGRAMS.add(f"right_{name}_of_both", job(True, True), right=True, ways=WAYS, numbers=False)
+        PROGRAMS.add(f"right_{name}_of_both", job(True, True), right=True, ways=(next(WAYS),), numbers=False)
 
 
 def freeze(*names: str) -> Callable[[nn.Module], None]:

@@ -90,6 +90,7 @@ def with_zeros(pair: Function) -> Function:
     return lambda x, y: sum((0 * other(x, y).sum() for other in BESIDE.values()), pair(x, y))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PAIRS)
 def test_right_pairs_stay_right_beside_others(name: str) -> None:
     spec, implementation = PAIRS[name]
@@ -109,6 +110,7 @@ def test_wrong_pairs_stay_wrong_beside_others(name: str) -> None:
         assert report.verdict is not Verdict.VERIFIED, str(report)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PAIRS)
 def test_one_side_alone_has_more_to_read(name: str) -> None:
     spec, implementation = PAIRS[name]

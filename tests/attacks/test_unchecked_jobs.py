@@ -24,12 +24,13 @@ from verifycompile import UsageError
 JOB = """
 import json, sys, tempfile
 from datetime import timedelta
-import torch, torch.distributed as dist, torch.multiprocessing as mp, torch.nn.functional as F
+import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.device_mesh import init_device_mesh
+from tests.forked import start_ranks
 
 WRAPS = {
     "DistributedDataParallel": lambda m, mesh: DistributedDataParallel(m),
@@ -78,9 +79,10 @@ def rank_main(rank, store, cases):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         given = folder + "/store", json.loads(sys.argv[1])
-        mp.start_processes(rank_main, given, nprocs=2, start_method="forkserver")
+        start_ranks(rank_main, given, 2)
 """
 
+ROOT = Path(__file__).parents[2]
 WRAPS = ("DistributedDataParallel", "replicate", "fully_shard")
 LOSSES = ("sum", "norm of all", "weighted by the batch", "centred on the batch", "contrastive", "largest")
 
@@ -97,7 +99,7 @@ def test_jobs_under_the_flag(tmp_path: Path) -> None:
     script.write_text(JOB)
     done = subprocess.run(
         [sys.executable, str(script), json.dumps([*RIGHT, *WRONG])],
-        env={**os.environ, "VERIFYCOMPILE": "1", "VERIFYCOMPILE_REPORT": str(reports), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env={**os.environ, "VERIFYCOMPILE": "1", "VERIFYCOMPILE_REPORT": str(reports), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

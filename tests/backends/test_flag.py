@@ -69,14 +69,14 @@ def test_wrong_script_is_refused_at_its_line(backend: str, purpose: str) -> None
 
 def test_inductor_with_warm_caches(tmp_path: pathlib.Path) -> None:
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
-    unchecked = run("inductor", "train", "wrong", **caches)
+    unchecked = run("inductor", "infer", "wrong", **caches)
     assert unchecked.returncode == 0, unchecked.stderr
-    refused = run("inductor", "train", "wrong", VERIFYCOMPILE="1", **caches)
+    refused = run("inductor", "infer", "wrong", VERIFYCOMPILE="1", **caches)
     assert refused.returncode == 1
     assert f"perceptron.py:{LINE_OF_LAYER_NORM}:" in refused.stderr
 
     for _ in ("cold", "warm"):
-        right = run("inductor", "train", "right", VERIFYCOMPILE="1", **caches)
+        right = run("inductor", "infer", "right", VERIFYCOMPILE="1", **caches)
         assert right.returncode == 0, right.stderr
         assert RAN in right.stdout
 

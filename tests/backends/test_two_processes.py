@@ -10,14 +10,15 @@ import sys
 
 import pytest
 
+ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
-EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "tensor_parallel_transformer.py"
+EXAMPLE = ROOT / "examples" / "tensor_parallel_transformer.py"
 
 
 def run(script: pathlib.Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(script), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -36,7 +37,7 @@ fully_sharded: 5 values equal
 """
 
 
-@pytest.mark.parametrize("inner", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("inner", [pytest.param("eager", marks=pytest.mark.sweep), "aot_eager", "inductor"])
 def test_what_was_verified_runs_with_the_results_and_gradients_of_one_device(
     inner: str, tmp_path: pathlib.Path
 ) -> None:

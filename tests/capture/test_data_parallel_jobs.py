@@ -30,7 +30,8 @@ from verifycompile import Report, UsageError, Verdict
 # Torch warns of gradients of tensors that are no leaves where Dynamo resumes inside of its own hooks.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "backends" / "scripts" / "data_parallel_job.py"
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "backends" / "scripts" / "data_parallel_job.py"
 LINE_OF_NORM = next(n for n, line in enumerate(SCRIPT.read_text().splitlines(), 1) if "self.norm(self.layer" in line)
 
 Wrap = Callable[[nn.Module, DeviceMesh], Any]
@@ -272,7 +273,7 @@ def test_one_rank_is_not_parallel(caplog: pytest.LogCaptureFixture) -> None:
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         check=False,

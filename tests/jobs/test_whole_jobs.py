@@ -21,6 +21,7 @@ KINDS: dict[str, list[str]] = {
 """What is told of each frame: training, the compiled optimizer's step, evaluation. ``no_sync`` needs no second look."""
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_says_a_line_a_frame_and_trains(kind: str) -> None:
     done = launched("train.py", kind)

@@ -125,7 +125,7 @@ def test_all_declarations_have_samples_here() -> None:
     assert len(TARGETS) >= 0.95 * len(of_aten)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_the_same_term_whatever_was_lowered_before(target: object) -> None:
     pools = (_in_order(), _in_opposite_order())

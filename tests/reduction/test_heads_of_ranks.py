@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 
+import pytest
 import torch
 import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
@@ -66,6 +67,7 @@ class Parallel(Attention):
         return x + _Leave.apply(self.wo(out.transpose(1, 2).flatten(2)), self.mesh)
 
 
+@pytest.mark.causes
 def test_a_gradient_that_is_not_reduced_is_refuted_where_ranks_have_several_heads():
     with fake_mesh_world((8,), ("tp",)) as mesh, torch.device("meta"):
         report = verify(

@@ -242,6 +242,7 @@ def run_on_rank(rank: int, name: str, store: str) -> None:
     assert right is (name in RIGHT), name
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "name", ["chunks of an operator", "every rank another shape", "chunks of its own", "cut as torch cuts"]
 )

@@ -129,7 +129,7 @@ EFFECTLESS: dict[str, Callable[[torch.fx.Node, torch.Tensor], torch.fx.Node]] = 
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4, of=("name",))
 @each_case
 @pytest.mark.parametrize("name", EFFECTLESS)
 def test_calls_without_effect_change_no_relation(case, name):

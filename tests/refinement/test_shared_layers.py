@@ -151,6 +151,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", WRONG)
 def test_one_wrong_layer_of_many_is_found(name: str) -> None:
     program, edit = WRONG[name]

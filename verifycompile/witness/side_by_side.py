@@ -374,18 +374,22 @@ def tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> 
     return tuple(found[axis] if axis in entry.open_axes else item for axis, item in enumerate(declared))
 
 
-def values_on_one_input(
-    spec: Program, implementation: Program, spec_nodes: Sequence[torch.fx.Node], nodes: Sequence[torch.fx.Node]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Values of chosen nodes of two programs of a single device on one random input.
+class OnOneInput:
+    """Two programs of a single device on one random input. Its methods raise ``EvaluationError``.
 
-    Raises ``EvaluationError``, as for programs of too many elements.
+    Also for programs of too many elements. What several values are computed from is computed once.
     """
-    if max(elements(spec), elements(implementation)) > most_elements():
-        raise EvaluationError("the programs have more elements than are evaluated")
-    with real_tensors():
-        inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
-        first, second = spec_interpreter(spec, inputs), spec_interpreter(implementation, inputs)
-        return [_tensor(first.value(node)[0]) for node in spec_nodes], [
-            _tensor(second.value(node)[0]) for node in nodes
-        ]
+
+    def __init__(self, spec: Program, implementation: Program) -> None:
+        if max(elements(spec), elements(implementation)) > most_elements():
+            raise EvaluationError("the programs have more elements than are evaluated")
+        with real_tensors():
+            inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
+            self._spec, self._implementation = spec_interpreter(spec, inputs), spec_interpreter(implementation, inputs)
+
+    def values(
+        self, of_spec: torch.fx.Node, of_implementation: Sequence[torch.fx.Node]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        with real_tensors():
+            expected = _tensor(self._spec.value(of_spec)[0])
+            return expected, [_tensor(self._implementation.value(node)[0]) for node in of_implementation]

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -19,6 +18,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import verifycompile
+from tests.forked import start_ranks
 
 
 class Sum(torch.autograd.Function):
@@ -140,6 +140,6 @@ def rank_main(rank: int, folder: str) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(rank_main, (folder,), nprocs=2, start_method="forkserver")
+        start_ranks(rank_main, (folder,), 2)
         answers = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in (0, 1)]
     json.dump({name: [found.get(name) for found in answers] for name in answers[0]}, sys.stdout)

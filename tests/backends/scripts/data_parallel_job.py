@@ -14,10 +14,11 @@ import traceback
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.forked import start_ranks
 
 WORLD_SIZE = 2
 
@@ -65,7 +66,7 @@ def work(rank: int, norm: str, folder: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(work, (sys.argv[1], folder), nprocs=WORLD_SIZE, start_method="forkserver")
+        start_ranks(work, (sys.argv[1], folder), WORLD_SIZE)
         stopped = [rank for rank in range(WORLD_SIZE) if (pathlib.Path(folder) / f"stopped-{rank}").exists()]
         if stopped:
             print(f"stopped: {stopped}")

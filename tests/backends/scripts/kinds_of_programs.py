@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -22,6 +21,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.forked import start_ranks
 
 RANKS = 2
 ROWS, WIDTH, WORDS = 4, 8, 16
@@ -319,4 +320,4 @@ if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
         given = (str(pathlib.Path(folder) / "store"), sys.argv[1], tuple(sys.argv[2:]))
-        mp.start_processes(rank_main, given, nprocs=RANKS, start_method="forkserver")
+        start_ranks(rank_main, given, RANKS)

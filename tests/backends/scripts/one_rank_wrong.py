@@ -8,10 +8,11 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from tests.forked import start_ranks
 
 
 class Block(nn.Module):
@@ -44,6 +45,6 @@ def work(rank: int, folder: str, correctness: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(work, args=(folder, sys.argv[1]), nprocs=2, start_method="forkserver")
+        start_ranks(work, (folder, sys.argv[1]), 2)
         for rank in range(2):
             print(f"rank {rank}: {open(f'{folder}/{rank}').read()}")  # noqa: PTH123, SIM115

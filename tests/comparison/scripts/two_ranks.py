@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import verifycompile
 from tests.comparison.programs import LeavesPartial, Model, miscompiles, tensor_parallel, tokens
+from tests.forked import start_ranks
 
 
 def told(model: nn.Module, **options: Any) -> dict[str, Any]:
@@ -97,6 +97,6 @@ def run(rank: int, port: int, folder: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(run, args=(int(sys.argv[1]), folder), nprocs=2, start_method="forkserver")
+        start_ranks(run, (int(sys.argv[1]), folder), 2)
         ranks = [json.loads(pathlib.Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
     print(json.dumps({name: [rank[name] for rank in ranks] for name in ranks[0]}))
