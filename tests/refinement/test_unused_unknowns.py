@@ -29,6 +29,7 @@ def _reads(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x).exp() + x
 
 
+@pytest.mark.causes
 @pytest.mark.parametrize(
     ("program", "verdicts", "code"),
     [
