@@ -28,9 +28,22 @@ def _parts(pool: TermPool, total: View, factors: Sequence[View]) -> Iterator[tup
         if summands and is_positive(rest := combine(pool, [total, part.scaled(-ONE)])):
             yield part, rest
         for other in factors:
-            divided = other.term.operation is POWER and other.term.attributes[0] == -1
-            if divided and is_positive(base := open_view(other).operands[0]) and combine(pool, [part, base]) == total:
+            if (
+                _is_quotient(other)
+                and is_positive(base := open_view(other).operands[0])
+                and combine(pool, [part, base]) == total
+            ):
                 yield part, base
+
+
+def _is_quotient(factor: View) -> bool:
+    """Whether a factor of a product is what the product is divided by."""
+    return factor.term.operation is POWER and factor.term.attributes[0] == -1
+
+
+def _has_quotient(view: View) -> bool:
+    """Whether a summand is a product that is divided by something."""
+    return view.term.operation is CONTRACT and not view.term.summed and any(map(_is_quotient, view.term.operands))
 
 
 def _unsigned_factors(view: View) -> Counter[tuple[Term, tuple[Axis, ...]]]:
@@ -43,16 +56,16 @@ def _unsigned_factors(view: View) -> Counter[tuple[Term, tuple[Axis, ...]]]:
 
 def _rests_of_shares(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Iterator[Proposal]:
     """``x - x b / (a + b)`` for positive a and b."""
-    for taken in operands:
-        if taken.term.operation is not CONTRACT or taken.term.summed:
-            continue
+    quotients = [view for view in operands if _has_quotient(view)]
+    unsigned = [_unsigned_factors(view) for view in operands] if quotients else []
+    for taken in quotients:
         # Both have the factors of x, of which those that are not known to be positive are neither a, b nor a quotient.
-        unsigned = _unsigned_factors(taken)
-        whole = [view for view in operands if view is not taken and _unsigned_factors(view) == unsigned]
+        own = _unsigned_factors(taken)
+        whole = [v for v, factors in zip(operands, unsigned, strict=True) if v is not taken and factors == own]
         if not whole:
             continue
         for factor in open_view(taken).operands:
-            if factor.term.operation is not POWER or factor.term.attributes[0] != -1:
+            if not _is_quotient(factor):
                 continue
             (total,) = (whole_view(v, shape) for v in open_view(factor).operands)
             factors = [whole_view(v, shape) for v in open_view(taken).operands if v is not factor]

@@ -6,7 +6,15 @@ from fractions import Fraction
 
 import pytest
 
-from verifycompile.ir.algebra import EXPONENTIAL, combine, elementwise, has_infinity, multiply_views, sum_over
+from verifycompile.ir.algebra import (
+    EXPONENTIAL,
+    combine,
+    elementwise,
+    has_infinity,
+    multiply_views,
+    open_view,
+    sum_over,
+)
 from verifycompile.ir.exponential import MAXIMUM, POWER, is_positive, may_be_lowest
 from verifycompile.ir.indicator import LESS, is_indicator
 from verifycompile.ir.inequality import is_whole
@@ -15,6 +23,7 @@ from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.check import new_pool
+from verifycompile.rewrites.finders import shares
 
 DEPTH = 1_200
 
@@ -105,3 +114,19 @@ def polynomial(depth: int) -> int:
 
 def test_products_of_sums_are_not_written_out() -> None:
     assert polynomial(24) < 4 * polynomial(12)
+
+
+def test_rests_of_shares_are_looked_for_among_quotients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[View] = []
+    monkeypatch.setattr(shares, "open_view", lambda view: (opened.append(view), open_view(view))[1])
+    polynomial(12)
+    assert opened == []
+    found: list[int] = []
+    for number in (8, 32):
+        pool = new_pool()
+        leaves = [pool.leaf(f"x{k}", (4,)) for k in range(number)]
+        shared = elementwise(pool, POWER, (Fraction(-1),), (leaves[0],))
+        opened.clear()
+        combine(pool, [multiply_views(pool, x, y) for x, y in zip(leaves, [shared, *leaves[1:]], strict=True)])
+        found.append(len(opened))
+    assert 0 < found[1] <= 4 * found[0]
