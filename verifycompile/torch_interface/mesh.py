@@ -260,9 +260,9 @@ def axes_out_of_order(mesh: DeviceMesh) -> tuple[str, ...]:
         return ()
     found: list[str] = []
     for dimension, axis in enumerate(describe_axes(mesh)):
-        group = torch.tensor(dist.get_process_group_ranks(mesh.get_group(dimension)))
-        lines = mesh.mesh.movedim(dimension, -1).reshape(-1, axis.size)
-        if not bool((lines == group).all(1).any() and (lines.diff(dim=1) > 0).all()):
+        group = dist.get_process_group_ranks(mesh.get_group(dimension))
+        lines = mesh.mesh.movedim(dimension, -1).reshape(-1, axis.size).tolist()
+        if group not in lines or any(line != sorted(line) for line in lines):
             found.append(axis.name)
     return tuple(found)
 
