@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 
 import torch
 
 from verifycompile.ir.relabel import UnalignedError
+from verifycompile.ir.scalar import read
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, truth
@@ -80,6 +82,8 @@ def fmod(b: Builder, self: View, other: View | Number) -> View:
 @operator(aten.pow.Scalar)
 def power_of_number(b: Builder, self: Number, exponent: View) -> View:
     require_real(b, "exponent")
+    if isinstance(self, int | float) and 0 < self < math.inf:
+        return b.exp(b.scale(exponent, read(math.log(self), single=False)))
     return b.pointwise(POWER_OF_NUMBER, exponent, attributes=(self,))
 
 

@@ -17,17 +17,27 @@ from collections.abc import Callable, Hashable, Sequence
 from verifycompile.ir import algebra
 from verifycompile.ir.algebra import COMBINE, CONTRACT
 from verifycompile.ir.build import Label, Signature, apply, refine
-from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
-from verifycompile.ir.relabel import UnalignedError, compose, substitute
+from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
+from verifycompile.ir.relabel import UnalignedError, compose, narrow, substitute
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
 from verifycompile.ir.window import WINDOW, range_view, resized
+from verifycompile.rewrites.chosen import at_position
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 from verifycompile.rewrites.sliding import stretched, without_implied_range
 from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of
-from verifycompile.rewrites.stretches import joined, narrowed, part_of, stretch_of, whole, window_along
+from verifycompile.rewrites.stretches import (
+    joined,
+    narrowed,
+    part_of,
+    stretch_of,
+    together,
+    told_apart,
+    whole,
+    window_along,
+)
 
-_PARTS = (WINDOW, CONCATENATE, SLIDING_WINDOW)
+_PARTS = (WINDOW, CONCATENATE, STACK, SLIDING_WINDOW)
 Pointwise = Callable[..., View]
 
 
@@ -41,8 +51,8 @@ class _Space:
     back: dict[int, Sequence[Digit]]
     old_shape: tuple[Size, ...]
 
-    def restored(self, result: View) -> View:
-        return substitute(result, self.back, self.old_shape)
+    def restored(self, pool: TermPool, result: View) -> View:
+        return together(pool, substitute(result, self.back, self.old_shape))
 
 
 class Piecewise:
@@ -52,24 +62,24 @@ class Piecewise:
         """The sum over dimensions from ``free`` on of the product of ``factors``."""
         if not _has_parts(factors):
             return None
-        space = _refined(factors, shape, free)
+        space = _refined(pool, factors, shape, free)
         if space is None:
             return None
         flat = _opened_windows(pool, space.views, CONTRACT) if len(factors) > 1 or free < len(shape) else space.views
         if len(flat) > len(factors):
-            return space.restored(_contracted(pool, flat, space.shape, space.free))
+            return space.restored(pool, _contracted(pool, flat, space.shape, space.free))
         for dim in range(len(space.shape)):
             result = self._product_along(pool, space, dim)
             if result is not None:
-                return space.restored(result)
+                return space.restored(pool, result)
         rest = without_implied_range(space.views, range(space.free, len(space.shape)))
         if rest is not None:
             pool.lemma_trace.append(("range-within-reach", ""))
-            return space.restored(_contracted(pool, rest, space.shape, space.free))
+            return space.restored(pool, _contracted(pool, rest, space.shape, space.free))
         for dim in range(space.free):
             result = _with_all_windows(pool, space, dim)
             if result is not None:
-                return space.restored(result)
+                return space.restored(pool, result)
         return None
 
     def _product_along(self, pool: TermPool, space: _Space, dim: int) -> View | None:
@@ -81,7 +91,11 @@ class Piecewise:
         done: list[View] = []
         for start, stop in itertools.pairwise(ends):
             shape = (*space.shape[:dim], stop - start, *space.shape[dim + 1 :])
-            views = [v if _reads_matrix(v, dim) else narrowed(pool, v, dim, start, stop - start) for v in space.views]
+            apart = _is_told_apart(space.views, dim)
+            views = [
+                v if _reads_matrix(v, dim) else _part(pool, v, dim, start, stop - start, told_apart=apart)
+                for v in space.views
+            ]
             part = dataclasses.replace(space, views=views, shape=shape)
             result = self._product_on_windows(pool, part, dim, start, stop - start)
             if result is None:
@@ -107,12 +121,12 @@ class Piecewise:
         """The sum of ``operands``, which broadcast to ``shape``."""
         if not _has_parts(operands):
             return None
-        space = _refined(operands, shape, len(shape))
+        space = _refined(pool, operands, shape, len(shape))
         if space is None:
             return None
         flat = _opened_windows(pool, space.views, COMBINE) if len(operands) > 1 else space.views
         if len(flat) > len(operands):
-            return space.restored(algebra.combine(pool, flat))
+            return space.restored(pool, algebra.combine(pool, flat))
         return _moved(pool, lambda views: algebra.combine(pool, views), space)
 
     def pointwise(self, pool: TermPool, function: Pointwise, operands: Sequence[View]) -> View | None:
@@ -121,7 +135,7 @@ class Piecewise:
             return None
         rank = operands[0].rank
         shape = tuple(_largest([view.shape[d] for view in operands]) for d in range(rank))
-        space = _refined(operands, shape, rank)
+        space = _refined(pool, operands, shape, rank)
         return None if space is None else _moved(pool, lambda views: function(pool, *views), space)
 
     def application(
@@ -138,7 +152,10 @@ class Piecewise:
         """A term before it is made: ``operands`` are views over its indices."""
         if operation in (WINDOW, CONCATENATE, CONTRACT, COMBINE) or not _has_parts(operands):
             return None
+        if operation is STACK and all(view.term.operation is not CONCATENATE for view in operands):
+            return None  # of stacks of stacks none is the outer one
         sizes = operands[0].shape
+        operands = [told_apart(pool, operand) for operand in operands]
 
         def applied(views: Sequence[View], shape: tuple[Size, ...]) -> View:
             labels: tuple[Label, ...] = tuple(range(len(shape)))
@@ -173,6 +190,10 @@ class Piecewise:
         """The concatenation along ``dim``."""
         return joined(pool, views, dim)
 
+    def chosen(self, pool: TermPool, view: View) -> View:
+        """A view in which positions are chosen: they reach what it is computed of."""
+        return at_position(pool, view)
+
     def narrowed(self, pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
         """``length`` positions along ``dim`` from ``start`` on."""
         return narrowed(pool, view, dim, start, length)
@@ -185,14 +206,14 @@ def _moved(pool: TermPool, function: Callable[[Sequence[View]], View], space: _S
         if parts is not None:
             pool.lemma_trace.append(("pieces-outside", ""))
             done = [dataclasses.replace(function(views), shape=part) for views, part in parts]
-            return space.restored(joined(pool, done, dim))
+            return space.restored(pool, joined(pool, done, dim))
         joint = _joint(pool, space.views, dim, space.shape[dim])
         if joint is not None:
             first, total, views = joint
             whole = (*space.shape[:dim], total, *space.shape[dim + 1 :])
             result = dataclasses.replace(function(views), shape=whole)
             pool.lemma_trace.append(("windows-of-different-places", ""))
-            return space.restored(part_of(pool, result, dim, first, space.shape[dim]))
+            return space.restored(pool, part_of(pool, result, dim, first, space.shape[dim]))
     return None
 
 
@@ -233,7 +254,7 @@ def _opened_window(pool: TermPool, view: View, operation: Operation) -> list[Vie
     return [parts[0].scaled(base.coefficient), *parts[1:]]
 
 
-def _refined(views: Sequence[View], shape: tuple[Size, ...], free: int) -> _Space | None:
+def _refined(pool: TermPool, views: Sequence[View], shape: tuple[Size, ...], free: int) -> _Space | None:
     """Every dimension split where a view has a digit's end, so that a part lies along a dimension of its own."""
     labels = tuple(range(len(shape)))
     sized = [dataclasses.replace(view, shape=shape) for view in views]
@@ -253,7 +274,7 @@ def _refined(views: Sequence[View], shape: tuple[Size, ...], free: int) -> _Spac
                 fine.append(extent)
             replacement[dim] = digits
             count += len(digits) if dim < free else 0
-        wide = [substitute(view, replacement, tuple(fine)) for view in sized]
+        wide = [told_apart(pool, substitute(view, replacement, tuple(fine))) for view in sized]
         kept = {dim: digits for dim, digits in back.items() if dim < count}
         return _Space(wide, tuple(fine), count, kept, shape[:free])
     return None
@@ -266,11 +287,19 @@ def _split(
     ends = _ends(views, shape, dim)
     if len(ends) < 3:
         return None
+    apart = _is_told_apart(views, dim)
     result: list[tuple[list[View], tuple[Size, ...]]] = []
     for start, stop in itertools.pairwise(ends):
         part = (*shape[:dim], stop - start, *shape[dim + 1 :])
-        result.append(([narrowed(pool, view, dim, start, stop - start) for view in views], part))
+        result.append(([_part(pool, view, dim, start, stop - start, told_apart=apart) for view in views], part))
     return result
+
+
+def _part(pool: TermPool, view: View, dim: int, start: int, length: int, *, told_apart: bool) -> View:
+    """A part along ``dim``; a single position of values that a digit tells apart is chosen in all that they are of."""
+    if told_apart and view.uses(dim) and concatenated_dim(view) != dim:
+        return at_position(pool, narrow(view, dim, start, length))
+    return narrowed(pool, view, dim, start, length)
 
 
 def _ends(views: Sequence[View], shape: tuple[Size, ...], dim: int) -> list[int]:
@@ -280,9 +309,14 @@ def _ends(views: Sequence[View], shape: tuple[Size, ...], dim: int) -> list[int]
         return []
     ends = {0, size}
     for view in views:
-        if view.term.operation is CONCATENATE and concatenated_dim(view) == dim:
+        if view.term.operation in (CONCATENATE, STACK) and concatenated_dim(view) == dim:
             ends.update(itertools.accumulate(whole(piece.shape[dim]) for piece in pieces_of(view, dim)))
     return sorted(ends)
+
+
+def _is_told_apart(views: Sequence[View], dim: int) -> bool:
+    """Whether a digit tells the pieces of one of the views apart, of which ``dim`` is the number."""
+    return any(view.term.operation is STACK and concatenated_dim(view) == dim for view in views)
 
 
 def _reads_matrix(view: View, dim: int) -> bool:

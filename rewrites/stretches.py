@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from verifycompile.ir.build import Label, Signature, apply
-from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
-from verifycompile.ir.relabel import UnalignedError
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
+from verifycompile.ir.relabel import UnalignedError, substitute
+from verifycompile.ir.size import Size, product
+from verifycompile.ir.term import Axis, Digit, TermPool, View
 from verifycompile.ir.window import WINDOW, Windowed, resized, window_at
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.similar import join_similar
@@ -185,7 +185,41 @@ def _read_together(pool: TermPool, views: tuple[View, View], dim: int) -> View |
     return source
 
 
+def told_apart(pool: TermPool, view: View) -> View:
+    """A concatenation of which two digits are read, as equal pieces that the first digit tells apart."""
+    if view.term.operation is not CONCATENATE:
+        return view
+    (fresh,) = view.term.fresh
+    digits = view.axes[fresh]
+    if len(digits) < 2 or any(d < 0 or divisor != 1 or size != view.shape[d] for d, divisor, size in digits):
+        return view
+    (outer, _, count), *inner = digits
+    length = whole(product(size for _, _, size in inner))
+    axes: list[Axis] = list(view.axes)
+    axes[fresh] = ((view.rank, 1, product((count, length))),)
+    flat = View(view.coefficient, view.term, (*view.shape, product((count, length))), tuple(axes))
+    replacement: dict[int, Sequence[Digit]] = {d: [(d, 1, size)] for d, size in enumerate(view.shape)}
+    replacement[view.rank] = inner
+    shape = (*view.shape[:outer], 1, *view.shape[outer + 1 :])
+    replacement[outer] = []
+    pieces = [narrowed(pool, flat, view.rank, k * length, length) for k in range(whole(count))]
+    return joined(pool, [substitute(piece, replacement, shape) for piece in pieces], outer)
+
+
+def together(pool: TermPool, view: View) -> View:
+    """Equal pieces that a digit tells apart, as the concatenation that they are along the dimension of this digit."""
+    dim = concatenated_dim(view) if view.term.operation is STACK else None
+    if dim is None or view.shape[dim] == len(view.term.operands):
+        return view
+    return joined(pool, pieces_of(view, dim), dim)
+
+
 def _concatenation(pool: TermPool, views: Sequence[View], dim: int) -> View:
+    if all(view.shape[dim] == 1 for view in views):
+        labels: tuple[Label, ...] = tuple(range(views[0].rank))
+        among = tuple("piece" if d == dim else d for d in labels)
+        signature = Signature(tuple(labels for _ in views), among, fresh={"piece": len(views)})
+        return apply(pool, STACK, (), views, signature)
     inputs = tuple(tuple(("piece", k) if d == dim else d for d in range(view.rank)) for k, view in enumerate(views))
     output: tuple[Label, ...] = tuple("fresh" if d == dim else d for d in range(views[0].rank))
     total = sum(whole(view.shape[dim]) for view in views)

@@ -11,7 +11,6 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 
-from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import in_parts
 from verifycompile.capture.merged_collectives import UnmergeableError
@@ -35,7 +34,7 @@ from verifycompile.rank_counterexamples import on_their_ranks
 from verifycompile.reduction.search import programs_to_evaluate
 from verifycompile.refinement.dtensor_shards import misread_shards
 from verifycompile.refinement.placement import describe
-from verifycompile.strategies import Strategy, answer, is_unproved
+from verifycompile.strategies import answer
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.value_names import operator_of, value_name
 from verifycompile.two_programs import (
@@ -77,7 +76,7 @@ def verify_ranks(spec: Program, ranks: Sequence[Program], mesh: Mesh, options: O
         return verify_programs(spec, blocked, options)
     changeable = functools.partial(RankGraphs, spec, ranks, mesh, as_one_device)
     pair = Pair(whole_spec, whole, options, Repairs(changeable, proves_cut_alike))
-    report = answer((*OF_PAIRS, CUT_ALIKE), pair)
+    report = answer(OF_PAIRS, pair)
     report = on_their_ranks(report, merged, layouts, mesh)
     relations = {
         output.name: describe(output.name, layouts[output.name], mesh)
@@ -112,26 +111,6 @@ def programs_of_all_ranks(spec: Program, implementation: Program) -> tuple[Progr
 def proves_cut_alike(spec: Program, whole: Program) -> bool:
     """Whether the ranks' programs as one are proved, as they are or with tensors that both programs cut alike."""
     return proves(spec, whole) or any(proves(*programs) for programs in in_parts(spec, whole))
-
-
-def _cut_alike(pair: Pair, _: Report | None) -> Report | str | None:
-    found = bounds.attempt("the proof with tensors cut alike", lambda: _first_proved(pair))
-    return found.describe() if isinstance(found, RanOut) else found
-
-
-def _first_proved(pair: Pair) -> Report | None:
-    for programs in in_parts(pair.spec, pair.implementation):
-        report = verify_programs(*programs, pair.options)
-        if report.verdict is Verdict.VERIFIED:
-            return report
-    return None
-
-
-CUT_ALIKE: Strategy[Pair] = Strategy(
-    "tensors cut alike in both programs",
-    lambda _, known: "ranks may cut elsewhere than the spec" if is_unproved(known) else "",
-    _cut_alike,
-)
 
 
 def find_layouts(spec: Program, merged: MergedRanks, mesh: Mesh) -> dict[str, Placements]:

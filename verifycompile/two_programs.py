@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
-from verifycompile.capture.in_parts import joins_and_cuts
+from verifycompile.capture.in_parts import in_parts, joins_and_cuts
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
@@ -182,6 +182,26 @@ def _with_other_terms(pair: Pair, implementation: Program, stage: str) -> Report
     return _report(pair.spec, implementation, pair.options, Repairs()) if proof else None
 
 
+def _why_cut_alike(pair: Pair, known: Report | None) -> str:
+    spec, implementation = pair.spec, pair.implementation
+    if not is_unproved(known) or implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
+        return ""
+    return "ranks may cut elsewhere than the spec"
+
+
+def _cut_alike(pair: Pair, _: Report | None) -> Report | str | None:
+    found = bounds.attempt("the proof with tensors cut alike", lambda: _first_cut_alike(pair))
+    return found.describe() if isinstance(found, RanOut) else found
+
+
+def _first_cut_alike(pair: Pair) -> Report | None:
+    for programs in in_parts(pair.spec, pair.implementation):
+        report = verify_programs(*programs, pair.options)
+        if report.verdict is Verdict.VERIFIED:
+            return report
+    return None
+
+
 def _why_by_definition(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
     if not is_unproved(known) or known.findings[0].code == EXHAUSTED:
@@ -212,7 +232,8 @@ AS_CAPTURED: Strategy[Pair] = Strategy(
 )
 IN_PARTS = Strategy("values as parts that end within shards", _why_in_parts, _in_parts)
 BY_DEFINITION = Strategy("functions by their definitions", _why_by_definition, _by_definition)
-OF_PAIRS = (AS_CAPTURED, IN_PARTS, BY_DEFINITION)
+CUT_ALIKE = Strategy("tensors cut alike in both programs", _why_cut_alike, _cut_alike)
+OF_PAIRS = (AS_CAPTURED, IN_PARTS, BY_DEFINITION, CUT_ALIKE)
 
 
 def _different(spec: Program, implementation: Program) -> Collection[str]:

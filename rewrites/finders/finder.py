@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from verifycompile.ir.size import Size
@@ -37,8 +38,12 @@ class ProductFinder:
         return None if found is None else found[1]
 
     def instance(self, pool: TermPool, factors: Sequence[View], free: int) -> Disposed | None:
-        """The first proposal that is an instance of its lemma."""
-        return _first(pool, self.find(pool, factors, free), lambda matched: InProduct(factors, free, matched))
+        """The first proposal that is an instance of its lemma, and makes another product."""
+        proposals = self.find(pool, factors, free)
+        while (found := _first(pool, proposals, lambda matched: InProduct(factors, free, matched))) is not None:
+            if not _is_same_product(found[1], factors):
+                return found
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +59,12 @@ class SumFinder:
     def instance(self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Disposed | None:
         """The first proposal that is an instance of its lemma."""
         return _first(pool, self.find(pool, summands, shape), lambda matched: InSum(summands, shape, matched))
+
+
+def _is_same_product(left: Sequence[View], right: Sequence[View]) -> bool:
+    """Whether two products have the same factors, products among them opened: nothing comes of such a step."""
+    (number, opened), (other, given) = factors_of(left), factors_of(right)
+    return number == other and Counter((v.term, v.axes) for v in opened) == Counter((v.term, v.axes) for v in given)
 
 
 def _first(

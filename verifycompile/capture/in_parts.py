@@ -22,6 +22,8 @@ from verifycompile.program import Program
 aten = torch.ops.aten
 
 _SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+_JOINS = (aten.cat.default, aten.stack.default)
+_CUTS = (aten.slice.Tensor, aten.select.int, aten.unbind.int)
 _BOUNDS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar)
 _MOST_PIECES = 16
 _MOVES = (aten.constant_pad_nd.default, aten.roll.default)
@@ -47,7 +49,7 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
 def joins_and_cuts(program: Program) -> bool:
     """Whether a program concatenates something and takes parts of something, as one with fused weights does."""
     targets = {node.target for node in program.graph.graph.nodes}
-    return aten.cat.default in targets and not targets.isdisjoint((*_SPLITS, aten.slice.Tensor))
+    return not targets.isdisjoint(_JOINS) and not targets.isdisjoint((*_SPLITS, *_CUTS))
 
 
 def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Program:
@@ -102,6 +104,11 @@ def _cut_by(node: torch.fx.Node) -> Iterator[int]:
         size, start, length = span
         if divides_unevenly(start, length, size):
             yield size
+    if node.target in _SPLITS:
+        source, dim = _source_and_dim(node)
+        size, lengths = source.meta["val"].shape[dim], [value.shape[dim] for value in node.meta["val"]]
+        if any(divides_unevenly(sum(lengths[:k]), length, size) for k, length in enumerate(lengths)):
+            yield size
     if node.target in _MOVES:
         source = node.args[0]
         before: tuple[Any, ...] = tuple(source.meta["val"].shape) if isinstance(source, torch.fx.Node) else ()
@@ -114,13 +121,16 @@ def _span(node: torch.fx.Node) -> tuple[int, int, int] | None:
     return span_of(node) if node.target in (aten.slice.Tensor, aten.slice_copy.Tensor) else None
 
 
+def _source_and_dim(split: torch.fx.Node) -> tuple[Any, Any]:
+    return split.args[0], split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
+
+
 def _piece(node: torch.fx.Node, cut: Container[int]) -> tuple[torch.fx.Node, int, int, int] | None:
     """A piece of a split as source, dimension and ends, where the dimension is one of those that are cut."""
     split = node.args[0] if node.target is operator.getitem else None
     if not isinstance(split, torch.fx.Node) or split.target not in _SPLITS or not isinstance(node.args[1], int):
         return None
-    source: Any = split.args[0]
-    dim: Any = split.args[2] if len(split.args) > 2 else split.kwargs.get("dim", 0)
+    source, dim = _source_and_dim(split)
     if source.meta["val"].shape[dim] not in cut:
         return None
     lengths = [value.shape[dim] for value in split.meta["val"]]

@@ -49,6 +49,10 @@ class Piecewise(Protocol):
         """A concatenation."""
         ...
 
+    def chosen(self, pool: TermPool, view: View) -> View:
+        """A view in which positions are chosen."""
+        ...
+
     def narrowed(self, pool: TermPool, view: View, dim: int, start: int, length: int) -> View:
         """A slice."""
         ...

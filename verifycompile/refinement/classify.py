@@ -84,7 +84,7 @@ def classify(pool: TermPool, spec: View, implementation: View, mesh: Mesh | None
         for axes in itertools.combinations(used, count):
             try:
                 reduced = algebra.sum_over(pool, implementation, axes)
-            except (relabel.UnalignedError, ValueError):
+            except (relabel.UnalignedError, ValueError, RecursionError):  # finders may undo each other
                 continue
             for axis in axes:
                 reduced = relabel.insert_dim(reduced, axis, mesh.axes[axis].size)

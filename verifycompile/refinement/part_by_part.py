@@ -14,10 +14,10 @@ from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, open_view
 from verifycompile.ir.budget import BudgetExceededError
-from verifycompile.ir.build import ShapeError, Signature, apply
-from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, POWER, is_positive
-from verifycompile.ir.indicator import NOT, is_indicator, negate
-from verifycompile.ir.inequality import AT_MOST, block_of, whole_at_most
+from verifycompile.ir.build import ShapeError
+from verifycompile.ir.exponential import LOGARITHM, POWER, is_positive
+from verifycompile.ir.indicator import is_indicator
+from verifycompile.ir.inequality import AT_MOST, block_of
 from verifycompile.ir.pieces import concatenated_dim, opened_stack, pieces_of
 from verifycompile.ir.relabel import UnalignedError, narrow, substitute
 from verifycompile.ir.scalar import NonFiniteScalarError
@@ -26,7 +26,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_of
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
-from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.chosen import applied_anew
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.walks import reached
 
@@ -103,7 +103,6 @@ class _Places:
 
     def __init__(self, pool: TermPool) -> None:
         self.pool = pool
-        self._builder = Builder(pool)
         self._known: dict[View, View] = {}
 
     def view(self, view: View) -> View:
@@ -131,27 +130,9 @@ class _Places:
         summed: tuple[int, ...],
         cores: tuple[tuple[int, ...], ...],
     ) -> View:
-        operation, attributes = view.term.operation, view.term.attributes
-        if operation is COMBINE:
-            return combine(self.pool, operands)
-        if operation is CONTRACT:
+        if view.term.operation is CONTRACT:
             return self._sum(list(operands), shape, view.rank)
-        if operation is AT_MOST:
-            offset = self.pool.constant(Fraction(int(attributes[0])), shape)  # type: ignore[call-overload]  # a whole number
-            found = whole_at_most(self.pool, operands[0], combine(self.pool, [operands[1], offset]))
-            if found is not None:
-                return found
-        if operation is NOT and is_indicator(operands[0]):
-            return negate(self.pool, operands[0])
-        if operation is EXPONENTIAL:
-            return self._builder.exp(operands[0])
-        if operation is LOGARITHM:
-            return self._builder.log(operands[0])
-        if operation is POWER:
-            return self._builder.power(operands[0], attributes[0])  # type: ignore[arg-type]  # a scalar by construction
-        labels = tuple(range(len(shape)))
-        signature = Signature(tuple(labels for _ in operands), labels[: view.rank], frozenset(summed), cores)
-        return apply(self.pool, operation, attributes, operands, signature)
+        return applied_anew(self.pool, view, operands, shape, summed, cores)
 
     def _sum(self, factors: list[View], shape: tuple[Size, ...], free: int) -> View:
         """The sum of a product over the dimensions from ``free`` on, by blocks where a mask is decided for some."""

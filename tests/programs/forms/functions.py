@@ -126,6 +126,101 @@ class Head(nn.Module):
         return F.cross_entropy(logits if self.mistake == "not reduced" else comm.leave(logits, group), y)
 
 
+def frequencies(rows: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
+    return torch.outer(rows.float(), 1.0 / base ** (torch.arange(0, 4, 2).float() / 4))
+
+
+def turned_by_halves(q: torch.Tensor) -> torch.Tensor:
+    angles = frequencies(torch.arange(q.shape[0])).repeat(1, 2)
+    first, second = q.chunk(2, -1)
+    return q * angles.cos() + torch.cat([-second, first], -1) * angles.sin()
+
+
+def turned_by_pairs(q: torch.Tensor) -> torch.Tensor:
+    angles = frequencies(torch.arange(q.shape[0]))
+    even, odd = q[:, 0::2], q[:, 1::2]
+    turned = even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()
+    return torch.stack(turned, -1).flatten(-2)
+
+
+def rotary(style: str) -> Callable[[DeviceMesh, str], Function]:
+    """Rotary embedding of a rank's own positions, with the formula of another library."""
+
+    def program_of(mesh: DeviceMesh, mistake: str) -> Function:
+        def program(q: torch.Tensor) -> torch.Tensor:
+            first = 0 if mistake == "positions of the first rank" else mesh.get_local_rank() * q.shape[0]
+            angles = frequencies(torch.arange(first, first + q.shape[0]), 100.0 if mistake == "another base" else 10000.0)
+            if mistake == "turned back":
+                angles = -angles
+            if style == "halves":
+                (a, b), c, s = q.chunk(2, -1), angles.cos(), angles.sin()
+                return torch.cat([a * c - b * s, b * c + a * s], -1)
+            if style == "complex":
+                pairs = torch.view_as_complex(q.unflatten(-1, (2, 2)))
+                return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+            pairs, angles = q.unflatten(-1, (2, 2)), angles.repeat_interleave(2, -1)
+            return q * angles.cos() + torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2) * angles.sin()
+
+        return program
+
+    return program_of
+
+
+def with_slopes(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    slopes = 2.0 ** (-2.0 * torch.arange(1, q.shape[0] + 1))
+    places = torch.arange(3)
+    return (q @ k.mT + slopes[:, None, None] * (places[None] - places[:, None])).softmax(-1)
+
+
+def with_own_slopes(mesh: DeviceMesh, mistake: str) -> Function:
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        heads = torch.arange(1, q.shape[0] + 1)
+        if mistake != "slopes of the first rank":
+            heads = heads + mesh.get_local_rank() * q.shape[0]
+        slopes = torch.exp2((-1.0 if mistake == "half the exponent" else -2.0) * heads)
+        places = torch.arange(3)
+        distance = places[None] - places[:, None]
+        return (q @ k.mT + slopes[:, None, None] * (-distance if mistake == "turned round" else distance)).softmax(-1)
+
+    return program
+
+
+def fused(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    h = x @ w
+    return (F.silu(h[:, 0::2]) * h[:, 1::2]) @ u
+
+
+def fused_in_pairs(mesh: DeviceMesh, mistake: str) -> Function:
+    def program(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        h = (x if mistake == "gradient not reduced" else comm.enter(x, mesh.get_group())) @ w
+        gate, up = h.chunk(2, -1) if mistake == "halves" else h.unflatten(-1, (-1, 2)).unbind(-1)
+        if mistake == "exchanged":
+            gate, up = up, gate
+        return comm.leave((gate * torch.sigmoid(gate) * up) @ u, mesh.get_group())
+
+    return program
+
+
+def loss_of_kept(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(torch.tanh(x @ w), y, ignore_index=0)
+
+
+def in_micro_batches(mesh: DeviceMesh, mistake: str) -> Function:
+    """Micro-batches of different sizes, divided once by the number of tokens that all ranks keep."""
+
+    def program(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        group = mesh.get_group()
+        w = w if mistake == "gradient not reduced" else comm.enter(w, group)
+        count = (y != 0).sum() if mistake == "own count" else comm.total((y != 0).sum(), group)
+        total = torch.zeros(())
+        for first, last in ((0, 2), (2, 5 if mistake == "last token missing" else 6)):
+            logits = torch.tanh(x[first:last] @ w)
+            total = total + F.cross_entropy(logits, y[first:last], ignore_index=0, reduction="sum") / count
+        return comm.leave(total, group)
+
+    return program
+
+
 def form(
     name: str, spec: Any, program: Any, *mistakes: str, args: Callable[[], tuple[Any, ...]], placed: Mapping[str, Any],
     outputs: tuple[Any, ...], **options: Any,
@@ -166,5 +261,32 @@ FORMS = (
         "logits-in-their-places", Head, Head, "from the end", "first places", "not reduced",
         args=lambda: (torch.randn(5, 6, requires_grad=True), torch.randint(0, 16, (5,))),
         placed={"h": R, "y": R}, outputs=(R,), param_placements={"weight": (S0,)},
+    ),
+    *(
+        form(
+            f"rotary-{style}", spec, rotary(style), "positions of the first rank", "another base", "turned back",
+            args=lambda: (torch.randn(3, 4, requires_grad=True),), placed={"q": S0}, outputs=(S0,),
+        )
+        for style, spec in (("halves", turned_by_halves), ("pairs", turned_by_pairs), ("complex", turned_by_pairs))
+    ),
+    form(
+        "slopes-by-powers", with_slopes, with_own_slopes,
+        "slopes of the first rank", "half the exponent", "turned round",
+        args=lambda: (torch.randn(2, 3, 4, requires_grad=True), torch.randn(2, 3, 4)),
+        placed={"q": S0, "k": S0}, outputs=(S0,),
+    ),
+    form(
+        "gate-in-pairs", fused, fused_in_pairs, "halves", "exchanged", "gradient not reduced",
+        args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4))),
+        placed={"x": R, "w": S1, "u": S0}, outputs=(R,),
+    ),
+    form(
+        "micro-batches-of-two-sizes", loss_of_kept, in_micro_batches,
+        "own count", "last token missing", "gradient not reduced",
+        args=lambda: (
+            torch.randn(6, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True),
+            torch.tensor([0, 2, 4, 1, 3, 0]),
+        ),
+        placed={"x": S0, "w": R, "y": S0}, outputs=(R,),
     ),
 )  # fmt: skip
