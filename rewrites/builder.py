@@ -727,7 +727,14 @@ class Builder:
         shape = views[0].shape
         sizes = [view.shape[position] for view in views]
         if self.pool.piecewise is not None:
-            return self.pool.piecewise.joined(self.pool, views, position)
+            merged = self.pool.piecewise.joined(self.pool, views, position)
+            in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
+            # Pieces of one value in another order: what is done to them is done to one piece after the other.
+            in_parts = in_parts or (len({view.term for view in views}) == 1 and sizes[0] != 1)
+            equal = all(size == sizes[0] for size in sizes)
+            # Equal pieces that stay apart are told apart by a digit.
+            if in_parts or not equal or merged.term.operation is not CONCATENATE:
+                return merged
         if all(size == sizes[0] for size in sizes):
             with contextlib.suppress(relabel.UnalignedError):
                 return self._stacked(views, position)

@@ -30,11 +30,12 @@ from verifycompile.rewrites.stretches import (
     joined,
     narrowed,
     part_of,
+    stacked,
     stretch_of,
-    together,
     told_apart,
     whole,
     window_along,
+    with_pieces_told_apart,
 )
 
 _PARTS = (WINDOW, CONCATENATE, STACK, SLIDING_WINDOW)
@@ -52,7 +53,7 @@ class _Space:
     old_shape: tuple[Size, ...]
 
     def restored(self, pool: TermPool, result: View) -> View:
-        return together(pool, substitute(result, self.back, self.old_shape))
+        return substitute(with_pieces_told_apart(pool, result), self.back, self.old_shape)
 
 
 class Piecewise:
@@ -89,9 +90,9 @@ class Piecewise:
         bound = dim >= space.free
         pool.lemma_trace.append(("over-all-pieces" if bound else "pieces-outside", ""))
         done: list[View] = []
+        apart = _is_told_apart(space.views, dim)
         for start, stop in itertools.pairwise(ends):
             shape = (*space.shape[:dim], stop - start, *space.shape[dim + 1 :])
-            apart = _is_told_apart(space.views, dim)
             views = [
                 v if _reads_matrix(v, dim) else _part(pool, v, dim, start, stop - start, told_apart=apart)
                 for v in space.views
@@ -102,7 +103,7 @@ class Piecewise:
                 views = [narrowed(pool, view, dim, start, stop - start) for view in space.views]
                 result = _contracted(pool, views, shape, space.free)
             done.append(result)
-        return algebra.combine(pool, done) if bound else joined(pool, done, dim)
+        return algebra.combine(pool, done) if bound else _assembled(pool, done, dim, told_apart=apart)
 
     def _product_on_windows(self, pool: TermPool, space: _Space, dim: int, start: int, length: int) -> View | None:
         """The product where all views but matrices are windows along ``dim``; matrices are read from ``start`` on."""
@@ -173,7 +174,8 @@ class Piecewise:
             parts = _split(pool, operands, sizes, dim)
             if parts is not None:
                 pool.lemma_trace.append(("pieces-outside", repr(operation.name)))
-                return joined(pool, [applied(views, shape) for views, shape in parts], dim)
+                done = [applied(views, shape) for views, shape in parts]
+                return _assembled(pool, done, dim, told_apart=_is_told_apart(operands, dim))
             joint = _joint(pool, operands, dim, sizes[dim])
             if joint is not None:
                 first, total, views = joint
@@ -206,7 +208,8 @@ def _moved(pool: TermPool, function: Callable[[Sequence[View]], View], space: _S
         if parts is not None:
             pool.lemma_trace.append(("pieces-outside", ""))
             done = [dataclasses.replace(function(views), shape=part) for views, part in parts]
-            return space.restored(pool, joined(pool, done, dim))
+            whole = _assembled(pool, done, dim, told_apart=_is_told_apart(space.views, dim))
+            return space.restored(pool, whole)
         joint = _joint(pool, space.views, dim, space.shape[dim])
         if joint is not None:
             first, total, views = joint
@@ -317,6 +320,10 @@ def _ends(views: Sequence[View], shape: tuple[Size, ...], dim: int) -> list[int]
 def _is_told_apart(views: Sequence[View], dim: int) -> bool:
     """Whether a digit tells the pieces of one of the views apart, of which ``dim`` is the number."""
     return any(view.term.operation is STACK and concatenated_dim(view) == dim for view in views)
+
+
+def _assembled(pool: TermPool, views: Sequence[View], dim: int, *, told_apart: bool) -> View:
+    return stacked(pool, views, dim) if told_apart else joined(pool, views, dim)
 
 
 def _reads_matrix(view: View, dim: int) -> bool:

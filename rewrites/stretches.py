@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
-from verifycompile.ir.relabel import UnalignedError, substitute
+from verifycompile.ir.relabel import UnalignedError, insert_dim, reshape, substitute
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Axis, Digit, TermPool, View
 from verifycompile.ir.window import WINDOW, Windowed, resized, window_at
@@ -123,7 +123,7 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
         return joined(pool, [joined(pool, row, dim) for row in rows], across)
     merged: list[View] = []
     for view in views:
-        nested = view.term.operation is CONCATENATE and concatenated_dim(view) == dim
+        nested = view.term.operation in (CONCATENATE, STACK) and concatenated_dim(view) == dim
         for piece in pieces_of(view, dim) if nested else [view]:
             if piece.shape[dim] == 0:
                 continue
@@ -203,23 +203,34 @@ def told_apart(pool: TermPool, view: View) -> View:
     shape = (*view.shape[:outer], 1, *view.shape[outer + 1 :])
     replacement[outer] = []
     pieces = [narrowed(pool, flat, view.rank, k * length, length) for k in range(whole(count))]
-    return joined(pool, [substitute(piece, replacement, shape) for piece in pieces], outer)
+    return stacked(pool, [substitute(piece, replacement, shape) for piece in pieces], outer)
 
 
-def together(pool: TermPool, view: View) -> View:
-    """Equal pieces that a digit tells apart, as the concatenation that they are along the dimension of this digit."""
-    dim = concatenated_dim(view) if view.term.operation is STACK else None
-    if dim is None or view.shape[dim] == len(view.term.operands):
+def stacked(pool: TermPool, views: Sequence[View], dim: int) -> View:
+    """Pieces that the index of ``dim``, of which each has one position, tells apart."""
+    similar = None if any(map(_is_number, views)) else join_similar(pool, views, dim)
+    if similar is not None:
+        return similar
+    labels: tuple[Label, ...] = tuple(range(views[0].rank))
+    among = tuple("piece" if d == dim else d for d in labels)
+    return apply(pool, STACK, (), views, Signature(tuple(labels for _ in views), among, fresh={"piece": len(views)}))
+
+
+def with_pieces_told_apart(pool: TermPool, view: View) -> View:
+    """A concatenation of equal pieces that stay apart: a digit tells them apart, as in what ``torch.cat`` makes."""
+    dim = concatenated_dim(view) if view.term.operation is CONCATENATE else None
+    if dim is None:
         return view
-    return joined(pool, pieces_of(view, dim), dim)
+    pieces = pieces_of(view, dim)
+    in_parts = any(piece.term is pool.unit or piece.term.operation is CONCATENATE for piece in pieces)
+    length = pieces[0].shape[dim]
+    in_parts = in_parts or (len({piece.term for piece in pieces}) == 1 and length != 1)
+    if in_parts or any(piece.shape[dim] != length for piece in pieces):
+        return view
+    return reshape(stacked(pool, [insert_dim(piece, dim) for piece in pieces], dim), view.shape)
 
 
 def _concatenation(pool: TermPool, views: Sequence[View], dim: int) -> View:
-    if all(view.shape[dim] == 1 for view in views):
-        labels: tuple[Label, ...] = tuple(range(views[0].rank))
-        among = tuple("piece" if d == dim else d for d in labels)
-        signature = Signature(tuple(labels for _ in views), among, fresh={"piece": len(views)})
-        return apply(pool, STACK, (), views, signature)
     inputs = tuple(tuple(("piece", k) if d == dim else d for d in range(view.rank)) for k, view in enumerate(views))
     output: tuple[Label, ...] = tuple("fresh" if d == dim else d for d in range(views[0].rank))
     total = sum(whole(view.shape[dim]) for view in views)
