@@ -37,7 +37,7 @@ def at_position(pool: TermPool, view: View) -> View:
             result = multiply_views(pool, *operands)
         else:
             result = applied_anew(pool, view, operands, opened.shape, (), ())
-        pool.lemma_trace.append(("pieces-outside", ""))
+        pool.lemma_trace.append(("slice-of-operands", repr(term)))
         known = pool.memo[key] = dataclasses.replace(result, shape=view.shape).scaled(view.coefficient)
     return known
 
