@@ -31,7 +31,7 @@ def slice_backward(
     assert isinstance(first, int) or first is total
     if step == 1:
         return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]  # a whole number or the size itself
-    if isinstance(total, int) and first < step and total == step * b.shape(grad_output)[dim]:
+    if isinstance(first, int) and first < step and total == step * b.shape(grad_output)[dim % len(input_sizes)]:
         # One place of each group of places that the step makes.
         position = dim % len(input_sizes)
         return b.reshape(b.pad(b.unsqueeze(grad_output, position + 1), position + 1, first, step), input_sizes)
