@@ -252,17 +252,14 @@ def mesh_lines(mesh: DeviceMesh) -> tuple[tuple[int, ...], ...]:
 
 
 def axes_out_of_order(mesh: DeviceMesh) -> tuple[str, ...]:
-    """Axes along which the ranks of ``mesh`` lie otherwise than in their process groups, which torch sorts.
+    """Axes along which the ranks of ``mesh`` do not ascend, as they do in process groups, which torch sorts.
 
     What DTensor gathers there is joined in the order of the group, and cut in that of the mesh.
     """
-    if not hasattr(mesh, "_dim_group_names"):
-        return ()
     found: list[str] = []
     for dimension, axis in enumerate(describe_axes(mesh)):
-        group = dist.get_process_group_ranks(mesh.get_group(dimension))
         lines = mesh.mesh.movedim(dimension, -1).reshape(-1, axis.size).tolist()
-        if group not in lines or any(line != sorted(line) for line in lines):
+        if any(line != sorted(line) for line in lines):
             found.append(axis.name)
     return tuple(found)
 
