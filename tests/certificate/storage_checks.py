@@ -66,7 +66,7 @@ def program() -> Data:
         "nodes": nodes,
         "inputs": [_input("x", **layout, global_shape=[4, S]), _input("y", role="parameter", assumed=True)],
         "outputs": [_output("last", **layout, global_shape=[4], global_stride=[1], outer_mean=[1])],
-        "mesh": {"axes": [["dp", 2], ["tp", 2], ["pp", 1]], "ranks": [0, 1, 2, 3]},
+        "mesh": [["dp", 2], ["tp", 2], ["pp", 1]],
         "coordinates": [[R, 0]],
         "groups": {"group": [0]},
         "size_values": [[S, ["Mul", 2, K]]],
@@ -183,7 +183,6 @@ def _programs() -> Iterator[tuple[Callable[[Data], object], str]]:
     yield lambda d: d.update(more=1), unread
     for name, place in (("nodes", 0), ("nodes", 2), ("nodes", 4), ("nodes", 5), ("inputs", 0), ("outputs", 0)):
         yield lambda d, name=name, place=place: d[name][place].update(more=1), unread
-    yield lambda d: d["mesh"].update(more=1), unread
     yield lambda d: d["nodes"][2]["constant"].update(more=1), unread
     yield lambda d: d["nodes"][1].update(constant=None), f"{wrong}it holds what its programs do not need: `constant`"
     yield lambda d: d["nodes"][1].update(op="call_module"), f"{wrong}a graph node of kind `call_module`"

@@ -457,8 +457,8 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 7 is not the supported format 6"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 7}))
+    with pytest.raises(ValueError, match="certificate format 8 is not the supported format 7"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 8}))
 
 
 @pytest.mark.parametrize(

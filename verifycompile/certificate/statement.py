@@ -101,12 +101,8 @@ def _check_mesh(spec: Program, implementation: Program) -> None:
     mesh = implementation.mesh
     if mesh is None:
         return
-    count = 1
-    for axis in mesh.axes:
-        count *= axis.size
-    distinct = len(set(mesh.ranks)) == len(mesh.ranks) == count and min(mesh.ranks, default=-1) >= 0
-    if not distinct or len({axis.name for axis in mesh.axes}) != len(mesh.axes):
-        raise StatementError("its mesh is none: an axis or a rank occurs twice, or there are too few ranks")
+    if min(mesh.shape, default=0) < 1 or len({axis.name for axis in mesh.axes}) != len(mesh.axes):
+        raise StatementError("its mesh is none: an axis occurs twice, or has no ranks")
     for item in (*implementation.inputs, *implementation.outputs):
         if item.placements is not None and len(item.placements) != len(mesh.axes):
             raise StatementError(f"`{item.name}` has no placement for each axis of the mesh")
@@ -122,7 +118,9 @@ def _check_mesh(spec: Program, implementation: Program) -> None:
 
 
 def _check_spec(spec: Program) -> None:
-    """A spec knows of no mesh."""
+    """A spec knows of no mesh, and is written as it stands."""
+    if spec.piecewise or spec.by_definition:
+        raise StatementError("its spec is said to be written in another way")
     of_inputs = any(item.placements is not None or item.open_axes or item.assumed for item in spec.inputs)
     if of_inputs or any(o.placements is not None or o.open_axes or o.outer_mean for o in spec.outputs):
         raise StatementError("its spec speaks of a mesh")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -172,15 +173,11 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
         nodes[name] = node
     outputs = tuple(_output_from_data(item, nodes, index) for index, item in enumerate(data["outputs"]))
     graph.output(tuple(output.node for output in outputs))
-    mesh = data["mesh"]
-    _require_fields(mesh or {}, ("axes", "ranks"))
     return Program(
         cast("torch.fx.GraphModule", StoredModule(graph, constants, patterns)),
         tuple(_input_from_data(item, nodes) for item in data["inputs"]),
         outputs,
-        None
-        if mesh is None
-        else Mesh(tuple(MeshAxis(str(name), int(size)) for name, size in mesh["axes"]), tuple(mesh["ranks"])),
+        None if data["mesh"] is None else _mesh_of([MeshAxis(str(name), int(size)) for name, size in data["mesh"]]),
         coordinates={_symbol(s): int(axis) for s, axis in data["coordinates"]},
         groups={name: tuple(int(axis) for axis in axes) for name, axes in data["groups"].items()},
         size_values={_symbol(s): cast("sympy.Expr", expression_from_data(e)) for s, e in data["size_values"]},
@@ -190,6 +187,11 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
         by_definition=bool(data["by_definition"]),
         provenance=Provenance(data["provenance"]),
     )
+
+
+def _mesh_of(axes: Sequence[MeshAxis]) -> Mesh:
+    """Which number a rank has in its job is no part of what is proved."""
+    return Mesh(tuple(axes), tuple(range(math.prod(axis.size for axis in axes))))
 
 
 def _symbol(data: Any) -> sympy.Symbol:

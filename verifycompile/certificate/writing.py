@@ -37,9 +37,7 @@ def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> di
         "nodes": _nodes_to_data(program, order),
         "inputs": [_input_to_data(item) for item in program.inputs],
         "outputs": [_output_to_data(item) for item in program.outputs],
-        "mesh": None
-        if program.mesh is None
-        else {"axes": [[axis.name, axis.size] for axis in program.mesh.axes], "ranks": list(program.mesh.ranks)},
+        "mesh": None if program.mesh is None else [[axis.name, axis.size] for axis in program.mesh.axes],
         "coordinates": [[expression_to_data(symbol), axis] for symbol, axis in program.coordinates.items()],
         "groups": {name: list(axes) for name, axes in program.groups.items()},
         "size_values": [[expression_to_data(s), expression_to_data(e)] for s, e in program.size_values.items()],
