@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
+import sympy
 import torch
 
 from verifycompile.ir.relabel import UnalignedError
-from verifycompile.ir.scalar import read
+from verifycompile.ir.scalar import as_scalar, read, to_sympy
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, truth
@@ -83,8 +86,18 @@ def fmod(b: Builder, self: View, other: View | Number) -> View:
 def power_of_number(b: Builder, self: Number, exponent: View) -> View:
     require_real(b, "exponent")
     if isinstance(self, int | float) and 0 < self < math.inf:
-        return b.exp(b.scale(exponent, read(math.log(self), single=False)))
+        return b.exp(b.scale(exponent, _logarithm(self)))
     return b.pointwise(POWER_OF_NUMBER, exponent, attributes=(self,))
+
+
+@functools.lru_cache(maxsize=4096)
+def _logarithm(number: float) -> Fraction:
+    """Precise enough that numbers which differ have others: programs write it rounded, which is read as the same where
+    the number that was rounded is known.
+    """
+    precise = Fraction(str(sympy.log(to_sympy(as_scalar(number))).evalf(80)))
+    written = read(float(precise), single=False)
+    return written if abs(written - precise) < Fraction(1, 10**55) else precise
 
 
 @operator(aten.pow.Tensor_Tensor)

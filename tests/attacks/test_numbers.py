@@ -45,6 +45,7 @@ USES = {
     "attention scale": lambda c: lambda x: F.softmax((x @ x.t()) * c, -1) @ x,
     "lerp": lambda c: lambda x: torch.lerp(x, x * x, c),
     "elu": lambda c: lambda x: F.elu(x, c),
+    "base": lambda c: lambda x: torch.pow(c, x),
 }
 
 
@@ -60,6 +61,22 @@ def test_two_literals_that_differ_are_different(use: str, near: str) -> None:
     report = report_on(spec, implementation, [x])
     if differ(spec, implementation, [x]):
         assert report.verdict is not Verdict.VERIFIED or any("is read as" in text for text in report.assumptions), str(report)
+
+
+def test_bases_of_powers_whose_logarithms_round_alike_are_different() -> None:
+    base, other = NEAR["large"]
+    assert math.log(base) == math.log(other)
+    x = sample(DOUBLE)
+    assert report_on(USES["base"](base), USES["base"](other), [x]).verdict is not Verdict.VERIFIED
+    assert report_on(USES["base"](base), USES["base"](base), [x]).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize(("base", "written"), [(10000, math.log(10000)), (2, math.log(2)), (100.0, 2 * math.log(10))])
+def test_a_power_of_a_number_is_an_exponential(base: float, written: float) -> None:
+    x = sample(DOUBLE)
+    assert report_on(USES["base"](base), lambda x: torch.exp(x * written), [x]).verdict is Verdict.VERIFIED
+    wrong = math.nextafter(written, 0)
+    assert report_on(USES["base"](base), lambda x: torch.exp(x * wrong), [x]).verdict is not Verdict.VERIFIED
 
 
 @pytest.mark.parametrize("near", NEAR)
