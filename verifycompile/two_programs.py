@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
-from verifycompile.capture.in_parts import in_parts, joins_and_cuts
+from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
@@ -186,6 +186,8 @@ def _why_cut_alike(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
     if not is_unproved(known) or implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
         return ""
+    if implementation.mesh is not None and not cuts_unevenly(implementation):
+        return ""  # one program for all ranks, which cuts its shards as the spec may cut the whole
     return "ranks may cut elsewhere than the spec"
 
 

@@ -52,6 +52,11 @@ def joins_and_cuts(program: Program) -> bool:
     return not targets.isdisjoint(_JOINS) and not targets.isdisjoint((*_SPLITS, *_CUTS))
 
 
+def cuts_unevenly(program: Program) -> bool:
+    """Whether a program cuts, or assembles, a dimension elsewhere than at multiples of a part's length."""
+    return any(True for node in program.graph.graph.nodes for _ in _cut_by(node))
+
+
 def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Program:
     """The program with slices that no multiple of their length begins assembled from pieces that fit all slices."""
     spans = [span for node in nodes if (span := _span(node)) is not None]
