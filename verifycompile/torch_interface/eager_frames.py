@@ -223,7 +223,7 @@ def _callback_under_watch(watch: Watch, callback: Any, compiler: Any, in_stance:
 
 def _only_verified(callback: Any) -> Any:
     """Instead of ``False``, with which `torch._dynamo.run` leaves to Python what is not compiled yet."""
-    compiler = next(iter(_compilers.values()), None)
+    *_, compiler = [None, *_compilers.values()]  # Dynamo takes the code of one compiler: the latest
     watch = None if compiler is None else _watch_over(compiler)
     if watch is None or callback is not False:
         return callback
