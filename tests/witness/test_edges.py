@@ -171,3 +171,15 @@ def test_norms_of_parts_that_are_nearly_those_of_others():
     wrong = on_ranks(step, local, p=[S0], u=[S0], **{"output.0": [S0]})
     assert compare_outputs(spec, wrong)["output.0"].agreement is Agreement.EQUAL
     assert find_witness(spec, wrong, simplify=False) is not None
+
+
+@pytest.mark.parametrize("search", [torch.searchsorted, lambda b, x: torch.bucketize(x, b)])
+def test_boundaries_of_a_search_ascend(search):
+    inputs, local = {"b": torch.zeros(8), "x": torch.zeros(5)}, {"b": torch.zeros(4), "x": torch.zeros(5)}
+    spec = trace(lambda b, x: search(2 * b.view(8), x), inputs)  # what is searched is computed
+    direct = trace(lambda b, x: search(b.view(8), x), inputs)
+    assert find_witness(direct, on_ranks(lambda b, x: reduced(search(b, x)), local, b=[S0], x=[R])) is None
+    found = find_witness(direct, on_ranks(lambda b, x: reduced(search(b, x), "max"), local, b=[S0], x=[R]))
+    assert found is not None
+    assert bool((found.inputs["b"].diff() >= 0).all())
+    assert find_witness(spec, on_ranks(lambda b, x: reduced(search(2 * b, x)), local, b=[S0], x=[R])) is None

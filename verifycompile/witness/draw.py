@@ -12,7 +12,7 @@ import torch
 from verifycompile.program import Program, ProgramInput, Role
 from verifycompile.torch_interface.evaluation import operator_name, size_hint
 from verifycompile.witness.ignored import ignored_classes
-from verifycompile.witness.indices import counts_from_the_end, index_bound
+from verifycompile.witness.indices import counts_from_the_end, index_bound, is_searched
 from verifycompile.witness.inputs import Inputs, spec_sizes, tangent_inputs, tensor_inputs, traced_shape
 from verifycompile.witness.layout import is_shard
 
@@ -70,6 +70,7 @@ def draw(
     change = _CHANGES.get(distribution)
     if change is not None:
         values.update(change(spec, implementation, values))
+    values.update({name: values[name].sort().values for name, entry in entries.items() if is_searched(entry.node)})
     tangents = {
         name: _tangent(traced_shape(entry, sizes), generator, distribution)
         for name, entry in tangent_inputs(spec).items()

@@ -16,6 +16,9 @@ DEFAULT_BOUND = 4
 _COUNTING_FROM_THE_END = frozenset({"index", "index_put"})
 """Operators of which the index -1 names the last element; the others refuse negative indices."""
 
+_SEARCHED = {"aten.bucketize.Tensor": "boundaries", "aten.searchsorted.Tensor": "sorted_sequence"}
+"""The arguments whose elements have to ascend."""
+
 _KEEPS_VALUES = frozenset(
     {
         "_to_copy",
@@ -64,22 +67,42 @@ def counts_from_the_end(placeholder: torch.fx.Node) -> bool:
     return bool(names) and names <= _COUNTING_FROM_THE_END
 
 
+def is_searched(placeholder: torch.fx.Node) -> bool:
+    """Whether an operator searches among a placeholder's elements, as they are, which have to ascend for it."""
+    return any(_searches_in(user, node) for user, node in _uses(placeholder, lambda user, _: keeps_values(user)))
+
+
+def _searches_in(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    boundaries = _SEARCHED.get(operator_name(user.target) or "")
+    return boundaries is not None and by_name(user.target, user.args, user.kwargs).get(boundaries) is node
+
+
 def _uses_as_indices(
     placeholder: torch.fx.Node, size_of: Callable[[object], int | None]
 ) -> Iterator[tuple[torch.fx.Node, int]]:
     """Each node that indexes with a placeholder's elements, as they are, and the size that it indexes."""
-    seen: set[torch.fx.Node] = set()
+
+    def hands_on(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+        return _bound_of_use(user, node, size_of) is None and keeps_values(user)
+
+    for user, node in _uses(placeholder, hands_on):
+        bound = _bound_of_use(user, node, size_of)
+        if bound is not None:
+            yield user, bound
+
+
+def _uses(
+    placeholder: torch.fx.Node, hands_on: Callable[[torch.fx.Node, torch.fx.Node], bool]
+) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+    """Each node that takes a placeholder's elements, as they are, and the node from which it takes them."""
+    seen = {placeholder}
     stack = [placeholder]
     while stack:
         node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
         for user in node.users:
-            bound = _bound_of_use(user, node, size_of)
-            if bound is not None:
-                yield user, bound
-            elif keeps_values(user):
+            yield user, node
+            if user not in seen and hands_on(user, node):
+                seen.add(user)
                 stack.append(user)
 
 

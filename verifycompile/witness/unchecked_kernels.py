@@ -1,7 +1,8 @@
 """Kernels of torch that do not look at shapes and indices: on others than autograd's they read and write elsewhere.
 
 A search for a cause evaluates programs with other operands than autograd gave them. What such a kernel writes outside
-of its results ends the process. Which kernels these are was tried; what each needs is said here.
+of its results ends the process. Which kernels these are was tried; what each needs is said here. Kernels that search
+take their boundaries for ascending: among others what they find means nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from verifycompile.witness.error import EvaluationError
 
 
 def require_operands_that_fit(name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises ``EvaluationError`` where the kernel of ``name`` would leave the memory of its operands or results."""
+    """Raises ``EvaluationError`` where the kernel of ``name`` would leave the memory of its operands or results,
+    or what it is given is not what it takes it for.
+    """
     fits = _FITS.get(name.split(".")[1])
     if fits is not None and not fits(arguments):
         raise EvaluationError(f"{name}: its operands do not fit together")
@@ -73,6 +76,15 @@ def _alignments(a: Mapping[str, Any]) -> bool:
     )
 
 
+def _ascends(boundaries: str) -> Callable[[Mapping[str, Any]], bool]:
+    def ascends(a: Mapping[str, Any]) -> bool:
+        order = a.get("sorter")
+        values = a[boundaries] if order is None else a[boundaries].gather(-1, order)
+        return bool((values.diff(dim=-1) >= 0).all())
+
+    return ascends
+
+
 def _is_within(indices: torch.Tensor, size: int) -> bool:
     return not indices.numel() or (int(indices.min()) >= 0 and int(indices.max()) < size)
 
@@ -91,4 +103,6 @@ _FITS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "_log_softmax_backward_data": _softmax_backward,
     "_cdist_backward": _distances_backward,
     "_ctc_loss": _alignments,
+    "bucketize": _ascends("boundaries"),
+    "searchsorted": _ascends("sorted_sequence"),
 }
