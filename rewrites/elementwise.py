@@ -342,6 +342,8 @@ def cast(b: Builder, view: View, source: torch.dtype, target: torch.dtype | None
         if source in INTEGER_DTYPES or source is torch.bool:
             return view
         if source in REAL_DTYPES:
+            if source.itemsize == 2:  # which has not all whole numbers that indices and counts are
+                return b.pointwise(TRUNCATE, view)
             if is_whole_sum(view):
                 return view
             from verifycompile.rewrites.quotients import truncated_share  # here, because few programs truncate

@@ -109,6 +109,18 @@ def test_whole_numbers_that_a_float_cannot_tell_apart(left: int, right: int) -> 
     assert report.verdict is not Verdict.VERIFIED
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_whole_numbers_that_go_through_a_short_float_are_others(dtype: torch.dtype) -> None:
+    x = torch.tensor([3, 257, 4099])
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype).to(torch.int64)
+
+    assert differ(lambda x: x, rounded, [x])
+    assert report_on(lambda x: 2 * x, lambda x: 2 * rounded(x), [x]).verdict is Verdict.UNPROVED
+    assert report_on(lambda x: rounded(x) + rounded(x), lambda x: 2 * rounded(x), [x]).verdict is Verdict.VERIFIED
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, SINGLE, DOUBLE])
 def test_constants_two_percent_apart_differ_in_every_dtype(dtype: torch.dtype) -> None:
     report = report_on(lambda x: x * 0.50, lambda x: x * 0.51, [sample(DOUBLE).to(dtype)])
