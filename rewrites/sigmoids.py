@@ -43,8 +43,10 @@ def log_sigmoid_forward(b: Builder, self: View) -> tuple[View, View]:
 @operator(aten.log_sigmoid_backward.default)
 def log_sigmoid_backward(b: Builder, grad_output: View, self: View, buffer: View) -> View:
     require_real(b, "grad_output", "self")
+    if buffer != b.pointwise(LOG_SIGMOID_BUFFER, self):
+        return b.mul(grad_output, b.pointwise(LOG_SIGMOID_DERIVATIVE, self, buffer))
     known = odds(b, self)
-    return b.mul(grad_output, b.pointwise(LOG_SIGMOID_DERIVATIVE, self, buffer) if known is None else known.rest)
+    return b.mul(grad_output, b.sub(1, b.pointwise(FUNCTIONS["sigmoid"], self)) if known is None else known.rest)
 
 
 @operator(aten.hardsigmoid_backward.default)

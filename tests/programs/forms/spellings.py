@@ -130,7 +130,33 @@ class Clipped(nn.Module):
         return comm.leave(each.sum(), self.mesh.get_group()) / 16
 
 
+class Preferred(nn.Module):
+    """A loss of pairs, of which the first is preferred: by the logarithm of the sigmoid, or by that of a sigmoid."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str | None = None) -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+        self.w = nn.Parameter(torch.rand(3, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = x @ self.w
+        if self.mesh is None:
+            return -F.logsigmoid(0.1 * (scores[:, 0] - scores[:, 1])).sum()
+        margin = scores[:, 1] - scores[:, 0] if self.mistake == "turned round" else scores[:, 0] - scores[:, 1]
+        share = torch.sigmoid(margin if self.mistake == "another temperature" else 0.1 * margin)
+        return comm.leave(-(share if self.mistake == "no logarithm" else share.log()).sum(), self.mesh.get_group())
+
+
 FORMS = (
+    Form(
+        "preference-by-logarithm-of-sigmoid-2",
+        {"dp": 2},
+        Preferred,
+        Preferred,
+        lambda: (torch.randn(2, 3, requires_grad=True),),
+        {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (R,)}, "grad_placements": {"w": (P,)}},
+        ("turned round", "another temperature", "no logarithm"),
+    ),
     Form(
         "huber-of-hardswish-by-masks-2",
         {"dp": 2},
