@@ -120,6 +120,7 @@ def installed(mutant: Mutant) -> Generator[None]:
 
 @functools.cache
 def _functions(module: ModuleType) -> Sequence[FunctionType]:
+    gc.unfreeze()  # tests/conftest.py hides what was imported from the collector
     return [f for f in gc.get_objects() if type(f) is FunctionType and f.__code__.co_filename == module.__file__]
 
 
