@@ -15,7 +15,7 @@ from verifycompile.ir.exponential import EXPONENTIAL, LOGARITHM, MAXIMUM, POWER,
 from verifycompile.ir.pieces import concatenated_dim, pieces_of
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.scalar import ONE
-from verifycompile.ir.sign import is_nonnegative
+from verifycompile.ir.sign import is_nonnegative, is_positive_sum
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.operations import MINIMUM
@@ -29,6 +29,7 @@ TRUTH_EXTREMES = {
     "min": Operation("reduce_all", indicator=True),
 }
 """Extremes of values that are 0 or 1."""
+_OTHER_END = {"max": "min", "min": "max"}
 PRODUCT = Operation("reduce_product")
 _LONGEST_PRODUCT = 64
 
@@ -36,7 +37,7 @@ _LONGEST_PRODUCT = 64
 def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View:
     """Largest or smallest element over ``dims``, which are dropped. Extremes of extremes are merged.
 
-    That of an increasing function of a value is the function of the value's.
+    That of an increasing function of a value is the function of the value's, of a decreasing one that of its other end.
     """
     outside = _taken_out(pool, view, dims, kind)
     if outside is not None:
@@ -52,18 +53,20 @@ def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -
     if view.term.operation is indicator.NOT and view.coefficient == 1:
         # Some element is not in the set where not all are.
         (inner,) = open_view(view).operands
-        return indicator.negate(pool, reduce_extreme(pool, inner, dims, "min" if kind == "max" else "max"))
+        return indicator.negate(pool, reduce_extreme(pool, inner, dims, _OTHER_END[kind]))
     of_indicators = indicator.is_indicator(view) and not view.is_zero
     return _reduced(pool, (TRUTH_EXTREMES if of_indicators else EXTREMES)[kind], view, dims)
 
 
 def _taken_out(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> View | None:
-    """The extreme of what is within a positive multiple, a sum with what is the same over ``dims``, an exponential."""
+    """The extreme of what is within a multiple, a sum with what is the same over ``dims``, an exponential."""
     if view.is_zero or indicator.is_indicator(view):
         return None
     if view.coefficient != 1:
-        positive = isinstance(view.coefficient, Fraction) and view.coefficient > 0
-        return reduce_extreme(pool, view.unscaled(), dims, kind).scaled(view.coefficient) if positive else None
+        if not isinstance(view.coefficient, Fraction):
+            return None
+        of_unscaled = kind if view.coefficient > 0 else _OTHER_END[kind]
+        return reduce_extreme(pool, view.unscaled(), dims, of_unscaled).scaled(view.coefficient)
     kept = [d for d in range(view.rank) if d not in set(dims)]
     operands = open_view(view).operands if view.term.operation in (COMBINE, EXPONENTIAL, LOGARITHM, POWER) else ()
     if view.term.operation is COMBINE:
@@ -88,8 +91,8 @@ def _taken_out(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> Vi
         if view.term.operation is LOGARITHM and is_positive(inner):
             return b.log(reduce_extreme(pool, inner, dims, kind))
         exponent = view.term.attributes[0] if view.term.operation is POWER else None
-        if isinstance(exponent, Fraction) and exponent > 0 and is_nonnegative(inner):
-            return b.power(reduce_extreme(pool, inner, dims, kind), exponent)
+        if isinstance(exponent, Fraction) and (is_nonnegative(inner) if exponent > 0 else is_positive_sum(inner)):
+            return b.power(reduce_extreme(pool, inner, dims, kind if exponent > 0 else _OTHER_END[kind]), exponent)
     return None
 
 

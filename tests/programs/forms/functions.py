@@ -62,7 +62,8 @@ def by_powers_of_two(mesh: DeviceMesh, mistake: str) -> Function:
 
 def extremes(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     scale = x.abs().amax().clamp(min=1e-5) / 127
-    return x / scale, (2 * x + 1).exp().amax(0), x.abs().amin().sqrt(), x.norm().clamp(min=0, max=2)
+    decreasing = (1 / (x.square() + 1)).amax(), (3 - 2 * x).amin(0)
+    return x / scale, (2 * x + 1).exp().amax(0), x.abs().amin().sqrt(), x.norm().clamp(min=0, max=2), *decreasing
 
 
 def of_extremes(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.Tensor, ...]]:
@@ -71,7 +72,10 @@ def of_extremes(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.Ten
         largest = comm.total((-x if mistake == "of the negated" else x).amax(0), mesh, "max")
         least = comm.total(x.abs().sqrt().amin(), mesh, "max" if mistake == "largest of least" else "min")
         norm = comm.total(x.square().sum(), mesh).sqrt()
-        return x / scale, (2 * largest + 1).exp(), least, norm.clamp(max=1 if mistake == "another bound" else 2)
+        square = comm.total(x.square().amax() if mistake == "largest of inverses" else x.square().amin(), mesh, "min")
+        decreasing = 1 / (square + 1), 3 - 2 * (-largest if mistake == "end not changed" else largest)
+        bounded = norm.clamp(max=1 if mistake == "another bound" else 2)
+        return x / scale, (2 * largest + 1).exp(), least, bounded, *decreasing
 
     return program
 
@@ -246,8 +250,8 @@ FORMS = (
     ),
     form(
         "functions-of-extremes", extremes, of_extremes,
-        "another limit", "of the negated", "largest of least", "another bound",
-        args=lambda: (torch.randn(2, 4),), placed={"x": S0}, outputs=(S0, R, R, R),
+        "another limit", "of the negated", "largest of least", "another bound", "largest of inverses", "end not changed",
+        args=lambda: (torch.randn(2, 4),), placed={"x": S0}, outputs=(S0, R, R, R, R, R),
     ),
     form(
         "any-by-a-count", skipped, by_count, "own count", "one is none", "turned round",
