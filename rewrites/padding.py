@@ -31,10 +31,11 @@ def slice_backward(
     assert isinstance(first, int) or first is total
     if step == 1:
         return b.pad(grad_output, dim, first, total)  # pyright: ignore[reportArgumentType]  # a whole number or the size itself
-    if isinstance(first, int) and first < step and total == step * b.shape(grad_output)[dim % len(input_sizes)]:
+    position, shape = dim % len(input_sizes), list(b.shape(grad_output))
+    if isinstance(first, int) and first < step and total == step * shape[position]:
         # One place of each group of places that the step makes.
-        position = dim % len(input_sizes)
-        return b.reshape(b.pad(b.unsqueeze(grad_output, position + 1), position + 1, first, step), input_sizes)
+        shape[position] = total
+        return b.reshape(b.pad(b.unsqueeze(grad_output, position + 1), position + 1, first, step), shape)
     return b.along(PAD, (first, step), grad_output, dim, total)
 
 
