@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.fx
 
 from verifycompile.backends.operators import keep_operators, lists_operators
@@ -122,11 +123,11 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     verify_again_where_saving_changes()
     is_wrapped = outer_of(example_inputs).is_parallel
     verify_again_where_layouts_change(gm, example_inputs, whole_by_default=not is_wrapped)
-    parallel = is_wrapped or has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
-    if not parallel and not _says_what_to_prove(options):
+    parallel = has_parallelism(gm, example_inputs) or _follows_on(example_inputs)
+    if not parallel and not (is_wrapped and torch.is_grad_enabled()) and not _says_what_to_prove(options):
         if runs_in_first_fsdp():
             raise UsageError("VC310", FIRST_FSDP)
-        return _unasked(_NOTHING_PARALLEL)
+        return _unasked(_NO_GRADIENTS if is_wrapped else _NOTHING_PARALLEL)
     if hooks := backward_hooks_around(frame_under_compilation()):
         raise UsageError("VC305", _BACKWARD_HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
     if hook := hook_on_saved_tensors():
@@ -188,6 +189,8 @@ _SAVED_TENSORS = (
     "graph. Call it outside of them; those of torch itself, such as `save_on_cpu`, are no obstacle."
 )
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
+_NO_GRADIENTS = "it holds no DTensor, mesh or collective, and makes no gradients that its data-parallel wrapper reduces"
+"""Each rank runs the single-device program on its own samples, and one of them may well evaluate alone."""
 
 
 def _unasked(reason: str) -> CheckedGraph:

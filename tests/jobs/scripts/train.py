@@ -61,6 +61,13 @@ def tensor_parallel(model: Model) -> nn.Module:
     return model
 
 
+@torch.no_grad()
+def evaluate(model: nn.Module, compiled: nn.Module) -> None:
+    model.eval()
+    compiled(torch.randn(4, 6, 8))
+    model.train()
+
+
 def main(kind: str) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
@@ -81,6 +88,8 @@ def main(kind: str) -> None:
     update = torch.compile(optimizer.step, backend="aot_eager")
     rank = 0 if kind == "tensor parallel" else dist.get_rank()
     generator = torch.Generator().manual_seed(rank)
+    if kind == "data parallel" and dist.get_rank() == 0:
+        evaluate(model, compiled)
     for _ in range(2):
         for micro in range(2):
             x, y = torch.randn(4, 6, 8, generator=generator), torch.randn(4, 6, 4, generator=generator)
@@ -93,9 +102,8 @@ def main(kind: str) -> None:
         optimizer.zero_grad()
         if dist.get_rank() == 0:
             print(f"loss {loss.item():.3f}")
-    model.eval()
-    with torch.no_grad():
-        compiled(torch.randn(4, 6, 8))
+    if kind != "data parallel":
+        evaluate(model, compiled)
     dist.destroy_process_group()
 
 
