@@ -8,7 +8,7 @@ import torch
 
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
-from verifycompile.rewrites.bounds import from_the_start
+from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES
 from verifycompile.rewrites.indexing import rows_at

@@ -15,7 +15,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
-from verifycompile.rewrites.formula import Formula, both, either, implies
+from verifycompile.rewrites.formula import Formula, both, implies
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
@@ -39,27 +39,11 @@ def _within_by_facts(pool: TermPool, index: View, size: Size) -> bool:
     return used is not None
 
 
-def from_the_start(pool: TermPool, index: View, size: Size) -> bool:
-    """Whether no element of an index counts from the end of its dimension: what is outside of it is no position at all.
-
-    Where the spec takes a number that is no position, as a loss takes a class that it ignores, torch raises an error.
-    """
-    if within(pool, index, size):
-        return True
-    used = _proved(pool.facts, index, size, lambda value, n: either(value >= 0, value < -n)) if pool.facts else None
-    if used is None:
-        return False
-    pool.assumptions.update(dict.fromkeys(used))
-    text = f"no index is outside of its dimension of size {size}, where torch raises an error"
-    pool.assumptions[Assumption(text, AssumptionKind.VALUES)] = None
-    return True
-
-
 def _within(facts: Mapping[Term, Sequence[IndexFact]], index: View, size: Size) -> Sequence[str] | None:
-    return _proved(facts, index, size, lambda value, n: both(value >= 0, value < n))
+    return proved(facts, index, size, lambda value, n: both(value >= 0, value < n))
 
 
-def _proved(
+def proved(
     facts: Mapping[Term, Sequence[IndexFact]], index: View, size: Size, claimed: Callable[[Formula, int], Formula]
 ) -> Sequence[str] | None:
     """Who says what the proof of a claim about each element rests on; None where there is no proof."""

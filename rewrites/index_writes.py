@@ -8,7 +8,7 @@ from verifycompile.ir.algebra import has_infinity
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.advanced_indexing import index_labels, matches, put_accumulated
-from verifycompile.rewrites.bounds import from_the_start
+from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import is_distinct
 from verifycompile.rewrites.elementwise import choose

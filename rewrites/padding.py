@@ -11,7 +11,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, Builder, Number
 from verifycompile.rewrites.elementwise import require_exact, require_same_on_ranks
 from verifycompile.rewrites.layout import bound
-from verifycompile.rewrites.rank_offsets import placed_by_coordinate
+from verifycompile.rewrites.rank_places import placed_by_coordinate
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten

@@ -18,7 +18,7 @@ from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.distinct import is_distinct
 from verifycompile.rewrites.elementwise import cast, filled, require_exact
 from verifycompile.rewrites.indexing import one_hot
-from verifycompile.rewrites.rank_offsets import placed_by_coordinate
+from verifycompile.rewrites.rank_places import placed_by_coordinate
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from verifycompile.collection import collection_paused
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import SecondLook
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.program import Program
 from verifycompile.reduction.search import described_sizes, evaluable
-from verifycompile.refinement.check import check_refinement, collection_paused
+from verifycompile.refinement.check import check_refinement
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
 from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, calls, elements, most_elements
 from verifycompile.witness.few_kinds import KINDS, kinds_of_ranks

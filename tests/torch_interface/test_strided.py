@@ -12,19 +12,17 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from tests.support import fake_mesh_world
 from verifycompile.torch_interface.aot import export_joint
+from verifycompile.torch_interface.changed_placements import in_digit_order, of_booleans, with_dimension
 from verifycompile.torch_interface.dynamo import frame_of_call, trace_frame
 from verifycompile.torch_interface.placements import (
     block_shard,
-    in_digit_order,
     is_known,
     norm_order,
-    of_booleans,
     order_of,
     outer_blocks,
     partial_of,
     reduction_name,
     sharded_dimension,
-    with_dimension,
 )
 from verifycompile.torch_interface.strided import joined, selected, strided_shards_by_views
 

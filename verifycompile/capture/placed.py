@@ -33,7 +33,7 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Blocker, OutputKind, ProgramInput, ProgramOutput, Role, Size
 from verifycompile.torch_interface.aot import Flat, Layout, Origin, Part
-from verifycompile.torch_interface.placements import of_booleans
+from verifycompile.torch_interface.changed_placements import of_booleans
 from verifycompile.torch_interface.returned import ReturnedLayout, is_argument_of_resumed, returned_layout
 from verifycompile.torch_interface.shapes import shape_of, size_of
 

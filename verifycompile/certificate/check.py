@@ -20,6 +20,7 @@ from verifycompile.certificate.parts import cuts_from_data
 from verifycompile.certificate.replay import Claims, Replay, replay
 from verifycompile.certificate.statement import Statement, statement_of
 from verifycompile.certificate.storage import StorageError, placements_from_data, program_from_data, require_needed
+from verifycompile.collection import collection_paused
 from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
 from verifycompile.rewrites import families, registry, solver
@@ -72,6 +73,7 @@ class _RejectedError(Exception):
     pass
 
 
+@collection_paused()
 def check_certificate(certificate: Certificate | str, *, solver: bool = False) -> CertificateCheck:
     """Check a certificate, or its JSON text. ``solver``: ask z3 again for every fact that the certificate lists."""
     if not isinstance(certificate, (Certificate, str)):  # pyright: ignore[reportUnnecessaryIsInstance] - not everyone checks types

@@ -17,6 +17,7 @@ from verifycompile.certificate.recording import Recording, WrittenSteps
 from verifycompile.certificate.replay import Claims, Replay, replay
 from verifycompile.certificate.storage import StorageError, program_from_data
 from verifycompile.certificate.writing import in_order, placements_to_data, program_to_data
+from verifycompile.collection import collection_paused
 from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.lemma_stage import ProvedEquality
@@ -37,6 +38,7 @@ def certificate_of(
     return Certificate(make, result.relations, assumptions)
 
 
+@collection_paused()
 def _content(
     spec: Program, implementation: Program, result: RefinementResult, assumptions: tuple[str, ...]
 ) -> Mapping[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
+from verifycompile.collection import collection_paused
 from verifycompile.ir.term import TermPool, View
 from verifycompile.program import OutputKind, Program, ProgramOutput
 from verifycompile.refinement import egraph, ring
@@ -68,18 +67,6 @@ def check_with_values(
     """
     with collection_paused():
         return _check(spec, implementation, different)
-
-
-@contextlib.contextmanager
-def collection_paused() -> Generator[None]:
-    """Terms and numbers hold no cycles; to collect what a capture left behind costs more than a whole proof."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _check(

@@ -17,9 +17,9 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Placement
 
+from verifycompile.torch_interface.changed_placements import in_digit_order
 from verifycompile.torch_interface.flex_attention import has_flex_attention, with_attention_written_out
 from verifycompile.torch_interface.mesh import real_object
-from verifycompile.torch_interface.placements import in_digit_order
 from verifycompile.torch_interface.rank_reads import ExportRead, watch_rank_reads
 from verifycompile.torch_interface.rearrange import collectives_rearrange_by_views
 from verifycompile.torch_interface.sharding_decisions import sharding_decided_once

@@ -6,9 +6,6 @@ whose inner mesh axis is the outer digit of a dimension, as where FSDP shards wh
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from torch.distributed.tensor._ops._math_ops import _NormPartial
 from torch.distributed.tensor.placement_types import (
     Partial,
@@ -52,16 +49,6 @@ def partial_of(name: str) -> Placement:
     return Partial(name) if order is None else _NormPartial(int(order) if order.is_integer() else order)
 
 
-def of_booleans(placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """The same placements of booleans, by the reductions that they mean."""
-    return tuple(
-        Partial(TRUTH_REDUCTIONS[item.reduce_op])
-        if type(item) is Partial and item.reduce_op in TRUTH_REDUCTIONS
-        else item
-        for item in placements
-    )
-
-
 def sharded_dimension(placement: Placement) -> int | None:
     """The tensor dimension that ``placement`` divides, None where it divides none."""
     return placement.dim if type(placement) in (Shard, _StridedShard) else None  # pyright: ignore[reportAttributeAccessIssue]  # both have one
@@ -75,24 +62,3 @@ def outer_blocks(placement: Placement) -> int:
 def block_shard(dim: int, blocks: int) -> Placement:
     """The placement that divides each of ``blocks`` outer blocks of a dimension."""
     return Shard(dim) if blocks == 1 else _StridedShard(dim, split_factor=blocks)
-
-
-def with_dimension(placement: Placement, dim: int) -> Placement:
-    """The same division of another dimension."""
-    return block_shard(dim, outer_blocks(placement))
-
-
-def in_digit_order(
-    placements: Sequence[Placement], orders: Sequence[tuple[int, Sequence[int]]], sizes: Sequence[int]
-) -> tuple[Placement, ...]:
-    """``placements`` that say, applied outermost mesh axis first, in which order mesh axes are digits of a dimension.
-
-    ``orders``: for a tensor dimension the mesh axes that divide it, outermost digit first. ``sizes``: of the mesh axes.
-    """
-    result = list(placements)
-    for dim, axes in orders:
-        for position, axis in enumerate(axes):
-            if type(result[axis]) is Shard:
-                later = [sizes[outer] for outer in axes[:position] if outer > axis]
-                result[axis] = block_shard(dim, math.prod(later))
-    return tuple(result)
