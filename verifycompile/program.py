@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import sympy
@@ -103,8 +103,8 @@ class ProgramOutput:
     ``placements``: required layout over ``Program.mesh``, or None where any clean relation will do.
     ``declared``: where the requirement comes from, for messages ("DTensor metadata", "the parameter's placements").
     ``open_axes``: mesh axes of which ``placements`` says nothing, because the DTensor lies on a part of the mesh.
-    ``outer_mean``: for a gradient, mesh axes over which a wrapper outside of the graph takes the mean. Where a forward
-    output is sharded over such an axis, the loss is outside too, a mean over the ranks, and the gradient is a sum here.
+    ``outer_mean``: for a gradient, mesh axes over which a wrapper outside of the graph takes the mean. Where the
+    forward outputs are sharded over such an axis, the loss is outside too, a mean of the ranks', and it is a sum here.
     A gradient that is no sum over such an axis is that of what another graph returned: see ``scale``.
     ``requires_grad``: of a forward output, whether a gradient flows back from it; None where that is not known.
     ``global_shape``, ``global_stride``: of a DTensor, what it says of the whole tensor.
@@ -122,8 +122,8 @@ class ProgramOutput:
     global_shape: tuple[Size, ...] | None = None
     global_stride: tuple[Size, ...] | None = None
 
-    def required(self, forward: Iterable[tuple[Placement, ...]]) -> tuple[Placement, ...] | None:
-        """``placements``, given those found for the forward outputs."""
+    def required(self, forward: Sequence[tuple[Placement, ...]]) -> tuple[Placement, ...] | None:
+        """``placements``, given those of the forward outputs through which gradients flow. Raises ValueError."""
         if self.placements is None or not self.outer_mean:
             return self.placements
         outside = self._loss_outside(forward)
@@ -132,20 +132,18 @@ class ProgramOutput:
             for axis, item in enumerate(self.placements)
         )
 
-    def scale(self, forward: Iterable[tuple[Placement, ...]], mesh: Mesh) -> int:
-        """How often the spec's gradient it is: where the loss is in this graph, a rank's gradient is of its own loss.
-
-        ``forward``: the placements found for the forward outputs.
-        """
+    def scale(self, forward: Sequence[tuple[Placement, ...]], mesh: Mesh) -> int:
+        """How often the spec's gradient it is: where the loss is in this graph, a rank's is of its own loss."""
         if self.placements is None or not self.outer_mean:
             return 1
         axes = self.outer_mean - self._loss_outside(forward)
         return math.prod(mesh.axes[axis].size for axis in axes if not isinstance(self.placements[axis], Partial))
 
-    def _loss_outside(self, forward: Iterable[tuple[Placement, ...]]) -> set[int]:
-        return {
-            axis for found in forward for axis in self.outer_mean if not isinstance(found[axis], Replicate | Partial)
-        }
+    def _loss_outside(self, forward: Sequence[tuple[Placement, ...]]) -> set[int]:
+        whole = {axis: {isinstance(found[axis], Replicate | Partial) for found in forward} for axis in self.outer_mean}
+        if any(len(kinds) > 1 for kinds in whole.values()):
+            raise ValueError("a loss and samples leave one graph: their cotangents are of two scales")
+        return {axis for axis, kinds in whole.items() if kinds == {False}}
 
 
 @dataclasses.dataclass(frozen=True)

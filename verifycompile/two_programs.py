@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
+from verifycompile.capture.own_losses import with_own_losses
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
@@ -59,7 +60,9 @@ one of several."""
 
 def proves(spec: Program, implementation: Program) -> bool:
     """Whether all outputs of the spec have a relation."""
-    return check_refinement(spec, implementation).mismatch is None
+    result = check_refinement(spec, implementation)
+    own = None if result.mismatch is None else with_own_losses(implementation, result.placements)
+    return result.mismatch is None if own is None else proves(spec, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +103,9 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         different = functools.cache(functools.partial(_different, spec, implementation))
         proof = bounds.attempt("the proof", lambda: check_refinement(spec, implementation, different), _SHARE_OF_PROOF)
         result, ended = (result, proof) if isinstance(proof, RanOut) else (proof, None)
+    own = None if result.mismatch is None else with_own_losses(implementation, result.placements)
+    if own is not None:
+        return _report(spec, own, options, repairs)
     proof_seconds = time.thread_time() - started
 
     findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []

@@ -80,6 +80,50 @@ def test_a_loss_outside_of_the_graph(name: str) -> None:
     assert found.verdict is Verdict.VERIFIED, str(found)
 
 
+class WithSamples(mlp.MLP):
+    """A loss beside the samples that it is of, through which gradients flow as well, and a value without gradients."""
+
+    reduction = "mean"
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = super().forward(x)
+        return found, F.mse_loss(found, y, reduction=self.reduction), found.detach().abs()
+
+
+class WithSamplesInAll(WithSamples):
+    reduction = "sum"
+
+
+@pytest.mark.parametrize("name", ["ddp", "fully_shard"])
+def test_a_loss_and_what_it_is_of(name: str) -> None:
+    found = report(WithSamples, WRAPPERS[name])
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    assert str(found.placements["grad.up.weight"]) == "(Partial(avg),)"
+    assert found.certificate is not None
+    assert verifycompile.check_certificate(found.certificate)
+    wrong = report(WithSamplesInAll, WRAPPERS[name])
+    assert wrong.verdict is Verdict.REFUTED
+    assert wrong.findings[0].code == "VC103"
+
+
+class Few(nn.Module):
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.layer, self.reduction = nn.Linear(2, 1), reduction
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = self.layer(x)
+        return found, found.mean() if self.reduction == "mean" else found.sum()
+
+
+def test_a_loss_and_what_it_is_of_element_by_element() -> None:
+    for reduction, verdict in (("mean", Verdict.VERIFIED), ("sum", Verdict.REFUTED)):
+        with fake_mesh_world((2,), ("dp",)) as mesh:
+            model = DistributedDataParallel(Few(reduction), device_mesh=mesh)
+            found = verifycompile.cross_check(model, (torch.randn(2, 2),), per_rank_numbers=[])
+        assert found.verdict is verdict, str(found)
+
+
 @pytest.mark.parametrize("name", ["ddp", "replicate", "nested fully_shard"])
 def test_the_mean_of_sums_is_refuted(name: str) -> None:
     found = report(Total, WRAPPERS[name])

@@ -15,7 +15,7 @@ from verifycompile.witness.comparison import Agreement, OutputComparison, Refere
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs, rank_values, tangent_inputs
 from verifycompile.witness.interpreter import Interpreter, descendants
-from verifycompile.witness.side_by_side import implementation_interpreter, spec_interpreter, tangent_placements
+from verifycompile.witness.side_by_side import flowing, implementation_interpreter, spec_interpreter, tangent_placements
 
 Layout = tuple[Placement, ...]
 
@@ -101,7 +101,7 @@ class Trial:
                 values.provide(entry.node, parts)
         if wanted and not wanted.intersection(backward) and not _any_right(wanted, results):
             return None
-        found = [result.relation for result in results.values() if result.relation is not None]
+        found = flowing(implementation, results)
         places = _places(implementation)
         ordered = sorted(backward, key=lambda name: (name not in wanted, places[outputs[name].node]))
         changed_ones = 0
@@ -132,13 +132,15 @@ class Trial:
     ) -> OutputComparison:
         reference = self._reference(name)
         mesh = values.mesh
-        scale = 1 if mesh is None else output.scale(forward, mesh)
+        try:
+            scale, required = 1 if mesh is None else output.scale(forward, mesh), output.required(forward)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from error
         parts: list[torch.Tensor] = []
         for part in values.value(output.node):
             if not isinstance(part, torch.Tensor):
                 raise EvaluationError(f"`{name}` is no tensor")
             parts.append(part if scale == 1 else part / scale)
-        required = output.required(forward)
         partial = output.kind is not OutputKind.GRADIENT
         shape = () if mesh is None else mesh.shape
         return compare(reference, parts, shape, required, output.open_axes, partial=partial)

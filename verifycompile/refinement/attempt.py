@@ -75,6 +75,12 @@ class Attempt:
     def _forward(self) -> list[ProgramOutput]:
         return [o for o in self.spec.program.outputs if o.kind is not OutputKind.GRADIENT]
 
+    @property
+    def _flowing(self) -> list[Placements]:
+        """Of the forward outputs through which gradients flow."""
+        inputs = tensor_inputs(self.implementation)
+        return [self.placements[name] for space, name in inputs if space == "tangent" and name in self.placements]
+
     def run(self) -> Mismatch | None:
         """Relate all outputs. Raises ClaimError where a relation that is claimed does not hold."""
         outputs = {o.name: o for o in self.implementation.program.outputs}
@@ -260,9 +266,7 @@ class Attempt:
         elif output.open_axes:
             allowed = with_open_axes(output.placements, found, output.open_axes) == found
         else:
-            allowed = (
-                output.required(self.placements[o.name] for o in self._forward if o.name in self.placements) == found
-            )
+            allowed = output.required(self._flowing) == found
         try:
             return found if allowed and holds(self.pool, left, right, found, mesh) else None
         except (UnsupportedError, UnalignedError, ValueError):
@@ -273,8 +277,7 @@ class Attempt:
         mesh = self.implementation.program.mesh
         if mesh is None or not output.outer_mean:
             return view
-        forward = [self.placements[o.name] for o in self._forward if o.name in self.placements]
-        return view.scaled(Fraction(1, output.scale(forward, mesh)))
+        return view.scaled(Fraction(1, output.scale(self._flowing, mesh)))
 
     # -- assumptions
 

@@ -226,6 +226,14 @@ class Checker(Attempt):
         backward = any(o.kind is OutputKind.GRADIENT for o in outputs)
         (self.parts.backward if backward else self.parts.forward).lower()
 
+    def _relate_tangents(self) -> Mismatch | None:
+        try:
+            for output in self.implementation.program.outputs:
+                output.required(self._flowing)
+        except ValueError as error:
+            return Mismatch("VC107", str(error), self.spec.program.outputs[0].name)
+        return super()._relate_tangents()
+
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         if self.parts is not None and self.parts.is_settled(spec):
             return True
@@ -252,8 +260,7 @@ class Checker(Attempt):
         if output.placements is None:
             # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
             return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)
-        forward = [self.placements[o.name] for o in self._forward if o.name in self.placements]
-        required = output.required(forward)
+        required = output.required(self._flowing)
         assert required is not None
         if output.open_axes:
             declared = (output.placements, output.open_axes)

@@ -14,6 +14,7 @@ import torch
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture import arguments_of_call, capture_model, model_or_built
+from verifycompile.capture.own_losses import with_own_losses
 from verifycompile.counterexamples import counterexample_of
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.severity import Severity
@@ -96,6 +97,9 @@ def _checked(spec: Program, implementation: Program) -> CrossCheckReport:
         if isinstance(compared, RanOut):
             last = CrossCheckReport(Verdict.UNPROVED, findings=(_undecided(f"{compared.describe()}"),), sizes=sizes)
             continue
+        own = with_own_losses(implementation, compared.relations)
+        if own is not None:
+            return _checked(spec, own)
         last = _report(compared, sizes)
         if last.verdict is Verdict.VERIFIED or not any(output.different for output in last.outputs):
             return last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,10 +39,11 @@ _MOST_QUESTIONS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """``questions``: that z3 was asked."""
+    """``questions``: that z3 was asked. ``relations``: how the forward outputs lie on the ranks."""
 
     outputs: tuple[OutputCheck, ...]
     questions: int
+    relations: Mapping[str, Placements]
 
 
 def compare_elements(spec: Program, implementation: Program) -> Compared:
@@ -52,7 +53,7 @@ def compare_elements(spec: Program, implementation: Program) -> Compared:
         inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
         comparison = _Comparison(spec, implementation, _as_variables(pool, inputs), pool)
         outputs = tuple(comparison.outputs())
-    return Compared(outputs, comparison.decider.questions)
+    return Compared(outputs, comparison.decider.questions, comparison.relations)
 
 
 def _as_variables(pool: Expressions, inputs: Inputs) -> Inputs:
@@ -75,7 +76,7 @@ class _Comparison:
         self._mesh_shape = implementation.mesh.shape if implementation.mesh is not None else ()
         self._reference = spec_interpreter(spec, inputs)
         self._ranks = implementation_interpreter(implementation, inputs, 0)
-        self._relations: dict[str, Placements] = {}
+        self.relations: dict[str, Placements] = {}
 
     def outputs(self) -> Iterator[OutputCheck]:
         """Forward outputs first: how a cotangent lies on the ranks may follow from how its output does."""
@@ -98,7 +99,7 @@ class _Comparison:
 
     def _provide_tangents(self) -> None:
         for name, entry in tangent_inputs(self._program).items():
-            relation = self._relations.get(name)
+            relation = self.relations.get(name)
             found = None if relation is None else OutputComparison(name, Agreement.EQUAL, relation)
             layout = tangent_placements(entry, found)
             if layout is None or name not in self._inputs.tangents:
@@ -111,7 +112,7 @@ class _Comparison:
         bounds.check()
         try:
             value = self._numbers(self._reference.value(spec.node)[0])
-            forward = tuple(self._relations.values())
+            forward = [self.relations[name] for name in tangent_inputs(self._program) if name in self.relations]
             scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
             parts = [at_scale(part, scale) for part in self._ranks.value(implementation.node)]
             found = self._best(value, parts, implementation, forward)
@@ -122,7 +123,7 @@ class _Comparison:
         placements, wholes = found
         check = self._decided(spec.name, value, wholes, placements)
         if check.is_equal and spec.kind is not OutputKind.GRADIENT and self._mesh is not None:
-            self._relations[spec.name] = placements
+            self.relations[spec.name] = placements
         return check
 
     def _numbers(self, value: Any) -> torch.Tensor:

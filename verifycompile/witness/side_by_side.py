@@ -120,7 +120,7 @@ def compare_programs(
         with contextlib.suppress(EvaluationError):
             comparison.provide(entry, rank_values(entry, inputs.tangents[name], implementation, layout, seed))
             tangents[name] = layout
-    forward = [result.relation for result in results.values() if result.relation is not None]
+    forward = flowing(implementation, results)
     for name in comparison.backward_names:
         if only in (None, name):
             results[name] = comparison.output(name, forward)
@@ -216,9 +216,12 @@ class _Comparison:
         implementation: ProgramOutput,
         forward: Sequence[tuple[Placement, ...]],
     ) -> OutputComparison:
-        scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
+        try:
+            scale = 1 if self._mesh is None else implementation.scale(forward, self._mesh)
+            required = implementation.required(forward)
+        except ValueError as error:
+            raise EvaluationError(str(error)) from error
         parts = [at_scale(part, scale) for part in self._ranks.value(implementation.node)]
-        required = implementation.required(forward)
         reference = self._exactly(name)
         # As in the proof: a gradient that stays a partial sum is an error unless someone declared it.
         partial = implementation.kind is not OutputKind.GRADIENT
@@ -361,6 +364,12 @@ def implementation_interpreter(
     for node, size in size_values(implementation, {}).items():
         values[node] = [size] * ranks
     return Interpreter(implementation, values)
+
+
+def flowing(implementation: Program, results: Mapping[str, OutputComparison]) -> list[tuple[Placement, ...]]:
+    """How the forward outputs lie through which gradients flow, where that was found."""
+    found = [results[name].relation for name in tangent_inputs(implementation) if name in results]
+    return [relation for relation in found if relation is not None]
 
 
 def tangent_placements(entry: ProgramInput, output: OutputComparison | None) -> tuple[Placement, ...] | None:
