@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from typing import Any
 
@@ -78,8 +79,10 @@ def test_a_loss_after_a_break_that_is_summed_where_the_mean_is_taken(kind: str, 
 def test_what_is_computed_outside_of_graphs_is_not_known() -> None:
     with pytest.raises(UsageError) as refused:
         sharded("mean outside")
+    line = inspect.getsource(Broken).splitlines().index("            hidden = outside(hidden)")
     assert str(refused.value) == (
-        "error[VC305]: `___stack0` is computed between graphs, after a graph break: how it is sharded is not known. "
+        f"error[VC305]: `___stack0`, a value in line {inspect.getsourcelines(Broken)[1] + line} of test_graph_breaks.py, "
+        "is computed between graphs, after a graph break: how it is sharded is not known. "
         "Say it with `in_placements`, or remove the break."
     )
     assert sharded("mean outside", ___stack0=(Shard(0),)).requires_grad

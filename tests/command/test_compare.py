@@ -90,7 +90,7 @@ def test_misuse(file: str, target: str, sentence: str, capsys: pytest.CaptureFix
     ("function", "status", "told"),
     [
         ("question", 0, "on the ranks of the running job"),
-        ("raises", 1, "the parallel program does not end on rank 1: ValueError: no such expert"),
+        ("raises", 1, "the parallel program raises an error on rank 1: ValueError: no such expert"),
     ],
 )
 def test_under_a_launcher_the_processes_are_the_ranks(file: str, function: str, status: int, told: str) -> None:

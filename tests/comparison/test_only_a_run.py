@@ -319,3 +319,50 @@ def test_a_number_that_is_read_from_a_partial_value(wrong: bool) -> None:
 
 def rows_of(mesh: DeviceMesh) -> dict[str, Any]:
     return {"mesh": mesh, "in_placements": {"x": (Shard(0),)}}
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, waits: bool) -> torch.Tensor:
+        total = y.clone()
+        work = dist.all_reduce(total, async_op=True)
+        assert work is not None
+        if waits:
+            work.wait()
+        return total + 1  # FORGOTTEN
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0], None
+
+
+class Sliced(nn.Linear):
+    """One column of the features on each rank."""
+
+    def __init__(self, waits: bool) -> None:
+        torch.manual_seed(0)
+        super().__init__(2, 3, bias=False)
+        self.waits = waits
+        self.weight = nn.Parameter(self.weight.detach()[:, dist.get_rank() :][:, :1].clone())
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch calls it so
+        return cast(torch.Tensor, _Summed.apply(super().forward(input), self.waits))
+
+
+class Whole(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 3, bias=False)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch calls it so
+        return super().forward(input) + 1
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_collective_that_nobody_waits_for(waits: bool) -> None:
+    placements = {"in_placements": {"input": Shard(1)}, "param_placements": {"weight": Shard(1)}}
+    found = on_ranks(lambda _: Sliced(waits), (torch.randn(4, 1),), spec=Whole(), **placements)
+    assert found.verdict is (Verdict.VERIFIED if waits else Verdict.REFUTED), str(found)
+    if not waits:
+        location = found.findings[0].impl_location
+        assert location is not None, str(found)
+        assert LINES[location.line - 1].endswith("# FORGOTTEN")

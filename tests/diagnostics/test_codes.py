@@ -53,7 +53,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC211": "the proof and an evaluation contradict each other",
         "VC212": "not decided element by element",
         "VC213": "tensor that was not compared",
-        "VC214": "run that did not end",
+        "VC214": "run that failed or did not end",
         "VC215": "training step that cannot be captured",
         "VC301": "no device mesh",
         "VC302": "device meshes without common coordinates",

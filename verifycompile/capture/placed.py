@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import pathlib
 from collections.abc import Mapping, Sequence
 
 import sympy
@@ -196,16 +197,23 @@ class PlacedBoundary:
         if any(not isinstance(item, Replicate) for placements in declared for item in placements):
             raise UsageError(
                 "VC305",
-                f"`{name}` is computed between graphs, after a graph break: how it is sharded is not known. "
-                "Say it with `in_placements`, or remove the break.",
+                f"{self._described(name)} is computed between graphs, after a graph break: how it is sharded is not "
+                "known. Say it with `in_placements`, or remove the break.",
             )
+
+    def _described(self, name: str) -> str:
+        """With the line, where Dynamo has made up the name for a value in the expression that a graph break cuts."""
+        frame = self._exported.traced.frame
+        if not frame.is_resumption or not name.startswith("___stack"):
+            return f"`{name}`"
+        return f"`{name}`, a value in line {frame.resumed_line} of {pathlib.Path(frame.code.co_filename).name},"
 
     def assumptions(self) -> tuple[str, ...]:
         """What was taken from the graphs before. Call it after ``inputs``."""
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
         returned = (
             Assumption(
-                f"`{name}` is placed ({layout}), as the graph that returned it holds it",
+                f"{self._described(name)} is placed ({layout}), as the graph that returned it holds it",
                 AssumptionKind.PLACEMENT,
                 [name],
             )

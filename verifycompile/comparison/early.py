@@ -46,8 +46,9 @@ def one_object(asked: tuple[str, ...], wrapped: bool) -> Finding | None:
 def failed(error: RankFailedError) -> Finding:
     """The program raised an error, or did not end."""
     where = "" if error.rank is None else f" on rank {error.rank}"
-    message = f"the parallel program does not end{where}: {error}"
-    return Finding(code="VC214", severity=Severity.ERROR, message=message, impl_location=error.place)
+    ended = "does not end" if error.failure.waited else "raises an error"
+    message = f"the parallel program {ended}{where}: {error}"
+    return Finding(code="VC214", severity=Severity.ERROR, message=message, impl_location=error.failure.place)
 
 
 def undecided(finding: Finding) -> Finding:

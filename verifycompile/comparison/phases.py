@@ -118,7 +118,7 @@ class Phases:
             if failed is not None and now - failed > AFTER_AN_ERROR:
                 return Failure("it waits for a rank that has failed", waited=True)
             if ended is not None and now - ended > self._patience:
-                text = f"the program does not end there: another rank has ended it {self._patience:g} seconds ago"
+                text = f"another rank ended it {self._patience:g} seconds ago"
                 return Failure(text, waited=True)
 
 

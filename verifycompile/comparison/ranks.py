@@ -34,7 +34,7 @@ class RankFailedError(Exception):
     def __init__(self, rank: int | None, failure: Failure) -> None:
         super().__init__(failure.message)
         self.rank = rank
-        self.place = failure.place
+        self.failure = failure
 
 
 class Ranks(Protocol):
@@ -96,7 +96,7 @@ def _failures(threads: RanksInThreads) -> Generator[None]:
     except UsageError:
         raise
     except RanksWaitError as error:
-        raise RankFailedError(None, Failure(str(error))) from error
+        raise RankFailedError(None, Failure(str(error), waited=True)) from error
     except Exception as error:
         raise RankFailedError(threads.failed, failure_of(error)) from error
 

@@ -64,7 +64,7 @@ CODES = (
     ),
     Code(
         code="VC214",
-        title="run that did not end",
+        title="run that failed or did not end",
         severity=Severity.ERROR,
         meaning=(
             "`verifycompile.compare` runs the parallel program. It raised an error on a rank, or the ranks wait for "

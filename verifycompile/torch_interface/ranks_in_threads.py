@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from verifycompile.torch_interface.acting_rank import acting_as
+from verifycompile.torch_interface.late_results import late
 from verifycompile.torch_interface.meetings import FACTORS_TOLD, Communication, Parts
 from verifycompile.torch_interface.mesh import RootMesh, has_world
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
@@ -192,9 +193,8 @@ class RanksInThreads:
         if self._root is None or not has_world():
             yield
             return
-        own = {name: vars(dist.ProcessGroup)[name] for name in ("scatter", "gather")}
         # Here the collectives that have a root do communicate.
-        methods = [(dist.ProcessGroup, name, method) for name, method in own.items()]
-        communicating = replaced([*methods, *FACTORS_TOLD])
+        own = {name: vars(dist.ProcessGroup)[name] for name in ("scatter", "gather")}
+        communicating = replaced([*late(own), *FACTORS_TOLD])
         with acting_as(rank, self._root), communicating:
             yield

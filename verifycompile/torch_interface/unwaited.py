@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_COLLECTIVES = (
+COLLECTIVES = (
     "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced", "all_to_all_single",
     "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced",
     "alltoall", "alltoall_base", "broadcast", "gather", "recv", "recv_anysource", "reduce", "reduce_scatter",
@@ -61,7 +61,7 @@ def waits_required() -> Generator[None]:
                     watched.add((owner, name))
                     replaced.enter_context(mock.patch.object(owner, name, _waiting(vars(owner)[name], pending)))
 
-        for name in _COLLECTIVES:
+        for name in COLLECTIVES:
             if name in vars(ProcessGroup):
                 launch = _launching(name, getattr(ProcessGroup, name), pending, watch_waits)
                 replaced.enter_context(mock.patch.object(ProcessGroup, name, launch))
