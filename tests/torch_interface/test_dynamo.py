@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -100,6 +102,42 @@ def test_trace_frame_of_a_module_and_of_a_function() -> None:
     assert len(traced.example_inputs) == 2
     traced = trace_frame(frame_of_call(lambda x: x.sin(), (torch.ones(3),), {}), keep)
     assert [str(node.target) for node in traced.returned or ()] == ["sin"]
+
+
+def _decorator(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Decorated(Scale):
+    @_decorator
+    @_decorator
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+@_decorator
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return x.cos()
+
+
+def test_a_decorated_function_is_shown_as_itself() -> None:
+    def shown(graph: torch.fx.GraphModule, example_inputs: Any) -> tuple[str, int]:
+        frame = frame_under_compilation()
+        return frame.function, frame.shown.co_firstlineno
+
+    for function, name in ((Decorated(), "Decorated.forward"), (decorated, "decorated")):
+        source = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
+        expected = name, source.__code__.co_firstlineno
+        assert run_in_backend(function, torch.ones(3), use=shown) == expected
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    assert run_in_backend(plain, torch.ones(3), use=shown)[0].endswith("<locals>.plain")
 
 
 def test_trace_frame_of_a_module_with_hooks() -> None:

@@ -11,7 +11,7 @@ import inspect
 import re
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -94,12 +94,25 @@ class Frame:
 
     @property
     def shown(self) -> types.CodeType:
-        """The code that a reader knows: where torch puts a frame around a module, that of the module's ``forward``."""
+        """The code that a reader knows: where torch puts a frame around a module, that of the module's ``forward``.
+
+        Of a frame that a decorator puts around a function (with ``functools.wraps``), that of the function.
+        """
         if self.code not in wrap_inline.__code__.co_consts:
-            return self.code
+            return next((function.__code__ for function in self._decorated()), self.code)
         wrapped = inspect.unwrap(self.closure[self.code.co_freevars.index("fn")].cell_contents)
         function = wrapped.forward if isinstance(wrapped, nn.Module) else wrapped
         return getattr(inspect.unwrap(function), "__code__", self.code)
+
+    def _decorated(self) -> Iterator[types.FunctionType]:
+        """The functions in the closure whose name stands for this code now."""
+        arguments = self.locals.get(self.code.co_varnames[0], ()) if self.code.co_varnames else ()
+        first = arguments[0] if isinstance(arguments, tuple) and arguments else arguments
+        for _, value in closed_over(self.code, self.closure):
+            if isinstance(value, types.FunctionType):
+                outermost = getattr(type(first), value.__name__, value.__globals__.get(value.__name__))
+                if isinstance(outermost, types.FunctionType) and outermost.__code__ is self.code:
+                    yield inspect.unwrap(outermost)
 
     @property
     def function(self) -> str:
