@@ -213,7 +213,7 @@ class PlacedBoundary:
         layouts = {name: ", ".join(map(str, self._between[name].placements)) for name in self._returned}
         returned = (
             Assumption(
-                f"{self._described(name)} is placed ({layout}), as the graph that returned it holds it",
+                f"`{name}` is placed ({layout}), as the graph that returned it holds it",
                 AssumptionKind.PLACEMENT,
                 [name],
             )
