@@ -8,7 +8,11 @@ and those with equal parts share an evaluation. Where it would take longer still
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Generator
+
+import torch
 
 from verifycompile.collection import collection_paused
 from verifycompile.diagnostics.finding import Finding
@@ -18,7 +22,7 @@ from verifycompile.program import Program
 from verifycompile.reduction.search import described_sizes, evaluable
 from verifycompile.refinement.check import check_refinement
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
-from verifycompile.witness.cost import ELEMENTS_OF_A_CALL, calls, elements, most_elements
+from verifycompile.witness.cost import calls, elements, most_elements
 from verifycompile.witness.few_kinds import KINDS, kinds_of_ranks
 from verifycompile.witness.interpreter import TOO_MUCH_WORK
 
@@ -29,6 +33,8 @@ Counted and not timed, so that the same is done on every machine.
 """
 
 
+_ELEMENTS_OF_A_CALL = 1_024
+"""Elements whose computation takes no longer than to call the operator, in the mean of cheap operators and dear ones."""
 _CALLS_AT_WILL = 4_000
 """With more calls, ranks share evaluations even where that is not needed."""
 _ELEMENTS_AT_WILL = 200_000
@@ -49,7 +55,19 @@ class _How:
     at_sizes: str = ""
 
 
+@contextlib.contextmanager
+def _one_thread() -> Generator[None]:
+    """Small tensors gain nothing from more threads, which wait for one another where a machine has other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @collection_paused()
+@_one_thread()
 def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
     """What was found, and the finding where it contradicts the proof."""
     chosen = _affordable(spec, implementation)
@@ -99,7 +117,7 @@ def _affordable(spec: Program, implementation: Program) -> tuple[_How, int] | No
     if chosen is None:
         return None
     kinds, distinct = chosen
-    most = min(most_elements(), max(affordable * ELEMENTS_OF_A_CALL, _ELEMENTS_AT_WILL))
+    most = min(most_elements(), max(affordable * _ELEMENTS_OF_A_CALL, _ELEMENTS_AT_WILL))
     return _How(kinds, most), distinct
 
 

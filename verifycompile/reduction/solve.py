@@ -135,18 +135,28 @@ class _Problem:
 
     def _smaller(self, variable: Any, wanted: list[Any]) -> bool:
         """Whether z3 finds a model in which a variable is smaller, or what is wanted holds."""
-        for bound in _BOUNDS:
-            if bound >= self._value(variable) and not wanted:
-                return False
-            self._solver.push()
-            self._solver.add(variable <= bound, *wanted)
-            found = self._solver.check() == self._z3.sat
-            if found:
-                self._model = self._solver.model()
-            self._solver.pop()
-            if found:
-                return True
-        return False
+        upper = [bound for bound in _BOUNDS if wanted or bound < self._value(variable)]
+        found, impossible = len(upper), -1
+        tried = 0
+        # The smallest bound is what most sizes take, and where the largest is impossible all others are.
+        while impossible + 1 < found:
+            position = (0, found - 1, (impossible + found) // 2)[min(tried, 2)]
+            tried += 1
+            if self._holds([variable <= upper[position], *wanted]):
+                found = position
+            else:
+                impossible = position
+        return found < len(upper)
+
+    def _holds(self, wanted: list[Any]) -> bool:
+        """Whether z3 finds a model in which all of it holds, which is kept then."""
+        self._solver.push()
+        self._solver.add(*wanted)
+        found = self._solver.check() == self._z3.sat
+        if found:
+            self._model = self._solver.model()
+        self._solver.pop()
+        return found
 
     def _value(self, variable: Any) -> int:
         return int(self._model.eval(variable, model_completion=True).as_long())

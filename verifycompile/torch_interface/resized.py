@@ -19,18 +19,18 @@ def resized_tensor(recorded: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor
 
     A dimension of which ``recorded`` repeats one element repeats one element.
     """
-    sizes = tuple(shape)
-    if not all(isinstance(size, int) for size in (*sizes, *recorded.stride())):
+    sizes, recorded_strides = tuple(shape), recorded.stride()
+    if not all(isinstance(size, int) for size in (*sizes, *recorded_strides)):
         mode = recorded.fake_mode if isinstance(recorded, FakeTensor) else None
         if mode is None:
             return recorded
         with mode:
             return torch.empty(sizes, dtype=recorded.dtype, device=recorded.device)
-    order = sorted(range(len(sizes)), key=lambda dim: (recorded.stride(dim), -dim))
+    order = sorted(range(len(sizes)), key=lambda dim: (recorded_strides[dim], -dim))
     strides = [0] * len(sizes)
     step = 1
     for dim in order:
-        if recorded.stride(dim) == 0 and recorded.shape[dim] > 1:
+        if recorded_strides[dim] == 0 and recorded.shape[dim] > 1:
             continue
         strides[dim] = step
         step *= max(sizes[dim], 1)
