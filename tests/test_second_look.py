@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from benchmarks.programs import PROGRAMS
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict, second_look, two_programs, verify
 from verifycompile.program import Program
@@ -116,6 +117,34 @@ def test_not_done_where_it_would_take_long() -> None:
         done=False, text="not done: an evaluation on all ranks would take more than 5 % of the time of capture"
     )
     assert "= second look: not done: an evaluation on all ranks" in str(report)
+
+
+def test_evaluated_on_one_thread_which_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    compare, before = second_look.compare_outputs, torch.get_num_threads()
+
+    def counted(*arguments: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return compare(*arguments)
+
+    monkeypatch.setattr(second_look, "compare_outputs", counted)
+    torch.set_num_threads(3)
+    try:
+        assert of_mlp().verdict is Verdict.VERIFIED
+        assert (threads, torch.get_num_threads()) == ([1], 3)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_every_output_of_layers_whose_ranks_all_differ() -> None:
+    """Behind causal attention no two parts of a sequence are equal, so ranks share no evaluation there."""
+    with fake_mesh_world((8,), ("tp",)) as mesh:
+        llama = PROGRAMS["llama-3-8b"]
+        report = verify(llama.parallel(2, mesh), llama.inputs())
+    assert report.second_look is not None
+    assert report.second_look.text.endswith(
+        "on all 8 ranks, whose parts of a tensor are of 3 kinds, in 22 of 22 outputs"
+    ), report.second_look.text
 
 
 def test_not_done_where_nothing_can_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:

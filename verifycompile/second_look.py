@@ -34,7 +34,7 @@ Counted and not timed, so that the same is done on every machine.
 
 
 _ELEMENTS_OF_A_CALL = 1_024
-"""Elements whose computation takes no longer than to call the operator, in the mean of cheap operators and dear ones."""
+"""Elements whose computation takes no longer than to call the operator, cheap and dear operators together."""
 _CALLS_AT_WILL = 4_000
 """With more calls, ranks share evaluations even where that is not needed."""
 _ELEMENTS_AT_WILL = 200_000
