@@ -12,6 +12,7 @@ from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import FUNCTIONS
+from verifycompile.rewrites.operations import COMPLEX
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -21,7 +22,6 @@ AS_COMPLEX = Operation("as_complex", linear=frozenset({0}))
 AS_REAL = Operation("as_real", linear=frozenset({0}))
 CONJUGATE = Operation("conjugate", linear=frozenset({0}))
 POLAR = Operation("polar", linear=frozenset({0}))
-COMPLEX = Operation("complex", jointly_linear=True)
 
 
 @operator(aten.view_as_complex.default)
@@ -71,7 +71,9 @@ def _product(b: Builder, left: tuple[View, View], right: tuple[View, View]) -> t
 
 
 @operator(aten._conj.default, aten.conj_physical.default, aten._conj_physical.default)
-def conjugate(b: Builder, self: View) -> View:
+def conjugate(b: Builder, self: View | complex) -> View:
+    if isinstance(self, complex):
+        return b.pointwise(COMPLEX, self.real, -self.imag)
     return b.pointwise(CONJUGATE, self)
 
 

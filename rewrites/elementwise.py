@@ -15,7 +15,7 @@ from verifycompile.ir.scalar import LOGARITHM_OF_TEN, LOGARITHM_OF_TWO
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
-from verifycompile.rewrites.operations import FLOOR, TRUNCATED
+from verifycompile.rewrites.operations import COMPLEX, FLOOR, TRUNCATED
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ INTEGER_DTYPES = frozenset({torch.int64, torch.int32})
 SHORT_DTYPES = frozenset({torch.uint8, torch.int8, torch.uint16, torch.int16})
 """Integers that every one of the others holds. Arithmetic on them wraps around."""
 
-TRUNCATE = Operation("truncate")
+TRUNCATE, _EXP, _LOG = (Operation(name) for name in ("truncate", "exp of complex numbers", "log of complex numbers"))
 
 
 def require_real(b: Builder, *arguments: str) -> None:
@@ -71,20 +71,18 @@ def add(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
 
 @operator(aten.sub.Tensor, aten.sub.Scalar)
 def sub(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
-    return b.combination((1, self), (_negative(alpha), other))
+    return b.combination((1, self), (-alpha, other))
 
 
 @operator(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(b: Builder, self: View, other: View | Number, alpha: Number) -> View:
-    return b.combination((1, other), (_negative(alpha), self))
-
-
-def _negative(value: Number) -> Number:
-    return -value
+    return b.combination((1, other), (-alpha, self))
 
 
 @operator(aten.mul.Tensor, aten.mul.Scalar)
-def mul(b: Builder, self: View, other: View | Number) -> View:
+def mul(b: Builder, self: View, other: View | Number | complex) -> View:
+    if isinstance(other, complex):
+        other = b.pointwise(COMPLEX, other.real, other.imag)
     if _is_infinite(self) or _is_infinite(b.view(other)):
         # Zero times infinity is no number in torch; a mask that selects an infinity is a product here.
         raise UnsupportedError(UNSUPPORTED, "a product with infinity")
@@ -153,14 +151,12 @@ for _name, _operation in FUNCTIONS.items():
 
 @operator(aten.exp.default)
 def exp(b: Builder, self: View) -> View:
-    _refuse_complex(b, "exp")
-    return b.exp(self)
+    return b.pointwise(_EXP, self) if _is_complex(b) else b.exp(self)
 
 
 @operator(aten.log.default)
 def log(b: Builder, self: View) -> View:
-    _refuse_complex(b, "log")
-    return b.log(self)
+    return b.pointwise(_LOG, self) if _is_complex(b) else b.log(self)
 
 
 @operator(aten.exp2.default)
@@ -181,10 +177,9 @@ def log10(b: Builder, self: View) -> View:
     return b.scale(b.log(self), 1 / LOGARITHM_OF_TEN)
 
 
-def _refuse_complex(b: Builder, name: str) -> None:
+def _is_complex(b: Builder) -> bool:
     """Exponentials are known to be positive, which holds for real ones only."""
-    if b.call.dtype is not None and b.call.dtype.is_complex:
-        raise UnsupportedError(UNSUPPORTED, f"`{name}` of complex numbers")
+    return b.call.dtype is not None and b.call.dtype.is_complex
 
 
 # ------------------------------------------------------------------------------------------------ comparisons

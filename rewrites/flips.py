@@ -15,7 +15,7 @@ from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
 
-FLIP = Operation("flip", linear=frozenset({0}))
+FLIP = Operation("flip", linear=frozenset({0}), copies=True)
 
 
 @operator(aten.flip.default)

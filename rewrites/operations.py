@@ -10,6 +10,7 @@ PAD = Operation("pad", linear=frozenset({0}), copies=True)
 MINIMUM = Operation("minimum", commutative=True, extreme=True)
 FLOOR = Operation("floor")
 TRUNCATED = Operation("trunc")
+COMPLEX = Operation("complex", jointly_linear=True)
 SLIDING_WINDOW = Operation("sliding_window", finite=True)
 """``[o, k, x]``: one where element ``k`` of window ``o`` is element ``x`` of the line.
 

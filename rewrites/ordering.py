@@ -29,7 +29,7 @@ CUMULATIVE_EXTREMES = {
     kind: (Operation(f"cumulative_{kind}"), Operation(f"cumulative_{kind}_index")) for kind in ("max", "min")
 }
 PRODUCT = Operation("product_of_all")
-ROLL = Operation("roll", linear=frozenset({0}))
+ROLL = Operation("roll", linear=frozenset({0}), copies=True)
 KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")

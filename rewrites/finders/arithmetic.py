@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT
@@ -17,9 +19,8 @@ def is_arithmetic(view: View) -> bool:
     return view.term.operation in _ARITHMETIC or (view.term.operation is CONTRACT and not view.term.summed)
 
 
-def integer_leaves(view: View) -> list[View]:
-    """Operands reached through integer arithmetic that are no arithmetic themselves, as views over the same space."""
-    leaves: list[View] = []
+def integer_parts(view: View) -> Iterator[View]:
+    """A view and all that it is computed of by integer arithmetic, as views over the same space."""
     pending = [view]
     seen: set[tuple[Term, tuple[Axis, ...]]] = set()
     while pending:
@@ -27,8 +28,18 @@ def integer_leaves(view: View) -> list[View]:
         if (current.term, current.axes) in seen:
             continue
         seen.add((current.term, current.axes))
+        yield current
         if is_arithmetic(current):
             pending.extend(open_view(current).operands)
-        elif current.term.index_sizes:
-            leaves.append(current.unscaled())
-    return leaves
+
+
+def integer_leaves(view: View) -> list[View]:
+    """Operands reached through integer arithmetic that are no arithmetic themselves."""
+    return [v.unscaled() for v in integer_parts(view) if not is_arithmetic(v) and v.term.index_sizes]
+
+
+def dividends(view: View) -> list[View]:
+    """What is divided by a number and rounded down in integer arithmetic, where it is computed itself."""
+    floors = (v for v in integer_parts(view) if v.term.operation is FLOOR)
+    divided = (open_view(v).operands[0].unscaled() for v in floors)
+    return [v for v in divided if is_arithmetic(v)]

@@ -11,7 +11,7 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, TermPool, View
-from verifycompile.rewrites.finders.arithmetic import integer_leaves, is_arithmetic
+from verifycompile.rewrites.finders.arithmetic import dividends, integer_leaves, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
@@ -100,8 +100,8 @@ def _position(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
 
 
 def _candidates(value: View, indicators: Sequence[View]) -> Iterator[View]:
-    """What the lookup may be a lookup of: leaves of the computed index, and what the masks compare."""
-    leaves = integer_leaves(value)
+    """What the lookup may be a lookup of: leaves of the computed index, dividends in it, and what the masks compare."""
+    leaves = [*integer_leaves(value), *dividends(value)]
     yield from leaves
     for mask in indicators:
         if mask.term.operation in (LESS, LESS_EQUAL, AT_MOST):

@@ -119,7 +119,8 @@ def _without_own(pool: TermPool, whole: _Bounded, part: View, shape: tuple[Size,
 class _Space:
     """Everything over the dimensions of a part, those that it sums, and one more, which numbers the chunks.
 
-    ``values``: what the part sums, of any chunk instead of its own.
+    ``values``: what the part sums, of any chunk instead of its own. Factors that do not depend on the chunk where it is
+    summed, as the query of an attention, stay as they are.
     """
 
     def __init__(
@@ -148,7 +149,12 @@ class _Space:
             weight = product((weight, size))
         coefficient = part.coefficient if factor == 1 else -part.coefficient
         number = () if coefficient == 1 else (pool.constant(coefficient, self.shape),)
-        self.values = (*number, *(substitute(view, replaced, self.shape) for view in factors))
+        elsewhere = [v.term for v in whole.rest if any(map(v.uses, _dims(whole.own)))]
+        kept = {v.term for v in whole.rest}.difference(elsewhere)
+        self.values = (
+            *number,
+            *(self.wide(v) if v.term in kept else substitute(v, replaced, self.shape) for v in factors),
+        )
         self.fits = any(view.uses(dim) for view in self.values) and weight == count
 
     @property

@@ -200,6 +200,8 @@ _POINTWISE: dict[str, Callable[..., Tensor]] = evaluate_special.ElementByElement
         "minimum": lambda _, a, b: torch.minimum(a, b),
         "maximum": lambda _, a, b: torch.maximum(a, b),
         "where": lambda _, condition, a, b: torch.where(condition != 0, a, b),
+        "exp of complex numbers": lambda _, a: torch.exp(a),
+        "log of complex numbers": lambda _, a: torch.log(a),
         "truncate": lambda _, a: torch.trunc(a),
         "gelu": lambda attributes, x: _gelu(attributes)(x),
         "gelu_derivative": lambda attributes, x: _derivative(_gelu(attributes))(x),

@@ -23,14 +23,15 @@ from verifycompile.rewrites.builder import PAD, RESHAPE, SLICE, UNKNOWN, Builder
 from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.distinct import SORT, TOPK
 from verifycompile.rewrites.elementwise import FUNCTIONS, choose
+from verifycompile.rewrites.flips import FLIP
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.ordering import ARG_EXTREME
+from verifycompile.rewrites.ordering import ARG_EXTREME, ROLL
 from verifycompile.rewrites.reduction import EXTREMES, reduce_extreme
 from verifycompile.rewrites.stored_tensors import CONSTANT, stored
 
 PLAIN = Operation("plain")
 FIELDS = {
-    "copies": {CONCATENATE, STACK, WINDOW, RESHAPE, SLICE, PAD},
+    "copies": {CONCATENATE, STACK, WINDOW, RESHAPE, SLICE, PAD, ROLL, FLIP},
     "extreme": {MAXIMUM, MINIMUM, *EXTREMES.values()},
     "nonnegative": {UNIT, EXPONENTIAL, FUNCTIONS["abs"]},
     "places": {TOPK[1], SORT[1], *ARG_EXTREME.values()},

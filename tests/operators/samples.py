@@ -163,7 +163,10 @@ add(aten.polar.default, positive(3, 4), real(3, 4))
 add(aten.complex.default, real(3, 4), real(3, 4))
 add(aten.mul.Tensor, complex_numbers(3, 4), complex_numbers(4))
 add(aten.mm.default, complex_numbers(3, 4), complex_numbers(4, 2))
-refuse("VC202 `exp` of complex numbers", aten.exp.default, complex_numbers(3))
+add(aten.mul.Scalar, complex_numbers(3, 4), 1j)
+add(aten.mul.Tensor, complex_numbers(3), 0.5 - 2j)
+add(aten.exp.default, complex_numbers(3))
+add(aten.log.default, complex_numbers(3))
 
 # ------------------------------------------------------------------------------------------------ activations
 

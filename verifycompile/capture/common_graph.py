@@ -171,7 +171,7 @@ def _write_defaults(nodes: Sequence[torch.fx.Node]) -> None:
 def _same_leaf(value: Any, other: Any) -> bool:
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(value) == str(other)
-    if isinstance(value, (int, float, str, bool, torch.dtype, torch.device, torch.memory_format, torch.layout)):
+    if isinstance(value, (int, float, complex, str, torch.dtype, torch.device, torch.memory_format, torch.layout)):
         return value == other or repr(value) == repr(other)
     return value is other or real_object(value) is real_object(other)
 

@@ -112,7 +112,7 @@ def _is_equal_expanded(pool: TermPool, left: View, right: View, *, keeps_shared:
         first, second = _polynomial(pool, left, opaque), _polynomial(pool, right, opaque)
         if first is None or second is None:
             return False
-        return first == second or (
+        return first == second or _joined(pool, first, left.shape) == _joined(pool, second, left.shape) or (
             left_over > 0
             and _equal_without_denominators(
                 pool, first, second, left.shape, keeps_shared=keeps_shared, left_over=left_over - 1
@@ -124,6 +124,12 @@ def _is_equal_expanded(pool: TermPool, left: View, right: View, *, keeps_shared:
 
 def _shared(left: View, right: View) -> frozenset[Term]:
     return _below(left) & _below(right) - {left.term, right.term}
+
+
+def _joined(pool: TermPool, polynomial: Polynomial, shape: tuple[Size, ...]) -> View:
+    """The sum of the products of a polynomial: by laws of sums, several products may be one."""
+    views = (View(coefficient, term, shape, axes) for (term, axes), coefficient in polynomial.items())
+    return combine(pool, [pool.zero(shape), *views])
 
 
 def _equal_without_denominators(

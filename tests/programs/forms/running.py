@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from tests.programs.forms import comm
-from tests.programs.forms.form import S0, Form
+from tests.programs.forms.form import S0, S1, Form, R
 
 EXPERTS = 4
 
@@ -68,6 +68,63 @@ class Places(nn.Module):
         return (places * chosen).sum(-1)
 
 
+class States(nn.Module):
+    """Causal linear attention: what a rank attends to of its own part, and the summed states of the ranks before."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        own = (q @ k.transpose(-1, -2)).tril() @ v
+        if self.mesh is None or self.mistake == "own alone":
+            return own
+        state = (k.transpose(-1, -2) @ v)[None]
+        states = comm.gather(state, 0, self.mesh.get_group(), self.mistake == "gradients of the others lost")
+        last = self.mesh.get_local_rank() + (self.mistake == "own total too")
+        earlier = (torch.arange(states.shape[0]) < last).to(q)
+        return own + q @ (states * earlier[:, None, None, None]).sum(0)
+
+
+class Oscillators(nn.Module):
+    """A diagonal recurrence in complex numbers, by channel: exponentials, and constants with an imaginary part."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, x: torch.Tensor, decay: torch.Tensor, angle: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        factor = (1j * angle - decay.exp()).exp()
+        if self.mistake == "decays twice":
+            factor = factor * factor
+        state = torch.zeros_like(factor) if self.mistake == "first is lost" else factor * x[0]
+        state = factor * state + x[1]
+        part = torch.view_as_real(state)[..., 0] @ out
+        if self.mesh is None or self.mistake == "not reduced":
+            return part
+        return comm.leave(part, self.mesh.get_group())
+
+
+class Buckets(nn.Module):
+    """A table of matrices by the remainder of a token's number, of which a rank holds some."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, tokens: torch.Tensor, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        bucket = tokens % EXPERTS
+        if self.mesh is None:
+            return torch.einsum("td,tdh->th", x, table[bucket])
+        own = table.shape[0]
+        rank = self.mesh.get_local_rank() if self.mistake != "of the first rank" else 0
+        x = comm.enter(x, self.mesh.get_group()) if self.mistake != "gradient not reduced" else x
+        part = torch.einsum("td,tdh->th", x, table[bucket % own])
+        if self.mistake != "of all ranks":
+            part = torch.where((bucket // own == rank)[:, None], part, 0.0)
+        return comm.leave(part, self.mesh.get_group())
+
+
 def running(style: str, ranks: int) -> Form:
     return Form(
         f"running-{style}-{ranks}",
@@ -92,5 +149,38 @@ FORMS = (
         lambda: (torch.tensor([0, 2, 1, 2, 3, 0]),),
         {"in_placements": {"experts": (S0,)}, "out_placements": {"output.0": (S0,)}},
         ("own alone", "over experts", "later too"),
+    ),
+    Form(
+        "states-of-linear-attention-2",
+        {"cp": 2},
+        States,
+        States,
+        lambda: tuple(torch.randn(2, 3, 2, requires_grad=True) for _ in range(3)),
+        {"in_placements": dict.fromkeys("qkv", (S1,)), "out_placements": {"output.0": (S1,)}},
+        ("own alone", "own total too", "gradients of the others lost"),
+    ),
+    Form(
+        "complex-recurrence-2",
+        {"tp": 2},
+        Oscillators,
+        Oscillators,
+        lambda: (torch.randn(2, 3), *(torch.randn(3, requires_grad=True) for _ in "dr"), torch.randn(3, 2)),
+        {
+            "in_placements": {"x": (S1,), "decay": (S0,), "angle": (S0,), "out": (S0,)},
+            "out_placements": {"output.0": (R,)},
+        },
+        ("decays twice", "first is lost", "not reduced"),
+    ),
+    Form(
+        "buckets-of-tokens-2",
+        {"ep": 2},
+        Buckets,
+        Buckets,
+        lambda: (torch.tensor([9, 2, 7, 4]), *(torch.randn(s, requires_grad=True) for s in ((4, 2), (2, 2, 3)))),
+        {
+            "in_placements": {"tokens": (R,), "x": (R,), "table": (S0,)},
+            "out_placements": {"output.0": (R,)},
+        },
+        ("of the first rank", "gradient not reduced", "of all ranks"),
     ),
 )
