@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import dataclasses
 import gc
+import math
 import os
 import sys
 import threading
@@ -94,11 +95,12 @@ class RanOut:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Scope:
-    """One attempt under way. ``deadline``: on the clock of ``time.perf_counter``."""
+    """One attempt under way. ``deadline``: on the clock of ``time.perf_counter``; ``work``: on the thread's own."""
 
     name: str
     started: float
     deadline: float
+    work: float = math.inf
 
 
 class Bounds:
@@ -126,7 +128,9 @@ class Bounds:
             raise LimitReachedError
 
     def _is_over(self) -> bool:
-        return self._is_full or time.perf_counter() > self._scopes[-1].deadline
+        scope = self._scopes[-1]
+        worked = scope.work < math.inf and time.thread_time() > scope.work
+        return self._is_full or worked or time.perf_counter() > scope.deadline
 
     @property
     def stage(self) -> str:
@@ -143,14 +147,19 @@ class Bounds:
         """Bytes by which the process may still grow."""
         return max(0, self.limits.memory - self._growth())
 
-    def attempt(self, stage: str, work: Callable[[], Value], share: float = 1.0) -> Value | RanOut:
-        """What ``work`` returns, or ``RanOut`` where a limit ends it. It may take ``share`` of the time that is left.
+    def attempt(
+        self, stage: str, work: Callable[[], Value], share: float = 1.0, own_seconds: float = math.inf
+    ) -> Value | RanOut:
+        """What ``work`` returns, or ``RanOut`` where a limit ends it. It may take ``share`` of the time that is left,
+        and ``own_seconds`` of the thread's own time, which work that asks nothing does not see.
 
         Inside of another attempt, raises ``LimitReachedError`` where that one must end as well.
         """
         self.check()
         started = time.perf_counter()
-        scope = _Scope(stage, started, min(self._scopes[-1].deadline, started + share * self.seconds_left))
+        outer = self._scopes[-1]
+        own = min(outer.work, time.thread_time() + own_seconds)
+        scope = _Scope(stage, started, min(outer.deadline, started + share * self.seconds_left), own)
         if self._is_over():
             return self._ran_out(scope)
         self._scopes.append(scope)
@@ -286,10 +295,12 @@ def running_in(thread: int) -> Bounds | None:
 check, note_place = limit.check, limit.note_place
 
 
-def attempt(stage: str, work: Callable[[], Value], share: float = 1.0) -> Value | RanOut:
+def attempt(
+    stage: str, work: Callable[[], Value], share: float = 1.0, own_seconds: float = math.inf
+) -> Value | RanOut:
     """``Bounds.attempt`` under the limits of this thread; without limits, what ``work`` returns."""
     bounds = current()
-    return work() if bounds is None else bounds.attempt(stage, work, share)
+    return work() if bounds is None else bounds.attempt(stage, work, share, own_seconds)
 
 
 @contextlib.contextmanager

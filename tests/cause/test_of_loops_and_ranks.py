@@ -144,6 +144,39 @@ def scattered(mesh, wrong, dim=0):
     return program
 
 
+def two_of_four(x, router, w):
+    weights, chosen = (x @ router).softmax(-1).topk(2, -1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return sum((weights * (chosen == expert)).sum(-1, keepdim=True) * (x @ w[expert]) for expert in range(4))
+
+
+def experts_of_rank(mesh, wrong, *, counted=True):
+    def program(x, router, w):
+        weights, chosen = (x @ router).softmax(-1).topk(2, -1)
+        if counted or not wrong:
+            weights = weights / weights.sum(-1, keepdim=True)
+        first = 0 if counted and wrong else mesh.get_local_rank() * 2
+        y = 0.0
+        for expert in range(2):
+            of_expert = (weights * (chosen == first + expert)).sum(-1, keepdim=True)
+            y = y + of_expert * (x @ w[expert])
+        return funcol.all_reduce(y, "sum", mesh)
+
+    return program
+
+
+def gated(x, gate, up):
+    return torch.nn.functional.silu(x @ gate) * (x @ up)
+
+
+def gated_part(_, wrong):
+    def program(x, gate, up):
+        gate, up = (up, gate) if wrong else (gate, up)
+        return torch.nn.functional.silu(x @ gate) * (x @ up)
+
+    return program
+
+
 def of_size(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -177,6 +210,17 @@ MISTAKES = {
     "residual": Mistake(
         block, block_with_residual, of_size((3, 4), (4, 3), (3, 4), (4, 2)), {"a": (S1,), "b": (S0,)}, ((R,),), "VC108",
         'y = funcol.all_reduce(torch.relu(x @ a) @ b, "sum", mesh)', "add `x` to `y` after line {line} (checked)",
+    ),
+    "shares_of_chosen": Mistake(
+        two_of_four, functools.partial(experts_of_rank, counted=False), of_size((3, 4), (4, 4), (2, 4, 4)),
+        {"w": (S0,)}, ((R,),), "VC108", "weights, chosen = (x @ router).softmax(-1).topk(2, -1)",
+        "compute `weights / weights.sum(-1, keepdim=True)` (line {spec} of the spec) and use it in the place of "
+        "`weights` after line {line} (checked)",
+    ),
+    "gate_for_up": Mistake(
+        gated, gated_part, of_size((3, 4), (4, 3), (4, 3)), {"gate": (S1,), "up": (S1,)}, ((S1,),), "VC108",
+        "return torch.nn.functional.silu(x @ gate) * (x @ up)",
+        "exchange `up` and `gate` where they are used (checked)",
     ),
     "scattered_along_columns": Mistake(
         squashed, scattered, of_size((4, 3), (3, 4)), {"x": (S1,), "w": (S0,)}, ((S0,),), "VC104",
@@ -221,7 +265,9 @@ def test_the_mistake_is_told_at_its_line(name):
     assert place.line is not None
     assert linecache.getline(place.file, place.line).strip() == mistake.line
     assert finding.code == mistake.code
-    assert finding.hint == mistake.hint.format(line=place.line, next=place.line + 1)
+    spec = inspect.getsourcelines(mistake.spec)
+    last = spec[1] + next((number for number, line in enumerate(spec[0]) if "weights / weights" in line), 1)
+    assert finding.hint == mistake.hint.format(line=place.line, next=place.line + 1, spec=last)
     assert finding.counterexample is not None
 
 
@@ -242,7 +288,8 @@ def layers(x, a, b):
 
 def stage(rank: int, divisor: float, width: int) -> Program:
     def layer(x, weight):
-        return x + torch.tanh(x @ weight) / divisor
+        y = torch.tanh(x @ weight) / abs(divisor)
+        return y if rank and divisor < 0 else x + y
 
     def first(x, a):
         dist.send(layer(x, a), 1)
@@ -265,16 +312,32 @@ def traced(function: Program, inputs: Mapping[str, torch.Tensor]) -> torch.fx.Gr
     return graph
 
 
-@pytest.mark.parametrize(("divisor", "width"), [(2.0, 4), (math.sqrt(2), 4), (2.0, 2048), (math.sqrt(2), 2048)])
-def test_what_all_stages_compute_wrongly_is_one_cause(divisor, width):
-    """Of width 2048 the programs are too large to be evaluated as often as a search for causes does."""
+def report_of_stages(divisor: float, width: int) -> Report:
     x, a, b = torch.empty(2, width), torch.empty(width, width), torch.empty(width, width)
     inputs = [{"x": x, "a": a}, {"b": b}]
     graphs = []
     for rank in range(2):
         with fake_world(2, rank=rank):
             graphs.append(traced(stage(rank, divisor, width), inputs[rank]))
-    report = verify_graphs(traced(layers, {"x": x, "a": a, "b": b}), graphs, [{}, {}], [{}, {"output.0": "output.0"}])
+    spec = traced(layers, {"x": x, "a": a, "b": b})
+    return verify_graphs(spec, graphs, [{}, {}], [{}, {"output.0": "output.0"}])
+
+
+@pytest.mark.parametrize("width", [4, 2048])
+def test_a_residual_lost_in_one_stage_is_told_there(width):
+    report = report_of_stages(-2.0, width)
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert place.line == inspect.getsourcelines(stage)[1] + 2
+    assert finding.hint == f"add `hidden` to `y` after line {place.line} (checked)"
+
+
+@pytest.mark.parametrize(("divisor", "width"), [(2.0, 4), (math.sqrt(2), 4), (2.0, 2048), (math.sqrt(2), 2048)])
+def test_what_all_stages_compute_wrongly_is_one_cause(divisor, width):
+    """Of width 2048 the programs are too large to be evaluated as often as a search for causes does."""
+    report = report_of_stages(divisor, width)
     if divisor == 2:
         assert report.verdict is Verdict.VERIFIED
         return

@@ -166,7 +166,7 @@ def test_fault_of_the_first_stage_is_reported_there(is_reduced: bool) -> None:
 
 
 def test_what_can_be_mended_is_told_where_another_fault_cannot():
-    """No change at one node makes a cosine of a sine."""
+    """No change at one node makes a softmax over all ranks of a sine."""
 
     def wrong(x: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, ...]:
         mean = x.mean(0) * 3
@@ -176,7 +176,7 @@ def test_what_can_be_mended_is_told_where_another_fault_cannot():
         report = verifycompile.verify(
             wrong,
             (torch.randn(3, 4), torch.randn(3, 2)),
-            spec=lambda x, scores: (x.mean(0) * 2, scores.cos(), x.sum(1) * 2),
+            spec=lambda x, scores: (x.mean(0) * 2, scores.softmax(1), x.sum(1) * 2),
             mesh=mesh,
             in_placements={"scores": (Shard(1),)},
             out_placements={"output.0": (Replicate(),), "output.1": (Shard(1),), "output.2": (Replicate(),)},

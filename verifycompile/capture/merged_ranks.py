@@ -42,6 +42,8 @@ aten = torch.ops.aten
 
 Placements = tuple[Placement, ...]
 
+HELD_AS = "held as"
+"""Of a merged node: the position of each rank that has its value -> the names of the rank's own nodes that hold it."""
 ON_RANK = " on rank "
 """Stands between the name of an output and the rank that holds it, where several ranks hold it whole."""
 
@@ -195,6 +197,7 @@ class _Merger:
                     raise UnmergeableError(f"the ranks require different placements of `{output.name}`")
         self._hold_unchanged(held)
         write_uneven_slices(self.graph, self.nodes.uneven, self.as_in_spec)
+        self._note_holders()
         program = Program(
             graph=self.module,
             inputs=tuple(inputs),
@@ -209,6 +212,16 @@ class _Merger:
             output.name for own in self.ranks for output in own.outputs if output.requires_grad is False
         )
         return MergedRanks(program, held, required, without_gradient, tuple(self._further(held)))
+
+    def _note_holders(self) -> None:
+        for position, own in enumerate(self.ranks):
+            for node in own.graph.graph.nodes:
+                holder, held = position, node
+                while held not in self.values[holder] and ((holder, held), None) in self.deliveries:
+                    holder, held = self.deliveries[(holder, held), None]
+                merged = self.values[holder].get(held)
+                if isinstance(merged, torch.fx.Node):
+                    merged.meta.setdefault(HELD_AS, {}).setdefault(position, []).append(node.name)
 
     def _further(self, held: Mapping[str, Mapping[int, torch.fx.Node]]) -> Iterator[ProgramOutput]:
         """All that the ranks return or write to; of stages, which return values to each other, what they write to."""

@@ -7,7 +7,7 @@ the next value of the spec behind it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.fx
@@ -82,26 +82,39 @@ def first_lost(trial: Trial, program: Program, values: Interpreter, wanted: Iter
 
 
 def holders(
-    trial: Trial, program: Program, values: Interpreter, wanted: Sequence[torch.fx.Node]
+    trial: Trial,
+    wanted: Sequence[torch.fx.Node],
+    nodes: Iterable[torch.fx.Node],
+    wholes_of: Callable[[torch.fx.Node], Iterable[torch.Tensor]],
 ) -> dict[torch.fx.Node, list[torch.fx.Node]]:
-    """The nodes of the program, in their order, that hold the values of nodes of the spec."""
-    known = {node: value for node in wanted if (value := _spec_value(trial, node)) is not None}
+    """Those of some nodes, in their order, that hold the values of nodes of the spec."""
+    known = {node: value for node in wanted if (value := _spec_value(trial, node, floating=False)) is not None}
     found: dict[torch.fx.Node, list[torch.fx.Node]] = {node: [] for node in wanted}
+    same: dict[int, list[torch.fx.Node]] = {}
+    for node, value in known.items():
+        same.setdefault(id(value), []).append(node)
     marks = _Marks(known.values())
-    for node in program.graph.graph.nodes:
-        for whole in _wholes(values, program, node) if node.op in ("call_function", "placeholder") else ():
-            for theirs, value in known.items() if marks.hold(whole) else ():
-                if _same(value, whole) and found[theirs][-1:] != [node]:
-                    found[theirs].append(node)
+    for node in nodes:
+        for whole in wholes_of(node) if node.op in ("call_function", "placeholder") else ():
+            for theirs in [theirs for value in marks.found(whole) for theirs in same[id(value)]]:
+                found[theirs] += [] if found[theirs][-1:] == [node] else [node]
     return found
 
 
-def _spec_value(trial: Trial, node: torch.fx.Node) -> torch.Tensor | None:
+def wholes(parts: Sequence[torch.Tensor], shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+    """The tensors that the ranks' values may be: all the same, or shards of one dimension per mesh axis."""
+    if parts and not parts[0].is_complex():
+        yield from _assembled(parts, shape)
+
+
+def _spec_value(trial: Trial, node: torch.fx.Node, *, floating: bool = True) -> torch.Tensor | None:
     try:
         value = trial.reference.value(node)[0]
     except EvaluationError:
         return None
-    return value if isinstance(value, torch.Tensor) and value.is_floating_point() else None
+    if not isinstance(value, torch.Tensor) or value.is_complex():
+        return None
+    return value if value.is_floating_point() or not floating else None
 
 
 def _wholes(values: Interpreter, program: Program, node: torch.fx.Node) -> Iterator[torch.Tensor]:
@@ -132,7 +145,9 @@ def _assembled(parts: Sequence[torch.Tensor], shape: tuple[int, ...]) -> Iterato
 
 
 def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.shape == second.shape and bool(torch.allclose(first, second, rtol=_TOLERANCE, atol=_TOLERANCE))
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    return bool(torch.allclose(first, second, rtol=_TOLERANCE, atol=_TOLERANCE))
 
 
 class _Marks:
@@ -144,12 +159,16 @@ class _Marks:
             self._found.setdefault(tuple(value.shape), []).append((_mark(value), value))
 
     def hold(self, value: torch.Tensor) -> bool:
+        return next(self.found(value), None) is not None
+
+    def found(self, value: torch.Tensor) -> Iterator[torch.Tensor]:
+        """The tensors that are equal to one."""
         listed = self._found.get(tuple(value.shape))
         if listed is None:
-            return False
+            return
         mark = _mark(value)
         near = _TOLERANCE * max(abs(mark), 1.0) * 10
-        return any(abs(other - mark) <= near and _same(tensor, value) for other, tensor in listed)
+        yield from (tensor for other, tensor in listed if abs(other - mark) <= near and _same(tensor, value))
 
 
 def _mark(value: torch.Tensor) -> float:

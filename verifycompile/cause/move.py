@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
+from verifycompile.cause.frontier import wholes
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.program import Mesh, Program, ProgramOutput
 from verifycompile.torch_interface.evaluation import is_view
@@ -51,7 +53,8 @@ class Scene:
     """A program with outputs that are not the spec's, ``wanted``, on one input.
 
     ``axes``: the mesh axes along which all ranks run the draft. ``values``: whether ``outcome`` has values of the
-    draft's own nodes; where each rank has its graph, it has not.
+    draft's own nodes; where each rank has its graph, it has not. ``held``: names of the draft's nodes -> the nodes of
+    ``outcome`` that hold their values.
     """
 
     spec: Program
@@ -61,7 +64,8 @@ class Scene:
     outcome: Outcome
     wanted: frozenset[str]
     axes: tuple[int, ...]
-    values: bool = True
+    values: bool
+    held: Mapping[str, Sequence[torch.fx.Node]]
 
     @functools.cached_property
     def outputs(self) -> list[ProgramOutput]:
@@ -129,6 +133,16 @@ class Scene:
             return None
         parts = [part for part in found if isinstance(part, torch.Tensor)]
         return parts if len(parts) == len(found) else None
+
+    def wholes(self, node: torch.fx.Node) -> list[torch.Tensor]:
+        """The tensors that the values of a node, on the ranks that run the draft, may make together."""
+        try:
+            parts = [part for held in self.held.get(node.name, ()) for part in self.outcome.values.value(held)]
+        except EvaluationError:
+            return []
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        shape = tuple(self.mesh.axes[axis].size for axis in self.axes)
+        return list(wholes(tensors, shape)) if len(tensors) == len(parts) == math.prod(shape) else []
 
     def differing(self, node: torch.fx.Node) -> tuple[int, ...]:
         """The mesh axes along which the ranks hold different values of a node; all of them where that is not known."""

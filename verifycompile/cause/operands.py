@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch.fx
 
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
+from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.evaluation import is_view, operator_name
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
@@ -24,6 +26,8 @@ aten = torch.ops.aten
 _PIECES = (operator.getitem, aten.select.int, aten.slice.Tensor)
 MAX_PIECES = 8
 """A tensor of more pieces is a batch, no set of components."""
+_MOST_PAIRS = 200
+"""Of inputs that may be taken for each other."""
 _MOST_TOLD = 4
 """Of the numbers of a line, so many are told."""
 _OF_PIECES = (aten.select_backward.default, aten.slice_backward.default)
@@ -37,7 +41,8 @@ def needless_calls(scene: Scene) -> Iterator[Move]:
     for node in reversed(scene.calls):
         if namespace(node) in RANK_NAMESPACES or is_view(node.target):
             continue
-        for operand in dict.fromkeys(node.all_input_nodes):
+        call = node.all_input_nodes[0] if node.target is operator.getitem else node
+        for operand in dict.fromkeys(call.all_input_nodes):
             if _alike(node, operand):
                 texts = functools.partial(_left_out_texts, scene, node, operand)
                 yield Move(("leave out",), node.name, "VC108", texts, _left_out(node.name, operand.name))
@@ -68,7 +73,7 @@ def other_operands(scene: Scene) -> Iterator[Move]:
                 for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
                     if other is looked_at or _same_value(scene, looked_at, other):
                         continue
-                    texts = functools.partial(_exchanged_texts, scene, node, looked_at, other)
+                    texts = functools.partial(_operand_texts, scene, node, looked_at, other)
                     change = _exchanged(node.name, operand.name, depth, other.name)
                     kind = ("operand", depth, *places.relative(node, other))
                     yield Move(kind, node.name, "VC108", texts, change)
@@ -114,18 +119,57 @@ def exchanged_pieces(scene: Scene) -> Iterator[Move]:
             yield _exchanged_gradients(scene, first, second)
 
 
+def exchanged_inputs(scene: Scene) -> Iterator[Move]:
+    """Two inputs or parameters of one shape, each taken for the other wherever it is used, with their gradients."""
+    items = [
+        item
+        for item in scene.draft.program.inputs
+        if item.role in (Role.INPUT, Role.PARAMETER) and item.node in scene.needed and is_tensor(item.node)
+    ]
+    for first, second in itertools.islice(_near_pairs(items), _MOST_PAIRS):
+        if _alike(first.node, second.node) and first.placements == second.placements:
+            yield _exchanged_inputs(scene, first, second)
+
+
+def _near_pairs(items: Sequence[ProgramInput]) -> Iterator[tuple[ProgramInput, ProgramInput]]:
+    """All pairs, of neighbours first."""
+    for distance in range(1, len(items)):
+        yield from zip(items, items[distance:], strict=False)
+
+
+def _exchanged_inputs(scene: Scene, first: ProgramInput, second: ProgramInput) -> Move:
+    gradients = {f"grad.{first.name}": f"grad.{second.name}", f"grad.{second.name}": f"grad.{first.name}"}
+
+    def apply(draft: Draft) -> None:
+        _exchange_uses(draft, first.node.name, second.node.name)
+        nodes = {output.name: output.node for output in draft.program.outputs}
+        draft.set_outputs(
+            dataclasses.replace(output, node=nodes.get(gradients.get(output.name, ""), output.node))
+            for output in draft.program.outputs
+        )
+
+    reader = next(node for node in scene.order if first.node in node.all_input_nodes)
+    both = f"`{first.name}` and `{second.name}`"
+    texts = fixed(f"{both} are taken for each other", f"exchange {both} where they are used")
+    return Move(("exchange",), reader.name, "VC108", texts, apply)
+
+
 def _exchanged_uses(scene: Scene, first: torch.fx.Node, second: torch.fx.Node) -> Move:
     def apply(draft: Draft) -> None:
-        one, other = draft.node(first.name), draft.node(second.name)
-        users, taken = [*dict.fromkeys((*one.users, *other.users))], {one: other, other: one}
-        for user in users:
-            arguments = torch.fx.map_arg((user.args, user.kwargs), lambda operand: taken.get(operand, operand))
-            draft.set_arguments(user, *arguments)
+        _exchange_uses(draft, first.name, second.name)
 
     one, other, whole = scene.value(first), scene.value(second), scene.value(first.all_input_nodes[0])
     both = f"{one} and {other}" if one != other else f"two neighbouring pieces of {whole}"
     texts = fixed(f"{both} are taken for each other", f"exchange {both} where they are used")
     return Move(("exchange",), first.name, "VC108", texts, apply)
+
+
+def _exchange_uses(draft: Draft, first: str, second: str) -> None:
+    one, other = draft.node(first), draft.node(second)
+    users, taken = [*dict.fromkeys((*one.users, *other.users))], {one: other, other: one}
+    for user in users:
+        arguments = torch.fx.map_arg((user.args, user.kwargs), lambda operand: taken.get(operand, operand))
+        draft.set_arguments(user, *arguments)
 
 
 def _exchanged_gradients(scene: Scene, first: torch.fx.Node, second: torch.fx.Node) -> Move:
@@ -238,9 +282,14 @@ def _views(node: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def _exchanged_texts(
+def _operand_texts(
     scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node, _: Draft
 ) -> tuple[str, str]:
+    return exchanged_texts(scene, node, operand, other)
+
+
+def exchanged_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, other: torch.fx.Node) -> tuple[str, str]:
+    """What is said of a call that takes one value in the place of another one."""
     found, wanted = scene.value(operand), scene.value(other)
     if found == wanted:  # the same line made both
         places = _Places(scene.draft.program.graph.graph.nodes)

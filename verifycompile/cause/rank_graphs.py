@@ -6,8 +6,11 @@ Every change assembles the ranks' graphs again, so that a change which the ranks
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import torch.fx
+
+from verifycompile.capture.merged_ranks import HELD_AS
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
@@ -29,8 +32,8 @@ class RankGraphs:
         self.mesh = mesh
         self._spec, self._ranks, self._merge = spec, ranks, merge
         self._drafts = [
-            Draft(program, place_at(position, mesh.shape), functools.partial(_group_key, mesh.ranks[position], mesh))
-            for position, program in enumerate(ranks)
+            Draft(program, place_at(at, mesh.shape), functools.partial(_group_key, mesh.ranks[at], mesh), spec)
+            for at, program in enumerate(ranks)
         ]
         alike: dict[object, list[Draft]] = {}
         for draft in self._drafts:
@@ -56,6 +59,19 @@ class RankGraphs:
                 for index in range(item.size)
             )
         )
+
+    def parts(self, draft: Draft, program: Program) -> Mapping[str, Sequence[torch.fx.Node]]:
+        positions = [self._drafts.index(other) for other in self._alike[id(draft)]]
+        found: dict[str, dict[int, torch.fx.Node]] = {}
+        for node in program.graph.graph.nodes:
+            for position, names in node.meta.get(HELD_AS, {}).items():
+                for name in names if position in positions else ():
+                    found.setdefault(name, {})[position] = node
+        return {
+            name: [nodes[position] for position in positions]
+            for name, nodes in found.items()
+            if len(nodes) == len(positions)
+        }
 
     def apply(self, draft: Draft, moves: Sequence[Move]) -> bool:
         marks = [(other, other.mark()) for other in self._alike[id(draft)]]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 
@@ -18,6 +20,7 @@ import torch.fx
 from verifycompile import bounds
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
+from verifycompile.cause.as_spec import calls_of_spec, missing_summands
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
     exchanged_groups,
@@ -36,6 +39,7 @@ from verifycompile.cause.move import Move, Scene, is_derivative
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
     arguments_of_spec,
+    exchanged_inputs,
     exchanged_pieces,
     needless_calls,
     numbers_of_lines,
@@ -47,7 +51,6 @@ from verifycompile.cause.orders import other_orders
 from verifycompile.cause.scales import added_on_every_rank, factor_changes, ratios, scaled_means, scaled_values
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
-from verifycompile.cause.summands import missing_summands
 from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
@@ -79,6 +82,8 @@ MAX_MOVES = 4000
 """Moves of one kind that are tried."""
 _SHARE_OF_SEARCH = 0.7
 """Of the time until a limit; the rest is for the proof of what was found by then."""
+_SHARE_OF_PROOF = 0.25
+"""Of the seconds of the search; a changed program that is right is proved in far less."""
 MAX_ELEMENTS = 5_000_000
 """Elements of all values of a program that is evaluated many times."""
 
@@ -146,6 +151,7 @@ def find_causes(
             with real_tensors(), without_logged_failures():
                 search = _Search(evaluated, subject, proves, deadline, latest)
                 search.suspected = frozenset(map(_place, suspected))
+                search.seconds_of_proof = _SHARE_OF_PROOF * seconds
                 found = search.run()
         except (EvaluationError, DraftError):
             continue
@@ -215,6 +221,7 @@ class _Search:
         self.deadline, self.latest = deadline, latest
         self.applied: list[tuple[int, tuple[Move, ...]]] = []
         self.proofs = 0
+        self.seconds_of_proof = math.inf
         self.suspected: frozenset[tuple[str, int]] = frozenset()
         self.partial: list[_Step] = []
         """What mends some outputs of the program as it is."""
@@ -492,7 +499,17 @@ class _Search:
         subject, names = self.subject, frozenset(name.partition(ON_RANK)[0] for name in wanted)
         drafts = subject.drafts()
         scenes = [
-            Scene(trial.spec, draft, subject.mesh, trial, outcome, names, subject.axes(draft), subject.values)
+            Scene(
+                trial.spec,
+                draft,
+                subject.mesh,
+                trial,
+                outcome,
+                names,
+                subject.axes(draft),
+                subject.values,
+                subject.parts(draft, outcome.program),
+            )
             for draft in drafts
         ]
         for same_kind in zip(*(kinds(scene) for scene in scenes), strict=True):
@@ -530,13 +547,18 @@ class _Search:
         self.proofs += 1
         if self.proved is self.subject:
             programs = self.subject.programs()
-            return programs is not None and self.proves(*_with_outputs(programs, outputs))
+            return programs is not None and self._holds(*_with_outputs(programs, outputs))
         made = [self.proved.apply(self.proved.drafts()[index], moves) for index, moves in self.applied]
         programs = self.proved.programs() if all(made) else None
-        holds = programs is not None and self.proves(*_with_outputs(programs, outputs))
+        holds = programs is not None and self._holds(*_with_outputs(programs, outputs))
         for _ in range(sum(made)):
             self.proved.undo()
         return holds
+
+
+    def _holds(self, spec: Program, implementation: Program) -> bool:
+        proof = functools.partial(self.proves, spec, implementation)
+        return bounds.attempt("the proof of a changed program", proof, own_seconds=self.seconds_of_proof) is True
 
 
 def _with_outputs(programs: tuple[Program, Program], names: frozenset[str] | None) -> tuple[Program, Program]:
@@ -621,10 +643,12 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         arguments_of_spec(scene),
         needless_calls(scene),
         exchanged_pieces(scene),
+        exchanged_inputs(scene),
         other_dimensions(scene),
         other_output_placements(scene),
-        other_operands(scene),
         other_pieces(scene),
+        calls_of_spec(scene),
+        other_operands(scene),
         whole_inputs(scene),
     )
 

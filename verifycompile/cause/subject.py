@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+import torch.fx
 
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move
@@ -24,6 +26,12 @@ class Subject(Protocol):
 
     def axes(self, draft: Draft) -> tuple[int, ...]:
         """The mesh axes with several ranks along which all ranks run the calls of a draft."""
+        ...
+
+    def parts(self, draft: Draft, program: Program) -> Mapping[str, Sequence[torch.fx.Node]]:
+        """Names of the nodes of a draft -> the nodes of ``program``, made of all drafts, that hold their values: one
+        for each rank that runs the draft, or one for all.
+        """
         ...
 
     def apply(self, draft: Draft, moves: Sequence[Move]) -> bool:
@@ -59,6 +67,10 @@ class OneGraph:
     def axes(self, draft: Draft) -> tuple[int, ...]:
         del draft
         return tuple(axis for axis, item in enumerate(self.mesh.axes) if item.size > 1)
+
+    def parts(self, draft: Draft, program: Program) -> Mapping[str, Sequence[torch.fx.Node]]:
+        del draft
+        return {node.name: (node,) for node in program.graph.graph.nodes}
 
     def apply(self, draft: Draft, moves: Sequence[Move]) -> bool:
         mark = draft.mark()

@@ -42,6 +42,8 @@ class Syntax:
                 self.statements[node.lineno, self._column(node.lineno, node.col_offset)] = node.value
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
                 self.targets[node.value] = node.targets[0]
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
+                self.targets[node.value] = node.value.args[0]  # it writes to a value, and returns nothing of use
 
     def definition_at(self, line: int) -> int | None:
         """The first line of the innermost function around ``line``; None outside of every function."""
