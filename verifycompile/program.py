@@ -190,7 +190,7 @@ class Program:
     ``ranks``: where the ranks run different graphs, what each of ``mesh.ranks`` runs; ``graph`` is that of the
     capturing rank and ``blockers`` say so.
     ``each_rank``: captures what each rank runs, for a program that reads its rank and has one graph for all ranks.
-    ``asked``: where traced code asked for its rank, if that leaves open what the other ranks compute.
+    ``asked``: where code asked for its rank, if that leaves open what the other ranks compute.
     ``provenance``: how a spec is known; of an implementation, how it is known that every rank runs it.
     ``own``: of a program that this process captured, what it knows of its rank.
     ``doubt``: of a recovered spec, asks whether another reading of the model's numbers gives another one; called where

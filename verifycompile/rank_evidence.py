@@ -16,6 +16,14 @@ from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.observation import Read, ReadKind, reads
 
+_ASKED = (
+    "the program asked for its rank: {}. This process alone stands for all ranks, whose models may hold other numbers. "
+    "Pass the option `build`, a callable without arguments that makes the model: it is called once for each rank."
+)
+_KEPT = (
+    "the program asked for its rank before `build` was called, or once for several calls of it: {}. What `build` makes "
+    "as another rank may hold this rank's number. Ask for the rank anew in each call of `build`."
+)
 _SHOWN = 3
 """So many places are named in a message."""
 
@@ -24,16 +32,21 @@ def with_rank_evidence(report: Report, implementation: Program, options: Options
     """The report, unproved where the objects of one rank may not be those of the ranks that it stands for.
 
     Where the ranks were neither compared nor built, and the user's code asked for its rank before, or in a program that
-    is not proved while it was traced (and earlier questions may have been missed), nothing is proved or refuted.
+    is not proved while it was traced (and earlier questions may have been missed), nothing is proved or refuted. Nor
+    where what ``build`` runs may hold an answer that was given before it was called.
     """
     mesh = implementation.mesh
-    if implementation.provenance is not Provenance.ASSUMED or mesh is None or len(mesh.ranks) == 1:
+    if mesh is None or len(mesh.ranks) == 1 or not is_pretended():
         return report
-    if not is_pretended():
+    if implementation.provenance is Provenance.OBSERVED:
+        kept = [f"{read}, kept in {read.holder}" for read in implementation.asked]
+        return _unproved(report, implementation.asked, _KEPT.format(_listed(kept)), options) if kept else report
+    if implementation.provenance is not Provenance.ASSUMED:
         return report
     own = tuple(read for read in reads(ReadKind.RANK) if not read.traced and not read.installed)
     asked = own if report.verdict is Verdict.VERIFIED else (*own, *implementation.asked)
-    return _unproved(report, asked, options) if asked else report
+    message = _ASKED.format(_listed(list(dict.fromkeys(map(str, asked)))))
+    return _unproved(report, asked, message, options) if asked else report
 
 
 def _listed(places: Sequence[str]) -> str:
@@ -48,17 +61,12 @@ def _difference(item: Finding) -> str:
     return f"{found}{where} ({item.code}: {item.message}); with the ranks' own objects that need not be so"
 
 
-def _unproved(report: Report, asked: Sequence[Read], options: Options) -> Report:
+def _unproved(report: Report, asked: Sequence[Read], message: str, options: Options) -> Report:
     severity = Severity.WARNING if options.on_unproved == "warn" else Severity.ERROR
-    places = tuple(dict.fromkeys(map(str, asked)))
     finding = Finding(
         code="VC207",
         severity=severity,
-        message=(
-            f"the program asked for its rank: {_listed(places)}. This process alone stands for all ranks, whose models "
-            "may hold other numbers. Pass the option `build`, a callable without arguments that makes the model: it is "
-            "called once for each rank."
-        ),
+        message=message,
         impl_location=SourceLocation(asked[0].file, asked[0].line, function=asked[0].function),
         label="the rank is read here",
     )

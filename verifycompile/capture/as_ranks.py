@@ -19,8 +19,15 @@ from verifycompile.torch_interface.acting_rank import acted_variables, acting_as
 from verifycompile.torch_interface.closures import values_closed_over
 from verifycompile.torch_interface.dynamo import Frame, with_callable
 from verifycompile.torch_interface.globalize import Relocator
+from verifycompile.torch_interface.kept_answers import with_holders
 from verifycompile.torch_interface.mesh import own_rank
-from verifycompile.torch_interface.observation import Read, ReadKind, listed_reads, rank_reads_ignored
+from verifycompile.torch_interface.observation import (
+    Read,
+    ReadKind,
+    answers_given,
+    listed_reads,
+    rank_reads_ignored,
+)
 from verifycompile.torch_interface.tensors import of_acting_rank
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
@@ -49,15 +56,29 @@ class WithSameObjects:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Every rank has the model that ``build`` makes while this process acts as it. ``remake``: its call of a model."""
+    """Every rank has the model that ``build`` makes while this process acts as it. ``remake``: its call of a model.
+
+    ``calls``: what ``build`` made so far, and where it asked for its rank each time.
+    """
 
     build: Build
     remake: Callable[[Callable[..., Any]], Frame]
+    calls: list[tuple[Callable[..., Any], frozenset[tuple[str, int]]]] = dataclasses.field(default_factory=list[Any])
 
     @contextlib.contextmanager
     def frame(self, rank: int, root: Root) -> Generator[Frame]:
         with groups_of_its_own(), acting_as(rank, root.mesh):
-            yield self.remake(called(self.build, f"for rank {rank}"))
+            with listed_reads() as asked:
+                made = called(self.build, f"for rank {rank}")
+            self.calls.append((made, frozenset((read.file, read.line) for read in asked)))
+            yield self.remake(made)
+
+    @property
+    def given_before(self) -> tuple[Read, ...]:
+        """Answers about the rank that not every call of ``build`` asked for again, with what may still hold them."""
+        again = frozenset[tuple[str, int]].intersection(*(asked for _, asked in self.calls))
+        given = [read for read in answers_given() if (read.file, read.line) not in again]
+        return with_holders(given, [self.build, *(made for made, _ in self.calls)])
 
 
 def relocated(frame: Frame) -> Frame:

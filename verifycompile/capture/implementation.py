@@ -152,7 +152,8 @@ def capture_traced(
         finally:
             forget_layouts()
 
-    general = () if isinstance(others, Built) else _of_one_object(found.mesh)
+    before = others.given_before if isinstance(others, Built) else ()
+    general = _of_answers(before) if isinstance(others, Built) else _of_one_object(found.mesh)
 
     told = tuple(assumption(name) for name in everywhere.written_out)
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
@@ -175,7 +176,9 @@ def capture_traced(
         ranks=ranks,
         each_rank=each_rank if program.coordinates and not differ else None,
         provenance=Provenance.OBSERVED if isinstance(others, Built) else Provenance.ASSUMED,
-        asked=tuple(read for read in traced_reads if not is_of_torch(read.file) and _leaves_open(read)),
+        asked=tuple(read for read in before if read.holder)
+        if isinstance(others, Built)
+        else tuple(read for read in traced_reads if not is_of_torch(read.file) and _leaves_open(read)),
     )
 
 
@@ -315,6 +318,14 @@ def _groups_over(axes: Sequence[int], mesh: Mesh) -> frozenset[frozenset[int]]:
     """The ranks along every combination of some mesh axes, with this one."""
     some = (chosen for count in range(1, len(axes) + 1) for chosen in itertools.combinations(axes, count))
     return frozenset(frozenset(line_through(own_rank(), chosen, mesh)) for chosen in some)
+
+
+def _of_answers(given: Sequence[Read]) -> tuple[str, ...]:
+    unseen = [str(read) for read in given if not read.holder]
+    if not unseen:
+        return ()
+    text = f"what `build` makes holds no answer about the rank that was given before it was called: {', '.join(unseen)}"
+    return (Assumption(text, AssumptionKind.RANKS),)
 
 
 def _of_one_object(root: RootMesh) -> tuple[str, ...]:

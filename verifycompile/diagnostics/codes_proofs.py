@@ -113,8 +113,9 @@ CODES = (
         severity=Severity.ERROR,
         meaning=(
             "One process stands for all ranks, with the model object that one of them built, and the program asked for "
-            "its rank: while it was traced, or before, as in a constructor. Or the models that the option `build` made "
-            "for two ranks hold different values of a tensor that is taken to be replicated."
+            "its rank: while it was traced, or before, as in a constructor. Or what the option `build` runs may hold "
+            "an answer that was given before it was called, in a variable, an attribute or a cache, or the models that "
+            "it made for two ranks hold different values of a tensor that is taken to be replicated."
         ),
         reason=(
             "An object that was made with the number of one rank (`self.start = rank * n`, a module global, an "

@@ -25,7 +25,7 @@ from verifycompile.torch_interface.mesh import (
     mixed_radix,
     root_of,
 )
-from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable
+from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable, note_acted
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 from verifycompile.torch_interface.replaced import replaced
 
@@ -57,11 +57,13 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     variables = {name: os.environ[name] for name in acted_variables(own)}
 
     def acted_rank(group: Any) -> int:
+        note_acted("rank", sys._getframe(1))
         return (
             rank if group is default else groups[group].get(rank, -1) if group in groups else read_rank.__get__(group)()
         )
 
     def coordinate(submesh: DeviceMesh) -> tuple[int, ...] | None:
+        note_acted("_coordinate_on_dim", sys._getframe(1))
         held = vars(submesh).get("_coordinate_on_dim")
         if held is None or vars(submesh).get("_rank") == rank:
             return held

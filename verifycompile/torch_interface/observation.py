@@ -38,10 +38,20 @@ class ReadKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
+class Asker:
+    """Code that asked, or that called what asked, at ``offset`` of its instructions. ``names``: its globals."""
+
+    code: types.CodeType
+    offset: int
+    names: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class Read:
     """One question. ``installed``: asked by an installed package or the standard library, not by the user's own code.
 
-    ``traced``: asked while Dynamo traced, or by what a compilation called.
+    ``traced``: asked while Dynamo traced, or by what a compilation called. ``askers``: the user's code that asked, and
+    what called it, the nearest first. ``holder``: what may still hold the answer, in words.
     """
 
     kind: ReadKind
@@ -52,6 +62,8 @@ class Read:
     moment: int
     installed: bool
     traced: bool = False
+    askers: tuple[Asker, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    holder: str = ""
 
     @property
     def is_of_environment(self) -> bool:
@@ -99,6 +111,12 @@ def reads(kind: ReadKind | None = None) -> tuple[Read, ...]:
     return tuple(read for read in _LOG.reads() if kind is None or read.kind is kind)
 
 
+def answers_given() -> tuple[Read, ...]:
+    """What the user's code asked about the rank outside of traces, and what it asked where nothing was recorded."""
+    asked = (*reads(ReadKind.RANK), *_LOG.ignored.values())
+    return tuple(read for read in asked if not read.traced and not read.installed)
+
+
 def reads_of_trace(context: TracingContext, kind: ReadKind) -> tuple[Read, ...]:
     """What was asked while ``context`` was traced; code of torch that Dynamo traced counts here, its own does not."""
     found = dict.fromkeys(read for read in _LOG.by_trace.get(context, ()) if read.kind is kind)
@@ -113,7 +131,7 @@ def listed_reads() -> Generator[list[Read]]:
     try:
         yield found
     finally:
-        _LOG.listeners.remove(found)
+        _LOG.listeners[:] = [other for other in _LOG.listeners if other is not found]
 
 
 @contextlib.contextmanager
@@ -148,18 +166,26 @@ class _Log:
         self.listeners: list[list[Read]] = []
         self.moments = itertools.count(1)
         self.by_place: dict[tuple[str, str, int, bool], list[Read]] = {}
+        self.ignored: dict[tuple[str, str, int], Read] = {}
         self.by_trace: weakref.WeakKeyDictionary[TracingContext, list[Read]] = weakref.WeakKeyDictionary()
         self.early_numbers: dict[tuple[str, str], int] | None = None
 
     def reads(self) -> list[Read]:
         return sorted((read for kept in self.by_place.values() for read in kept), key=lambda read: read.moment)
 
-    def add(self, read: Read, context: TracingContext | None, *, by_torch: bool = False) -> None:
+    def add(
+        self, read: Read, context: TracingContext | None, *, by_torch: bool = False, is_acted: bool = False
+    ) -> None:
         for listener in self.listeners:
             listener.append(read)
+        if is_acted:
+            return
         if context is not None:
             self.by_trace.setdefault(context, []).append(read)
-        if by_torch or (self.ignores_rank and read.kind is ReadKind.RANK):
+        if by_torch:
+            return
+        if self.ignores_rank and read.kind is ReadKind.RANK:
+            self.ignored[read.reader, read.file, read.line] = read
             return
         kept = self.by_place.setdefault((read.reader, read.file, read.line, read.traced), [])
         if len(kept) == _KEPT:
@@ -168,6 +194,7 @@ class _Log:
 
     def forget(self) -> None:
         self.by_place.clear()
+        self.ignored.clear()
         self.early_numbers = None
 
 
@@ -282,8 +309,11 @@ def _is_reader(code: types.CodeType) -> bool:
     return (names is not None and code.co_name in names) or code.co_filename in _THROUGH
 
 
-def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
-    """Add to the log that ``reader`` was called by ``caller``, or by what called the reader that ``caller`` is."""
+def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_acted: bool = False) -> None:
+    """Add to the log that ``reader`` was called by ``caller``, or by what called the reader that ``caller`` is.
+
+    ``is_acted``: as another rank than this process's, which is told to those who listen alone.
+    """
     outermost = reader
     while caller is not None and _is_reader(caller.f_code):
         if caller.f_code.co_filename not in _THROUGH:
@@ -293,7 +323,8 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
         return
     where = _where(caller)
     if where is _Where.DYNAMO:
-        _note_traced(kind, outermost)
+        if not is_acted:
+            _note_traced(kind, outermost)
     elif where is not _Where.TORCH and not _is_imported_by_torch(caller):
         code = caller.f_code
         context = TracingContext.try_get()
@@ -306,10 +337,25 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None) -> None:
             moment=moment(),
             installed=where is _Where.INSTALLED,
             traced=context is not None,
+            askers=tuple(_askers(caller)) if kind is ReadKind.RANK and context is None else (),
         )
         if kind is ReadKind.DEGREE and not read.installed and not read.traced and _LOG.early_numbers is None:
             _LOG.early_numbers = dict(_numbers_of_modules())
-        _LOG.add(read, context)
+        _LOG.add(read, context, is_acted=is_acted)
+
+
+def note_acted(reader: str, caller: types.FrameType) -> None:
+    """Tell those who listen that the rank was asked for outside of traces while another one is acted."""
+    if _LOG.listeners:
+        _note(ReadKind.RANK, reader, caller, is_acted=True)
+
+
+def _askers(caller: types.FrameType | None) -> Iterator[Asker]:
+    """The user's frames around a question, up to what this package called."""
+    while caller is not None and str(caller.f_globals.get("__name__", "")).partition(".")[0] != _OWN:
+        if _where(caller) is _Where.USER:
+            yield Asker(caller.f_code, caller.f_lasti, caller.f_globals)
+        caller = caller.f_back
 
 
 def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:

@@ -1,0 +1,230 @@
+"""``build`` with an answer about the rank that was given before: this rank's is no other rank's.
+
+Each row scales its result by ``1 + number``. Wrongly the number is an answer that is kept from one call of ``build`` for
+the next, or from before all: on this rank, 0, it changes nothing. The right twins ask anew, or ask for other reasons.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
+
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict, verify
+
+ROWS = (Shard(0),)
+HELD: dict[str, int] = {}
+number_of_all: int | None = None
+
+
+class Scaled(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) * (1.0 + self.number)
+
+
+def asked(build: Callable[[], Any], model: Any = None) -> Report:
+    options: dict[str, Any] = {"in_placements": {"x": ROWS}, "out_placements": {"output.0": ROWS}}
+    return verify(model, (torch.ones(2, 3),), spec=lambda x: torch.tanh(x), build=build, **options)
+
+
+KEPT: dict[str, tuple[Callable[[DeviceMesh], Report], str]] = {}
+
+
+def kept(holder: str) -> Callable[[Callable[[DeviceMesh], Report]], Callable[[DeviceMesh], Report]]:
+    def add(ask: Callable[[DeviceMesh], Report]) -> Callable[[DeviceMesh], Report]:
+        KEPT[ask.__name__] = (ask, holder)
+        return ask
+
+    return add
+
+
+@kept("`rank`, which `<lambda>` reads")
+def variable(mesh: DeviceMesh) -> Report:
+    rank = mesh.get_local_rank()
+    return asked(lambda: Scaled(rank))
+
+
+@kept("`start`, which `<lambda>` reads")
+def computed_with_it(mesh: DeviceMesh) -> Report:
+    place = mesh.get_coordinate()
+    assert place is not None
+    rank, *_ = place
+    start = rank * 4
+    return asked(lambda: Scaled(start))
+
+
+@kept("`factor`, which `<lambda>` reads")
+def decided_by_it(mesh: DeviceMesh) -> Report:
+    if dist.get_rank() == 0:
+        factor = 0
+    else:
+        factor = 1
+    return asked(lambda: Scaled(factor))
+
+
+@kept("`numbers`, which `<lambda>` reads")
+def put_into_a_container(mesh: DeviceMesh) -> Report:
+    numbers: list[int] = []
+    numbers.append(dist.get_rank())
+    return asked(lambda: Scaled(numbers[0]))
+
+
+@kept("a default of `make`")
+def default(mesh: DeviceMesh) -> Report:
+    def make(number: int = dist.get_rank()) -> Scaled:
+        return Scaled(number)
+
+    return asked(make)
+
+
+@kept("an argument of a partial application of `Scaled`")
+def partial_application(mesh: DeviceMesh) -> Report:
+    return asked(functools.partial(Scaled, dist.get_rank()))
+
+
+@kept("`rank`, which `<lambda>` reads")
+def environment(mesh: DeviceMesh) -> Report:
+    os.environ["RANK"] = "0"
+    rank = int(os.environ["RANK"])
+    return asked(lambda: Scaled(rank))
+
+
+@kept("`model`, which `<lambda>` reads")
+def model_made_before(mesh: DeviceMesh) -> Report:
+    model = Scaled(dist.get_rank())
+    return asked(lambda: copy.deepcopy(model))
+
+
+@kept("the cache of `number`")
+def cached_function(mesh: DeviceMesh) -> Report:
+    @functools.lru_cache
+    def number() -> int:
+        return dist.get_rank()
+
+    return asked(lambda: Scaled(number()))
+
+
+@kept("the cache of `Asking`")
+def cached_build(mesh: DeviceMesh) -> Report:
+    class Asking(Scaled):
+        def __init__(self) -> None:
+            super().__init__(dist.get_rank())
+
+    return asked(functools.cache(Asking))
+
+
+def _held() -> int:
+    if "number" not in HELD:
+        HELD["number"] = dist.get_rank()
+    return HELD["number"]
+
+
+@kept("`HELD`, which `_held` reads")
+def dictionary_filled_once(mesh: DeviceMesh) -> Report:
+    HELD.clear()
+    return asked(lambda: Scaled(_held()))
+
+
+def _global() -> int:
+    global number_of_all  # noqa: PLW0603 - as users do
+    if number_of_all is None:
+        number_of_all = dist.get_rank()
+    return number_of_all
+
+
+@kept("`number_of_all`, which `_global` reads")
+def global_set_once(mesh: DeviceMesh) -> Report:
+    global number_of_all  # noqa: PLW0603 - as users do
+    number_of_all = None
+    return asked(lambda: Scaled(_global()), Scaled(_global()))
+
+
+class Place:
+    """What a job knows of itself, made once."""
+
+    only: Place | None = None
+
+    def __init__(self) -> None:
+        self.number = dist.get_rank()
+
+    @classmethod
+    def get(cls) -> Place:
+        if cls.only is None:
+            cls.only = cls()
+        return cls.only
+
+
+@kept("`number`, which `<lambda>` reads")
+def one_object(mesh: DeviceMesh) -> Report:
+    Place.only = None
+    return asked(lambda: Scaled(Place.get().number))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_an_answer_that_is_kept_is_named(name: str) -> None:
+    ask, holder = KEPT[name]
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        report = ask(mesh)
+    assert report.verdict is Verdict.UNPROVED, str(report)
+    (finding,) = report.findings
+    assert finding.code == "VC207"
+    assert "asked for its rank before `build` was called, or once for several calls of it: " in finding.message
+    assert f" kept in {holder}. What `build` makes as another rank may hold this rank's number." in finding.message
+
+
+# ------------------------------------------------------------------------------------------------ right twins
+
+
+def asked_for_other_reasons(mesh: DeviceMesh) -> Report:
+    rank = dist.get_rank()
+    world = 2
+    if rank == 0:
+        logging.getLogger(__name__).info("of %s", world)
+    part = torch.ones(4, 3).chunk(world)[mesh.get_local_rank()]
+    model = Scaled(mesh.get_local_rank() // world)
+    assert part.shape == (2, 3)
+    return asked(lambda: Scaled(mesh.get_local_rank() // world), model)
+
+
+def asked_in_each_call(mesh: DeviceMesh) -> Report:
+    def build() -> Scaled:
+        HELD["number"] = dist.get_rank()
+        return Scaled(HELD["number"] // 2)
+
+    return asked(build, build())
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.number = dist.get_rank()
+
+
+def attribute_of_another_class(mesh: DeviceMesh) -> Report:
+    trainer = Trainer()
+    report = asked(lambda: Scaled(0))
+    assert trainer.number == 0
+    return report
+
+
+@pytest.mark.parametrize("ask", [asked_for_other_reasons, asked_in_each_call, attribute_of_another_class])
+def test_what_asks_anew_or_for_other_reasons_is_verified(ask: Callable[[DeviceMesh], Report]) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        report = ask(mesh)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    listed = "what `build` makes holds no answer about the rank that was given before it was called: "
+    assert any(text.startswith(listed) for text in report.assumptions) == (ask is not asked_in_each_call)
