@@ -21,7 +21,7 @@ from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.masked_rows import inverse_or_zero, log_or_zero
-from verifycompile.rewrites.registry import RANDOM, UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, RandomError, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -40,7 +40,7 @@ def _scale(query: View, scale: float | None) -> float | Fraction:
 
 def _refuse_dropout(dropout_p: float) -> None:
     if dropout_p != 0.0:
-        raise UnsupportedError(UNSUPPORTED, f"attention with dropout_p={dropout_p} {RANDOM}")
+        raise RandomError(f"attention with dropout_p={dropout_p}")
 
 
 def _group_heads(b: Builder, view: View, groups: Size) -> View:

@@ -13,7 +13,7 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import require_real
-from verifycompile.rewrites.registry import RANDOM, UNSUPPORTED, UnsupportedError, operator
+from verifycompile.rewrites.registry import RandomError, operator
 
 aten = torch.ops.aten
 
@@ -24,7 +24,7 @@ def native_dropout(b: Builder, input: View, p: float, train: bool | None) -> tup
     if p == 1.0 and train is not False:
         return b.pool.zero(input.shape), b.pool.zero(input.shape)
     if p != 0.0 and train is not False:
-        raise UnsupportedError(UNSUPPORTED, f"dropout with p={p} {RANDOM}")
+        raise RandomError(f"dropout with p={p}")
     return input, b.pool.constant(ONE, input.shape)
 
 

@@ -24,6 +24,7 @@ UNDECLARED = "VC201"
 UNSUPPORTED = "VC202"
 EXHAUSTED = "VC205"
 UNREPRESENTABLE = "VC206"
+DRAWS = "VC216"
 
 RANDOM = (
     "draws random numbers: that the two programs draw the same ones is not assumed. "
@@ -39,6 +40,13 @@ class UnsupportedError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+class RandomError(UnsupportedError):
+    """A call that draws random numbers."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(DRAWS, f"{call} {RANDOM}")
 
 
 class UndefinedError(UnsupportedError):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import pytest
 import torch
-from torch import Tensor
-from torch.distributed.tensor import Shard
+from torch import Tensor, nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
-from verifycompile import Report, Verdict, verify_graphs
+from tests.support import fake_mesh_world
+from verifycompile import Report, Verdict, verify, verify_graphs
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Tried
 from verifycompile.diagnostics.severity import Severity
@@ -69,3 +73,27 @@ def test_ranks_that_run_different_programs() -> None:
     assert report.strategies[0] == Tried(
         "all ranks' programs as one of a single device", "the ranks run different programs", "refuted: VC108"
     )
+
+
+class JoinedAndCut(nn.Module):
+    """Fused weights that are joined and cut, a buffer that holds whole numbers, and a dropout."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.up, self.dropout = nn.Linear(8, 8, bias=False), nn.Dropout(p)
+        self.register_buffer("order", torch.tensor([1, 0, 2, 3]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = torch.cat([self.up(x), x], -1)[self.order].split(8, -1)
+        return F.gelu(first) * self.dropout(second)
+
+
+@pytest.mark.parametrize(
+    ("p", "verdict", "tried"),
+    [(0.0, "verified", ["verified"] * 2), (0.1, "unproved", ["unproved: VC216"] * 2)],
+)
+def test_random_numbers_are_drawn_in_any_form_of_the_programs(p: float, verdict: str, tried: list[str]) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = parallelize_module(JoinedAndCut(p), mesh, {"up": ColwiseParallel(output_layouts=Replicate())})
+        report = verify(model, (torch.randn(4, 8),), spec=JoinedAndCut(p))
+    assert (report.verdict.value, [tried.outcome for tried in report.strategies]) == (verdict, tried)

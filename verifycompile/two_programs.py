@@ -32,7 +32,7 @@ from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.result import RefinementResult
 from verifycompile.rewrites.lemmas.functions import DEFINITIONS
-from verifycompile.rewrites.registry import EXHAUSTED
+from verifycompile.rewrites.registry import DRAWS, EXHAUSTED
 from verifycompile.second_look import different_outputs, look_again
 from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.model_lines import model_location_of
@@ -52,6 +52,9 @@ _SHARE_OF_CAUSES = 0.8
 
 _FUNCTIONS = frozenset({"exp", "log", "silu", *(law.left[0] for law in DEFINITIONS)})
 """Names of torch's operators that laws define by exponentials, and of what these laws write."""
+
+_IN_ANY_FORM = frozenset({EXHAUSTED, DRAWS})
+"""What writing values in another form does not cure."""
 
 _INCOMPARABLE = frozenset({"VC203", "VC204", "VC207", "VC208", "VC209"})
 """Blockers under which a numeric comparison would mean nothing: the captured graph is that of one rank, or the spec is
@@ -168,7 +171,7 @@ def _fatal(blockers: Sequence[Blocker]) -> list[Blocker]:
 
 def _why_in_parts(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
-    if not is_unproved(known) or known.findings[0].code == EXHAUSTED:
+    if not is_unproved(known) or known.findings[0].code in _IN_ANY_FORM:
         return ""
     if implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
         return ""
@@ -190,7 +193,9 @@ def _with_other_terms(pair: Pair, implementation: Program, stage: str) -> Report
 
 def _why_cut_alike(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
-    if not is_unproved(known) or implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
+    if not is_unproved(known) or known.findings[0].code == DRAWS:
+        return ""
+    if implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
         return ""
     if implementation.mesh is not None and not cuts_unevenly(implementation):
         return ""  # one program for all ranks, which cuts its shards as the spec may cut the whole
@@ -212,7 +217,7 @@ def _first_cut_alike(pair: Pair) -> Report | None:
 
 def _why_by_definition(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
-    if not is_unproved(known) or known.findings[0].code == EXHAUSTED:
+    if not is_unproved(known) or known.findings[0].code in _IN_ANY_FORM:
         return ""
     if implementation.by_definition or _fatal((*implementation.blockers, *spec.blockers)):
         return ""

@@ -55,6 +55,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC213": "tensor that was not compared",
         "VC214": "run that failed or did not end",
         "VC215": "training step that cannot be captured",
+        "VC216": "random numbers are drawn",
         "VC301": "no device mesh",
         "VC302": "device meshes without common coordinates",
         "VC303": "shapes do not fit the spec",

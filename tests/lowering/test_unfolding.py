@@ -134,4 +134,4 @@ def test_a_random_operator_is_refused_by_its_name() -> None:
     g = GraphBuilder()
     node = g.call(aten.native_dropout.default, g.input("x", X), 0.5, None)
     ((_, code, message),) = blockers(g.lower(node))
-    assert (code, message[:35]) == ("VC202", "dropout with p=0.5 draws random num")
+    assert (code, message[:35]) == ("VC216", "dropout with p=0.5 draws random num")

@@ -255,4 +255,24 @@ CODES = (
         ),
         fixed_example="loss.backward()\noptimizer.step()",
     ),
+    Code(
+        code="VC216",
+        title="random numbers are drawn",
+        severity=Severity.ERROR,
+        meaning=(
+            "An output depends on random numbers that the program draws: dropout with p > 0, stochastic depth, noise, "
+            "sampling."
+        ),
+        reason=(
+            "Nothing in a graph says which numbers a generator gives on which rank. Ranks with one seed drop the same "
+            "elements of different shards, and ranks with different seeds drop different elements of a replicated "
+            "tensor. That both programs draw the same numbers is therefore not assumed."
+        ),
+        example="self.dropout = nn.Dropout(0.1)      # in training mode",
+        fix=(
+            "Verify the model with the drawing turned off (`p=0.0`, or `model.eval()`), or draw the numbers outside of "
+            "what is compiled and pass them in. Everything else of the program is proved then."
+        ),
+        fixed_example="self.dropout = nn.Dropout(0.0)",
+    ),
 )

@@ -41,9 +41,8 @@ from verifycompile.rewrites.builder import UNKNOWN, Builder, Call
 from verifycompile.rewrites.layout import piece_of
 from verifycompile.rewrites.registry import (
     EXHAUSTED,
-    RANDOM,
     UNREPRESENTABLE,
-    UNSUPPORTED,
+    RandomError,
     UndefinedError,
     UnsupportedError,
     bind,
@@ -224,7 +223,7 @@ class Lowering:
             return empty
         declaration = declaration_of(node.target)
         if _draws_undeclared(node):
-            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
+            raise RandomError(f"`{node.target}`")
         if declaration is None:
             return self._undeclared.call(node)
         keep_pieces = node.target in TAKES_PIECES

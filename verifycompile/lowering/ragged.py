@@ -16,7 +16,7 @@ from verifycompile.lowering.sizes import Sizes
 from verifycompile.lowering.undeclared import custom_arguments, recognised
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.ragged import call_ragged
-from verifycompile.rewrites.registry import RANDOM, UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, declaration_of
+from verifycompile.rewrites.registry import UNREPRESENTABLE, RandomError, UnsupportedError, declaration_of
 from verifycompile.rewrites.row_values import Filled, Ragged, Sorted, Unsorted
 from verifycompile.rewrites.rows import laid_out
 from verifycompile.rewrites.values import ReadRows, are_read_rows
@@ -40,7 +40,7 @@ class ReadRowsCalls:
     def call(self, node: torch.fx.Node) -> Any:
         """The value of such a call. Raises ``UnsupportedError``."""
         if draws_random_numbers(node.target, node.args, node.kwargs):
-            raise UnsupportedError(UNSUPPORTED, f"`{node.target}` {RANDOM}")
+            raise RandomError(f"`{node.target}`")
         lowering, builder, sizes = self._lowering, self._lowering.builder, self._lowering.sizes
         args = [lowering.argument(a, False) for a in node.args]
         kwargs = {k: lowering.argument(a, False) for k, a in node.kwargs.items()}
