@@ -89,9 +89,7 @@ class Phases:
         """The rank that failed in the last phase, once all have ended it; the same answer on all ranks."""
         if self._store is None:
             return None if own.failure is None else (self._rank, own.failure)
-        deadline = time.monotonic() + self._patience + AFTER_AN_ERROR
-        while self._store.add(f"{self._number}/ended", 0) < self._size and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+        self._wait_for_all("ended", self._patience + AFTER_AN_ERROR)
         failed: dict[int, Failure] = {}
         for rank in range(self._size):
             key = f"{self._number}/ended/{rank}"
@@ -99,7 +97,18 @@ class Phases:
                 failed[rank] = Failure("its process does not answer", waited=True)
             elif (failure := pickle.loads(self._store.get(key))) is not None:  # noqa: S301 - of this job's own ranks
                 failed[rank] = failure
+        if failed:
+            # The process of the first rank may hold the store, and end next.
+            self._store.add(f"{self._number}/read", 1)
+            if self._rank == 0:
+                self._wait_for_all("read", AFTER_AN_ERROR)
         return min(failed.items(), key=lambda item: (item[1].waited, item[0]), default=None)
+
+    def _wait_for_all(self, what: str, seconds: float) -> None:
+        assert self._store is not None
+        deadline = time.monotonic() + seconds
+        while self._store.add(f"{self._number}/{what}", 0) < self._size and time.monotonic() < deadline:
+            time.sleep(_LOOK)
 
     def _waited_for(self, thread: threading.Thread) -> Failure | None:
         """Why the thread is left behind; None where it has ended."""
