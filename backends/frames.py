@@ -18,6 +18,7 @@ from verifycompile.diagnostics.source_text import display_path
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.eager_frames import EagerFrame
 
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 NOT_CHECKED = "not checked"
 """A frame of which nothing could be asked."""
 FAILED = "failed"
@@ -46,8 +47,8 @@ class Outcome:
 
     @property
     def frame(self) -> str:
-        """``forward (train.py:41)``."""
-        return f"{self.function} ({display_path(self.file)}:{self.line})"
+        """``forward (train.py:41)``; a file of an installed package by its place in the package."""
+        return f"{self.function} ({display_path(self.file).rpartition(_INSTALLED)[2]}:{self.line})"
 
     def __str__(self) -> str:
         if self.verdict in (NOT_CHECKED, FAILED):

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from benchmarks.measure import Measurement, Point, measure
 
 COMMANDS = (
-    "agreement", "attacks", "comparison", "coverage", "egraph", "first-call", "operators", "refusals", "trusted"
+    "agreement", "attacks", "comparison", "coverage", "egraph", "first-call", "neighbours", "operators", "refusals",
+    "trusted",
 )  # fmt: skip
 LAYERS = (1, 2, 4, 8, 32)
 DEGREES = (2, 8, 64, 1024)

@@ -81,8 +81,8 @@ def beyond(tensors: Sequence[Judged], relative: float) -> bool:
     return any(item.error > relative * item.norm for item in tensors)
 
 
-def answers(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int) -> tuple[bool, ...]:
-    """Whether a difference is told: by the estimated thresholds, and by each of the fixed ones."""
+def compared(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int) -> CompareReport:
+    """The bug, or its right twin, on all ranks."""
 
     def build(mesh: DeviceMesh) -> torch.nn.Module:
         torch.manual_seed(seed)
@@ -90,7 +90,12 @@ def answers(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int) -> tuple[bool,
 
     torch.manual_seed(seed)
     spec = bug.spec().to(dtype)
-    found = on_ranks(build, bug.inputs(dtype), bug.shape, bug.names, spec=spec, seed=seed, **bug.options)
+    return on_ranks(build, bug.inputs(dtype), bug.shape, bug.names, spec=spec, seed=seed, **bug.options)
+
+
+def answers(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int) -> tuple[bool, ...]:
+    """Whether a difference is told: by the estimated thresholds, and by each of the fixed ones."""
+    found = compared(bug, wrong, dtype, seed)
     return not found, *(beyond(found.tensors, relative) for _, relative in FIXED)
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("command", [[], ["coverage"], ["operators"], ["comparison"], ["first-call"]], ids=lambda command: " ".join(command) or "costs")
+@pytest.mark.parametrize("command", [[], ["coverage"], ["neighbours"], ["operators"], ["comparison"], ["first-call"]], ids=lambda command: " ".join(command) or "costs")
 def test_command_starts(command: list[str]) -> None:
     arguments = [sys.executable, "-m", "benchmarks", *command, "--help"]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
