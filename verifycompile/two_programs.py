@@ -6,17 +6,16 @@ import dataclasses
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 import torch.fx
 from torch._ops import OpOverload
-from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
-from verifycompile.capture.own_losses import with_own_losses
+from verifycompile.capture.own_losses import on_sums_that_leave, with_own_losses
 from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
@@ -27,7 +26,7 @@ from verifycompile.diagnostics.report import Report, SecondLook, Stats
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Program, Role
+from verifycompile.program import Blocker, Program
 from verifycompile.reduction.search import Search, find_difference
 from verifycompile.refinement.check import check_refinement
 from verifycompile.refinement.mismatch import Mismatch
@@ -130,7 +129,8 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         shown = None if search is None else (search.spec, search.implementation)
         causes = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
         findings[:1] = with_causes(findings[0], causes, result.mismatch.output)
-        findings[0] = _with_sums_that_leave(findings[0], implementation, result.placements)
+        if findings[0].code == "VC103" and (note := on_sums_that_leave(implementation, result.placements)):
+            findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
         findings[0] = _with_script(findings[0], search, mended)
@@ -353,22 +353,6 @@ def _mended(search: Search, implementation: Program, repairs: Repairs, causes: S
     # What several graphs make together at smaller sizes is not made of the graphs that the changes are of.
     is_reduced = search.implementation is not implementation
     return None if is_reduced else mended_program(repairs.changeable(), causes)
-
-
-def _with_sums_that_leave(
-    finding: Finding, implementation: Program, placements: Mapping[str, Sequence[Placement]]
-) -> Finding:
-    """The finding on a gradient's scale, which code outside of the graph may change by what it does with a loss."""
-    means = frozenset[int]().union(*(item.outer_mean for item in implementation.outputs))
-    tangents = [item.name for item in implementation.inputs if item.role is Role.TANGENT and item.name in placements]
-    sums = [name for name in tangents if any(placements[name][axis] == Partial("sum") for axis in means)]
-    if finding.code != "VC103" or not sums:
-        return finding
-    note = (
-        f"`{sums[0]}` leaves the graph as a rank's part of a sum: where the code outside multiplies it by the number "
-        "of ranks before `backward()`, compile that as well"
-    )
-    return dataclasses.replace(finding, notes=(*finding.notes, note))
 
 
 def _with_script(finding: Finding, search: Search, mended: Callable[[], Program | None]) -> Finding:

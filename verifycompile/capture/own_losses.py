@@ -26,7 +26,7 @@ def with_own_losses(implementation: Program, placements: Mapping[str, Sequence[P
     ``placements``: those found for the forward outputs.
     """
     mesh = implementation.mesh
-    means = frozenset[int]().union(*(item.outer_mean for item in implementation.outputs))
+    means = _means(implementation)
     flowing = {item.name for item in implementation.inputs if item.role is Role.TANGENT}
     if mesh is None or not flowing <= placements.keys():
         return None
@@ -41,6 +41,24 @@ def with_own_losses(implementation: Program, placements: Mapping[str, Sequence[P
             _read_multiplied(changed.graph.graph, item.node, _ranks(mesh, axes))
     outputs = [_of_own_loss(changed.graph.graph, item, mixed, mesh) for item in changed.outputs]
     return dataclasses.replace(changed, outputs=tuple(outputs))
+
+
+def on_sums_that_leave(implementation: Program, placements: Mapping[str, Sequence[Placement]]) -> str:
+    """What code outside of the graph may do with a loss that leaves it as a sum over ranks; "" where none does."""
+    flowing = [item.name for item in implementation.inputs if item.role is Role.TANGENT and item.name in placements]
+    means = _means(implementation)
+    sums = [name for name in flowing if any(placements[name][axis] == Partial("sum") for axis in means)]
+    if not sums:
+        return ""
+    return (
+        f"`{sums[0]}` leaves the graph as a rank's part of a sum: where the code outside multiplies it by the number "
+        "of ranks before `backward()`, compile that as well"
+    )
+
+
+def _means(implementation: Program) -> frozenset[int]:
+    """Mesh axes over which a wrapper takes the mean of a gradient."""
+    return frozenset[int]().union(*(item.outer_mean for item in implementation.outputs))
 
 
 def _is_cut(placement: Placement) -> bool:
