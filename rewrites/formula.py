@@ -148,8 +148,8 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
-    "//": lambda a, b: Fraction(math.floor(a / b)),
-    "%": lambda a, b: a - b * math.floor(a / b),
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     "==": lambda a, b: a == b,
@@ -157,11 +157,11 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def evaluate(formula: Formula, values: Mapping[Key, Fraction]) -> Any:
+def evaluate(formula: Formula, values: Mapping[Key, Number]) -> Any:
     """A number or a truth, where the variables have these values."""
     kind, parts = formula.kind, formula.parts
     if kind == "number":
-        return Fraction(parts[0], parts[1])
+        return parts[0] if parts[1] == 1 else Fraction(parts[0], parts[1])
     if kind == "truth":
         return parts[0]
     if kind in ("index", "integer", "real"):
@@ -176,7 +176,7 @@ def evaluate(formula: Formula, values: Mapping[Key, Fraction]) -> Any:
     if kind == "not":
         return not inner[0]
     if kind == "floor":
-        return Fraction(math.floor(inner[0]))
+        return math.floor(inner[0])
     if kind == "is_integer":
         return inner[0].denominator == 1
     return _BINARY[kind](*inner)

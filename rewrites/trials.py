@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from verifycompile.rewrites.formula import Formula, Key, evaluate, numbers, variables
+from verifycompile.rewrites.formula import Formula, Key, Number, evaluate, numbers, variables
 
 _EXHAUSTIVE = 1_024
 """So many points, or fewer, are tried one and all."""
@@ -19,7 +19,7 @@ _SMALL = 16
 """Indices of fewer positions are tried at all of them."""
 
 
-def counterexample(claim: Formula, sizes: Mapping[int, int | None], most: int) -> dict[Key, Fraction] | None:
+def counterexample(claim: Formula, sizes: Mapping[int, int | None], most: int) -> dict[Key, Number] | None:
     """Values at which the claim fails, at some ``most`` points; None where it holds at all of them."""
     for values in _points(list(variables(claim)), sizes, sorted(numbers(claim)), most):
         if not evaluate(claim, values):
@@ -29,10 +29,10 @@ def counterexample(claim: Formula, sizes: Mapping[int, int | None], most: int) -
 
 def _points(
     names: Sequence[Key], sizes: Mapping[int, int | None], constants: Sequence[Fraction], most: int
-) -> Iterator[dict[Key, Fraction]]:
+) -> Iterator[dict[Key, Number]]:
     """Values for all variables: near the ends of every dimension, near every constant of the claim and at random."""
     draw = random.Random(0)  # noqa: S311 - the same points every time
-    choices: list[list[Fraction]] = []
+    choices: list[Sequence[Number]] = []
     for kind, name in names:
         if kind == "index":
             size = sizes[name]
@@ -40,7 +40,7 @@ def _points(
             ends = {0, 1, last, last - 1, last // 2, draw.randint(0, max(last, 0))}
             near_constants = {int(value) + step for value in constants for step in (-1, 0, 1)}
             chosen = range(last + 1) if last < _SMALL else sorted(ends | near_constants)
-            choices.append([Fraction(value) for value in chosen if 0 <= value <= last])
+            choices.append([value for value in chosen if 0 <= value <= last])
         else:
             near = {
                 value + step
@@ -51,10 +51,11 @@ def _points(
             near |= {Fraction(draw.randint(-largest, largest)) for _ in range(8)}
             if kind == "real":
                 near |= {value + Fraction(1, 2) for value in near}
-            choices.append([v for v in sorted(near) if kind == "real" or v.denominator == 1])
+            whole = [int(value) if value.denominator == 1 else value for value in sorted(near)]
+            choices.append(whole if kind == "real" else [value for value in whole if isinstance(value, int)])
     total = math.prod(map(len, choices))
     for number in range(total) if total <= _EXHAUSTIVE else draw.sample(range(min(total, sys.maxsize)), most):
-        place, values = number, dict[Key, Fraction]()
+        place, values = number, dict[Key, Number]()
         for name, options in zip(names, choices, strict=True):
             place, chosen = divmod(place, len(options))
             values[name] = options[chosen]

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from tests.lemmas.conditions import Check
 from verifycompile.certificate.annotations import AnnotationError, check_annotations
-from verifycompile.certificate.storage import StoredModule, StoredObject, UnregisteredOperator
+from verifycompile.certificate.storage import Block, StoredModule, StoredObject, UnregisteredOperator
 from verifycompile.program import Mesh, MeshAxis, Program
 from verifycompile.torch_interface.derivation import Derivation
 from verifycompile.torch_interface.expressions import recorded_number, recorded_tensor
@@ -53,6 +53,7 @@ class Written:
     """A program that is written call by call, each with what is recorded of it."""
 
     patterns: dict[Node, Node] = dataclasses.field(default_factory=dict[Node, Node])
+    repeats: dict[Node, Block] = dataclasses.field(default_factory=dict[Node, Block])
     constants: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     graph: Graph = dataclasses.field(default_factory=Graph)
 
@@ -80,7 +81,7 @@ class Written:
 
     def program(self, **others: Any) -> Program:
         self.graph.output(())
-        module: Any = StoredModule(self.graph, self.constants, self.patterns)
+        module: Any = StoredModule(self.graph, self.constants, self.patterns, self.repeats)
         return Program(module, (), (), **others)
 
 
@@ -225,10 +226,6 @@ def _of_memory() -> Iterator[Row]:
     yield _called(tensor((0, 4), stride=(9, 9), offset=3), aten.neg.default, tensor((0, 4)))
     yield _called(tensor((2, 1, 4), stride=(4, 9, 1)), aten.neg.default, tensor((2, 1, 4)))
     yield _called(x, aten.neg.default, recorded_tensor((4, 6), F32))
-    w = Written()
-    w.call(x, aten.neg.default, w.given("x", x))
-    plain = dataclasses.replace(w.program(), graph=torch.fx.GraphModule(torch.nn.Module(), w.graph))
-    yield Row(plain)
     negative = "a recorded tensor has a negative size, stride or offset"
     for wrong in (tensor((4, 6), stride=(-6, 1)), tensor((4, 6), offset=-1), tensor((-4, 6))):
         yield _called(x, aten.neg.default, wrong, said=negative)
@@ -273,8 +270,11 @@ def _of_sizes() -> Iterator[Row]:
         said="`t_default` lies otherwise in memory than recorded",
         size_values={S: 2 * K},
     )
-    row = _called(tensor((S, 4)), aten.neg.default, tensor((S, 4)))
+    row = _called(tensor((S, K)), aten.neg.default, tensor((S, K)))
     yield Row(row.program, calls=3)
+    told = "`neg_default` is recorded as float32[{}, 4] where torch gives float32[{}, 4]"  # the sizes that are tried
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((8, 4)), said=told.format(2, 8))
+    yield _called(tensor((S, 4)), aten.neg.default, tensor((2, 4)), said=told.format(8, 2))
     few = (sympy.Eq(S, 5), sympy.Eq(K, 5))
     yield Row(_called(tensor((S, K)), aten.neg.default, tensor((5, 5)), guards=few).program, calls=FEW)
     mesh = Mesh((MeshAxis("dp", 2),), (0, 1))
@@ -458,7 +458,34 @@ def _of_repetition() -> Iterator[Row]:
     w = Written()
     first = w.call(tensor((2,)), aten.as_strided.default, w.given("x", x), [2], [1])
     w.like(first, w.given("y", x))
-    yield Row(w.program(), calls=2)
+    yield Row(w.program(), calls=1)
+    for stride, said in (((6, 1), ""), ((1, 4), "`x` lies otherwise in memory: (6, 1) from 0")):
+        w = Written()
+        negated = w.call(x, aten.neg.default, w.given("w", x))
+        w.call(tensor((2,)), aten.as_strided.default, negated, [2], [1])
+        first = w.call(tensor((2,)), aten.as_strided.default, w.given("x", x), [2], [1])
+        other = w.call(tensor((4, 6), stride=stride), aten.neg.default, w.given("y", x))
+        w.like(first, other)
+        yield Row(w.program(), said and f"`{other.name}` lies otherwise in memory than recorded", calls=None if said else 5)
+    for other, calls, said in (
+        (x, 2, ""),
+        (tensor((4, 6), I64), 3, "`{}` is recorded as float32[4, 6] where torch gives int64[4, 6]"),
+    ):
+        w = Written()
+        first = w.call(x, aten.abs.default, w.given("x", x))
+        second = w.call(x, aten.neg.default, first)
+        for given in (w.given("z", x), w.given("v", other)):
+            third = w.like(first, given)
+            w.repeats[third] = Block((third, w.like(second, third)), "two", (given,))
+        yield Row(w.program(), said.format(third.name), calls=calls)
+    for symbolic in (False, True):
+        w = Written()
+        w.given("s", tensor((S, K)))
+        value = tensor((S, K)) if symbolic else x
+        first = w.call(value, aten.neg.default, w.given("x", value))
+        second = w.like(first, w.given("y", value))
+        w.repeats[second] = Block((second, w.like(first, second)), "two", (second.args[0],))
+        yield Row(w.program(), calls=3 if symbolic else 1)
     counted = sympy.Symbol("u", integer=True, nonnegative=True)
     w = Written()
     first = w.call(tensor((counted, 2), I64), aten.nonzero.default, w.given("x", x))

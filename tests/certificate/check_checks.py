@@ -117,7 +117,7 @@ def _forged() -> Iterator[tuple[str, Callable[[dict[str, Any]], object], str]]:
 
 def _facts() -> None:
     """A fact is tried at many points, and asked again where that is wanted."""
-    wrong = "a fact is wrong where {('index', 0): Fraction(1, 1)}"
+    wrong = "a fact is wrong where {('index', 0): 1}"
     unproved = "a fact is not proved by the solver"
     position = index(0)
     for claim, size, ask, said in (

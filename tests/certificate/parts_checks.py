@@ -14,7 +14,7 @@ from tests.lemmas.conditions import Check
 from verifycompile.certificate import parts
 from verifycompile.certificate.digests import Digests
 from verifycompile.certificate.parts import Cut, Cuts, PartError, Parts, Side
-from verifycompile.certificate.storage import StoredModule
+from verifycompile.certificate.storage import Block, StoredModule
 from verifycompile.ir.algebra import IOTA, elementwise
 from verifycompile.ir.exponential import EXPONENTIAL
 from verifycompile.ir.term import IndexFact, Term, View
@@ -29,7 +29,7 @@ aten = torch.ops.aten
 X, Y, N = torch.zeros(4, 4), torch.ones(4, 4), torch.zeros(4, dtype=torch.int64)
 
 
-def stored(run: Callable[..., Any], *tensors: torch.Tensor, patterns: bool = True) -> Program:
+def stored(run: Callable[..., Any], *tensors: torch.Tensor) -> Program:
     """A traced function as it is read from a certificate: what is recorded of calls that are alike is one object."""
     traced: GraphModule = make_fx(run, tracing_mode="fake")(*tensors)
     first: dict[str, Node] = {}
@@ -48,8 +48,7 @@ def stored(run: Callable[..., Any], *tensors: torch.Tensor, patterns: bool = Tru
     outputs = tuple(
         ProgramOutput(node, OutputKind.VALUE, f"output.{k}", k) for k, node in enumerate(output.all_input_nodes)
     )
-    module = StoredModule(traced.graph, {}, alike) if patterns else traced
-    return Program(cast("GraphModule", module), inputs, outputs)
+    return Program(cast("GraphModule", StoredModule(traced.graph, {}, alike, {})), inputs, outputs)
 
 
 def _kind(node: Node) -> str:
@@ -93,8 +92,8 @@ class Pair:
 def checks() -> Iterator[tuple[str, Check]]:
     """All of them, by name."""
     for check in (
-        _of_cuts, _of_numbers, _of_facts, _of_calls, _of_values_there, _of_random_calls, _of_other_records, _of_groups,
-        _of_splits, _of_plain_graphs, _of_places, _of_parts_alike, _of_parts_as_they_are, _of_what_leaves,
+        _of_cuts, _of_numbers, _of_facts, _of_calls, _of_values_there, _of_random_calls, _of_other_records, _of_numbers_recorded,
+        _of_splits, _of_blocks, _of_places, _of_parts_alike, _of_parts_as_they_are, _of_what_leaves,
         _of_outputs_that_leave, _of_whole_numbers, _of_constants, _of_no_tensors, _of_no_tensors_at_a_boundary, _of_faults_within, _of_indices,
     ):  # fmt: skip
         yield check.__name__.strip("_"), check
@@ -147,8 +146,8 @@ def _of_facts() -> None:
 
 def lowered(pair: Pair) -> set[str]:
     """The calls of the first program that have the value of an earlier one, once all are lowered."""
-    for node in pair.sides[0].calls:
-        pair.sides[0].lower(node)
+    for block in pair.sides[0].graph.blocks(pair.sides[0].calls):
+        pair.sides[0].lower(block)
     return {node.name for node in pair.sides[0].repeated}
 
 
@@ -200,18 +199,10 @@ def _of_other_records() -> None:
     assert lowered(pair) == set()
 
 
-def _of_groups() -> None:
-    """The table of the program says what a group is, and a number is what was recorded."""
-    for special in ("group", "number"):
-        pair = Pair(lambda x: (torch.sin(x), torch.sin(x)), X)
-        first, second = pair.node("sin"), pair.node("sin_1")
-        if special == "group":
-            cast("dict[str, Any]", pair.programs[0].groups).update({second.name: (0,)})
-        else:
-            first.meta["val"] = second.meta["val"] = 3
-        assert lowered(pair) == set()
+def _of_numbers_recorded() -> None:
+    """A number is what was recorded."""
     pair = Pair(lambda x: (torch.sin(x), torch.sin(x)), X)
-    del cast("dict[Any, Any]", pair.sides[0]._patterns)[pair.node("sin_1")]
+    pair.node("sin").meta["val"] = pair.node("sin_1").meta["val"] = 3
     assert lowered(pair) == set()
 
 
@@ -229,14 +220,49 @@ def _of_splits() -> None:
     assert of_both.value(first.name) != of_both.value(second.name)
 
 
-def _of_plain_graphs() -> None:
-    """A graph that was not stored has no calls that are said to be alike."""
-    program = stored(lambda x: (torch.sin(x), torch.sin(x)), X, patterns=False)
-    side = Side(Lowering(program, plain_pool(), "spec"))
-    side.lowering.provide(program.inputs[0].node, side.lowering.pool.leaf("x", (4, 4)))
-    for node in side.calls:
-        side.lower(node)
-    assert side.repeated == set()
+def several(pair: Pair, side: int, pattern: str, names: Sequence[str], operands: Sequence[str]) -> None:
+    """Say of calls in a row that they are like others in a row."""
+    calls = tuple(pair.node(name, side) for name in names)
+    repeats = cast("dict[Node, Block]", pair.sides[side].graph.repeats)
+    repeats[calls[0]] = Block(calls, pattern, tuple(pair.node(name, side) for name in operands))
+
+
+def _of_blocks() -> None:
+    """Calls in a row have the values of earlier ones, if those took the same values with the same records."""
+
+    def layers(x: Any, y: Any) -> Any:
+        return [torch.exp(torch.sin(z)) for z in (x, x, y, x)]
+
+    def pair_of(*changes: Callable[[Pair], object]) -> Pair:
+        pair = Pair(layers, X, Y)
+        for number, given in enumerate(("x_1", "y_1", "x_1"), start=1):
+            several(pair, 0, "layer", (f"sin_{number}", f"exp_{number}"), (given,))
+        for change in changes:
+            change(pair)
+        return pair
+
+    made: list[str] = []
+    single = StoredModule.single
+
+    def counted(self: StoredModule, call: Node) -> Block:
+        made.append(call.name)
+        return single(self, call)
+
+    with mock.patch.object(StoredModule, "single", counted):
+        pair = pair_of()
+        made.clear()
+        assert lowered(pair) == {"sin_1", "exp_1", "sin_3", "exp_3"}
+        assert made == ["sin", "exp", "sin_1", "exp_1", "sin_2", "exp_2"]  # the last layer is none of single calls
+    assert pair.value("exp_3") is pair.value("exp_1") is pair.value("exp") != pair.value("exp_2")
+    held = pair.pool.leaf("held", (4, 4))
+    there = pair_of(lambda pair: pair.sides[0].lowering.provide(pair.node("exp_3"), held))
+    lowered(there)
+    assert there.value("exp_3") is held
+    drawn = Pair(lambda x: [torch.sin(torch.rand_like(z)) for z in (x, x, x)], X)
+    for number in (1, 2):
+        several(drawn, 0, "layer", (f"rand_like_{number}", f"sin_{number}"), ("x_1",))
+    assert lowered(drawn) == set()
+    assert len({drawn.value(name).term for name in ("sin", "sin_1", "sin_2")}) == 3
 
 
 # ------------------------------------------------------------------------------------------------ parts
@@ -357,12 +383,12 @@ def _of_faults_within() -> None:
     sized.sides[0].lowering.blockers[sized.node("cos")] = cast("Any", "blocker")
     sized.parts.enter(Cut(1, 0, False))
     new = Pair(lambda x: torch.sin(torch.cos(x)), X)
-    constant = mock.patch.object(Side, "lower", lambda self, node: lowers(self, node, "constant"))
-    nowhere = mock.patch.object(Side, "lower", lambda self, node: lowers(self, node, "nowhere"))
+    constant = mock.patch.object(Side, "lower", lambda self, block: lowers(self, block, "constant"))
+    nowhere = mock.patch.object(Side, "lower", lambda self, block: lowers(self, block, "nowhere"))
     lower = Side.lower
 
-    def lowers(self: Side, node: Node, what: str) -> None:
-        lower(self, node)
+    def lowers(self: Side, block: Block, what: str) -> None:
+        lower(self, block)
         if what == "nowhere":
             self.lowering.pool.leaf("nowhere", (4,))
         self.lowering.pool.intern(IOTA, (), (), (7,), 1, 0, (), ())
@@ -373,8 +399,8 @@ def _of_faults_within() -> None:
     with nowhere:
         _raises(lambda: again.parts.enter(Cut(1, 1, False)), "a part holds a value that comes from nowhere")
 
-    def takes_more(self: Side, node: Node) -> None:
-        lower(self, node)
+    def takes_more(self: Side, block: Block) -> None:
+        lower(self, block)
         self.lowering.provide(self.calls[-1], None)
 
     with mock.patch.object(Side, "lower", takes_more):
@@ -400,8 +426,8 @@ def _of_indices() -> None:
             pair.pool.noted[outside] = facts
         lower = Side.lower
 
-        def noting(self: Side, node: Node) -> None:
-            lower(self, node)
+        def noting(self: Side, block: Block) -> None:
+            lower(self, block)
             own = {t: t for t in pair.pool.sources if t is not outside and t.operation in OPAQUE}
             pair.pool.noted[of(pair, own)] = facts
 

@@ -54,7 +54,7 @@ def _program(rows: Any, layouts: Mapping[str, tuple[Placement, ...]], opaque: bo
             (b, OutputKind.MUTATION, "mutation.b", None),
         ))
     )  # fmt: skip
-    module: Any = StoredModule(graph, {}, {})
+    module: Any = StoredModule(graph, {}, {}, {})
     return Program(module, tuple(inputs), outputs, size_values={S: 2 * K}, **others)
 
 

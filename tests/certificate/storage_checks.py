@@ -55,10 +55,13 @@ def program() -> Data:
         _given("x"), _given("y"),
         {"name": "c", "op": "get_attr", "value": {**F32, "shape": [2]}, "constant": constant},
         {"name": "nothing", "op": "get_attr", "value": None, "constant": None},
-        _call("first", "x"), {"name": "second", "like": "first", "operands": ["y"]},
         {"name": "group", "op": "call_function", "value": "", "target": "_c10d_functional.wait_tensor.default", "args": []},
+        _call("first", "x"), {"name": "second", "like": "first", "operands": ["y"]},
+        _call("square", "second", target="aten.mul.Tensor", args=[{"node": "second"}, {"node": "second"}]),
+        _call("shifted", "square", target="aten.sub.Tensor", args=[{"node": "square"}, {"node": "first"}]),
+        {"names": ["square_1", "shifted_1"], "like": "square", "operands": ["shifted", "y"]},
         _call("third", "second", target="aten.add.Tensor",
-              args=[{"node": "second"}, {"node": "first"}], kwargs={"alpha": 2}),
+              args=[{"node": "second"}, {"node": "shifted_1"}], kwargs={"alpha": 2}),
         _call("sized", "third", target="_operator:add", args=[{"node": "third"}, {"node": "c"}]),
         _call("last", "sized", target="aten.add_.Tensor", args=[{"node": "sized"}, {"node": "nothing"}, {"node": "group"}]),
     ]  # fmt: skip
@@ -115,6 +118,17 @@ def _is_read(data: Data) -> None:
     nodes = {node.name: node for node in graph.graph.nodes}
     assert graph.patterns[nodes["second"]] is graph.patterns[nodes["first"]] is nodes["first"]
     assert graph.patterns[nodes["third"]] is nodes["third"]
+    assert graph.patterns[nodes["shifted_1"]] is nodes["shifted"]
+    assert nodes["shifted_1"].args == (nodes["square_1"], nodes["y"])
+    assert nodes["square_1"].args == (nodes["shifted"], nodes["shifted"])
+    calls = [node for node in nodes.values() if node.op == "call_function"]
+    blocks = [([n.name for n in block.calls], block.operands) for block in graph.blocks(calls)]
+    assert blocks[5] == (["square_1", "shifted_1"], [nodes["shifted"], nodes["y"]])
+    assert blocks[4] == (["shifted"], [nodes["square"], nodes["first"]])
+    assert [len(names) for names, _ in blocks] == [1, 1, 1, 1, 1, 2, 1, 1, 1]
+    assert [len(block.calls) for block in graph.blocks(calls[4:6])] == [1, 1]
+    assert [len(block.calls) for block in graph.blocks(calls[5:7])] == [2]
+    assert [len(block.calls) for block in graph.blocks(calls[6:8])] == [1, 1]
     assert nodes["second"].meta["val"] is nodes["first"].meta["val"] is nodes["x"].meta["val"]
     assert graph.patterns.keys() == {n for n in nodes.values() if n.op == "call_function"}
     assert graph.constant_c.tolist() == [3, 4]
@@ -181,7 +195,8 @@ def _programs() -> Iterator[tuple[Callable[[Data], object], str]]:
     wrong = "no stored program: StorageError: "
     unread = f"{wrong}{_UNREAD}"
     yield lambda d: d.update(more=1), unread
-    for name, place in (("nodes", 0), ("nodes", 2), ("nodes", 4), ("nodes", 5), ("inputs", 0), ("outputs", 0)):
+    places = (("nodes", 0), ("nodes", 2), ("nodes", 4), ("nodes", 6), ("nodes", 9), ("inputs", 0), ("outputs", 0))
+    for name, place in places:
         yield lambda d, name=name, place=place: d[name][place].update(more=1), unread
     yield lambda d: d["nodes"][2]["constant"].update(more=1), unread
     yield lambda d: d["nodes"][1].update(constant=None), f"{wrong}it holds what its programs do not need: `constant`"
@@ -196,14 +211,31 @@ def _programs() -> Iterator[tuple[Callable[[Data], object], str]]:
     for key in ("mesh", "nodes", "provenance", "guards"):
         yield lambda d, key=key: d.pop(key), f"no stored program: KeyError: '{key}'"
     yield (
-        lambda d: d["nodes"][5].update(operands=["y", "x"]),
+        lambda d: d["nodes"][6].update(operands=["y", "x"]),
         ("no stored program: ValueError: zip() argument 2 is longer than argument 1"),
     )
     yield (
-        lambda d: d["nodes"][5].update(operands=[]),
+        lambda d: d["nodes"][6].update(operands=[]),
         ("no stored program: ValueError: zip() argument 2 is shorter than argument 1"),
     )
-    yield lambda d: d["nodes"][5].update(like="third"), "no stored program: KeyError: 'third'"
+    yield lambda d: d["nodes"][6].update(like="third"), "no stored program: KeyError: 'third'"
+    for operands, longer in ((["shifted", "y", "x"], "longer"), (["shifted"], "shorter")):
+        yield (
+            lambda d, operands=operands: d["nodes"][9].update(operands=operands),
+            f"no stored program: ValueError: zip() argument 2 is {longer} than argument 1",
+        )
+    unread_name = f"{wrong}it holds what its programs do not need: `name`"
+    yield lambda d: d["nodes"][9].update(name="square_1"), unread_name
+    none = f"{wrong}no call, or a group, is like another one"
+    yield lambda d: d["nodes"].append({"names": [], "like": "first", "operands": []}), none
+    yield lambda d: d["nodes"].append({"name": "more", "like": "group", "operands": []}), none
+    for name in ("second", "square_1", "shifted_1", "shifted"):
+        yield lambda d, name=name: d["groups"].update({name: [0]}), none
+    yield (
+        lambda d: d["nodes"].append({"names": ["more", "and"], "like": "last", "operands": ["c", "c", "group"]}),
+        "no stored program: ValueError: zip() argument 2 is shorter than argument 1",
+    )
+    yield lambda d: d["nodes"].append({"name": "more", "like": "x", "operands": []}), "no stored program: KeyError: x"
 
 
 def _needed() -> Iterator[tuple[Callable[[Data], object], str]]:
@@ -212,5 +244,5 @@ def _needed() -> Iterator[tuple[Callable[[Data], object], str]]:
 
     yield lambda d: d["nodes"].append(_call("more", "x")), told("more")
     yield lambda d: d["nodes"].append(_given("more")), told("more")
-    yield lambda d: d["nodes"][6].update(args=[1]), told("group")
-    yield lambda d: d["nodes"][6].update(kwargs={"name": 1}), told("group")
+    yield lambda d: d["nodes"][4].update(args=[1]), told("group")
+    yield lambda d: d["nodes"][4].update(kwargs={"name": 1}), told("group")

@@ -457,8 +457,8 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 8 is not the supported format 7"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 8}))
+    with pytest.raises(ValueError, match="certificate format 9 is not the supported format 8"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 9}))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import functools
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.certificate.test_certificate import of_case, sealed
 from tests.programs import llama
 from verifycompile.certificate import Certificate, CertificateCheck, check_certificate
+from verifycompile.certificate.storage import Block, StoredModule
 from verifycompile.frontends.graphs import verify_graphs
 from verifycompile.lowering.lower import Lowering
 from verifycompile.torch_interface.derivation import Derivation
@@ -81,8 +82,50 @@ def text_of(name: str) -> str:
     return certificate({"plain": plain, "memory": in_memory}[name])
 
 
-def content(name: str) -> dict[str, Any]:
+def written(name: str) -> dict[str, Any]:
     return json.loads(json.dumps(Certificate.from_json(text_of(name)).data))
+
+
+def content(name: str) -> dict[str, Any]:
+    """What was written, with each call by itself where several are like several others."""
+    data = written(name)
+    for side in ("spec", "implementation"):
+        data[side]["nodes"] = list(_one_by_one(data[side]["nodes"]))
+    return data
+
+
+def _one_by_one(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    calls: dict[str, tuple[str, list[str]]] = {}
+    for node in nodes:
+        if "like" not in node and node["op"] != "call_function":
+            yield node
+            continue
+        if "names" not in node:
+            taken = node["operands"] if "like" in node else list(_operands([node["args"], node.get("kwargs")]))
+            calls[node["name"]] = node.get("like", node["name"]), taken
+            yield node
+            continue
+        start = list(calls).index(node["like"])
+        sources = dict(itertools.islice(calls.items(), start, start + len(node["names"])))
+        outside = dict.fromkeys(o for _, operands in sources.values() for o in operands if o not in sources)
+        stands_for = dict(zip([*outside, *sources], [*node["operands"], *node["names"]], strict=True))
+        for name, (like, operands) in zip(node["names"], sources.values(), strict=True):
+            calls[name] = like, [stands_for[operand] for operand in operands]
+            yield {"name": name, "like": like, "operands": calls[name][1]}
+
+
+def _operands(data: Any) -> dict[str, None]:
+    if isinstance(data, dict):
+        return {data["node"]: None} if data.keys() == {"node"} else _operands(list(data.values()))
+    return {o: None for item in data for o in _operands(item)} if isinstance(data, list) else {}
+
+
+def test_calls_one_by_one_say_the_same() -> None:
+    for name in ("plain", "memory", "llama"):
+        several = [node for side in ("spec", "implementation") for node in written(name)[side]["nodes"] if "names" in node]
+        assert len(several) >= 4
+        assert all(len(node["names"]) > 1 for node in several)
+        assert str(check_certificate(sealed(content(name)))) == str(check_certificate(text_of(name)))
 
 
 def in_memory(x: Tensor, w: Tensor) -> Tensor:
@@ -116,9 +159,9 @@ def test_layers_are_lowered_once(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither steps, nor calls that are lowered, nor calls whose results torch is asked for."""
+    """Neither steps, nor calls that are lowered or looked up, nor calls whose results torch is asked for."""
     made: list[str] = []
-    lower, derive = Lowering._lower_node, Derivation.call
+    lower, derive, single = Lowering._lower_node, Derivation.call, StoredModule.single
 
     def lowered(self: Lowering, node: torch.fx.Node) -> None:
         made.append(f"lowered {node.op}")
@@ -128,9 +171,14 @@ def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyP
         made.append("derived")
         return derive(self, target, args, kwargs)
 
+    def alone(self: StoredModule, call: torch.fx.Node) -> Block:
+        made.append("alone")
+        return single(self, call)
+
     texts = [certificate(plain, layers) for layers in (8, 6)]
     monkeypatch.setattr(Lowering, "_lower_node", lowered)
     monkeypatch.setattr(Derivation, "call", derived)
+    monkeypatch.setattr(StoredModule, "single", alone)
     counts: list[collections.Counter[str]] = []
     for text in texts:
         made.clear()
@@ -139,8 +187,10 @@ def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyP
     deep, shallow = map(json.loads, texts)
     assert len(deep["steps"]) == len(shallow["steps"])
     assert len(deep["views"]) == len(shallow["views"])
-    assert counts[0]["derived"] == counts[1]["derived"] > 0
-    assert counts[0]["lowered call_function"] == counts[1]["lowered call_function"] > 0
+    for what in ("derived", "lowered call_function"):
+        assert counts[0][what] == counts[1][what] > 0
+    calls = [sum(len(node.get("names", "1")) for node in data["implementation"]["nodes"]) for data in (deep, shallow)]
+    assert counts[0]["alone"] - counts[1]["alone"] < (calls[0] - calls[1]) / 4
 
 
 # ------------------------------------------------------------------------------------------------ attacks
@@ -154,6 +204,32 @@ def rejected(data: dict[str, Any]) -> str:
 
 def alike(data: dict[str, Any], side: str = "implementation") -> list[dict[str, Any]]:
     return [node for node in data[side]["nodes"] if "like" in node]
+
+
+@pytest.mark.parametrize("name", ["plain", "llama"])
+def test_a_layer_is_like_another_one_than_it_is(name: str) -> None:
+    """Of calls that are like several others: others that they are like, other operands, one call more or less."""
+    data, draw, tried = written(name), random.Random(0), 0
+    for side in ("spec", "implementation"):
+        nodes = data[side]["nodes"]
+        singles = [n["name"] for n in nodes if n.get("op") == "call_function"]
+        for node in draw.sample([n for n in nodes if "names" in n], 3):
+            before = dict(node)
+            own = node["operands"]
+            for change in (
+                {"like": draw.choice([name for name in singles if name != node["like"]])},
+                {"operands": [own[-1], *own[1:-1], own[0]]},
+                {"operands": [draw.choice(own[1:]), *own[1:]]},
+                {"names": node["names"][:-1]},
+                {"names": [*node["names"], "more"]},
+            ):
+                node.update(change)
+                if node != before:
+                    tried += 1
+                    assert rejected(data), change
+                node.update(before)
+    assert tried >= 20
+    assert check_certificate(sealed(data))
 
 
 @pytest.mark.parametrize("name", ["plain", "memory"])

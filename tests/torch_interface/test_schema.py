@@ -2,6 +2,7 @@ import operator
 
 import torch
 
+from verifycompile.torch_interface.number_arguments import number_arguments
 from verifycompile.torch_interface.prims import READ_NUMBER
 from verifycompile.torch_interface.schema import (
     Argument,
@@ -10,7 +11,6 @@ from verifycompile.torch_interface.schema import (
     is_mutable,
     is_overload,
     is_pointwise,
-    number_arguments,
 )
 
 aten = torch.ops.aten

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import sympy
 import torch
 import torch.fx
 
-from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject, UnregisteredOperator
-from verifycompile.lowering.recorded import memory_read, reads_memory
+from verifycompile.certificate.storage import Block, StorageError, StoredModule, StoredObject, UnregisteredOperator
+from verifycompile.lowering.recorded import memory_read
 from verifycompile.program import Program
 from verifycompile.torch_interface.derivation import Derivation, is_derived_number
 
@@ -32,8 +32,9 @@ class AnnotationError(StorageError):
 
 def check_annotations(program: Program) -> None:
     """Raises AnnotationError where a recorded dtype, shape or number is another than torch's meta kernels give."""
+    derived = Derived(program)
     for sizes in choices_of(program):
-        Derived(program, sizes).run()
+        derived.run(sizes)
 
 
 # ------------------------------------------------------------------------------------------------ sizes
@@ -72,17 +73,9 @@ def _holds(guard: sympy.Basic, sizes: Sizes) -> bool:
 def _expressions(program: Program) -> Iterator[sympy.Basic]:
     """All numbers in a program, over the symbols that remain where solved ones are replaced."""
     records = {id(record): record for node in program.graph.graph.nodes for record in (node.meta.get("val"),)}
-    for record in records.values():
-        for value in _flat(record):
-            numbers = (*value.shape, *_memory(value)) if isinstance(value, torch.Tensor) else (value,)
-            yield from (_expression(program, n) for n in numbers if is_derived_number(n))
+    yield from (_expression(program, n) for n in _numbers([*records.values()]) if is_derived_number(n))
     yield from program.guards
     yield from (expression for expression in program.size_values.values())
-
-
-def _patterns(program: Program) -> Mapping[torch.fx.Node, torch.fx.Node]:
-    """Of each call the first one that is like it, in a stored program."""
-    return program.graph.patterns if isinstance(program.graph, StoredModule) else {}
 
 
 def _expression(program: Program, number: Any) -> sympy.Basic:
@@ -94,42 +87,56 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, slice):
+        yield from (value.start, value.stop, value.step)
+    elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _flat(item)
     else:
         yield value
 
 
+def _numbers(value: Any) -> Iterator[Any]:
+    """All that a value holds, with the sizes of its tensors and where these lie in memory."""
+    for item in _flat(value):
+        yield from (*item.shape, *_memory(item)) if isinstance(item, torch.Tensor) else (item,)
+
+
 # ------------------------------------------------------------------------------------------------ one run
 
 
 class Derived:
-    """All calls of a program, at one choice of sizes, each on what torch gave for its operands.
+    """All calls of a program, at choices of sizes, each on what torch gave for its operands.
 
     Calls that are like one another, of operands of one description, are made and compared once.
     """
 
-    def __init__(self, program: Program, sizes: Sizes) -> None:
-        self._program, self._sizes = program, dict(sizes)
+    def __init__(self, program: Program) -> None:
+        self._program, self._graph = program, cast("StoredModule", program.graph)
         self._derivation = Derivation()
-        self.values: dict[torch.fx.Node, Any] = {}
-        self._known_calls: dict[Hashable, Any] = {}
+        self._known: dict[Hashable, list[Any]] = {}
         self._described: dict[Hashable, Any] = {}
+        self._has_symbols: dict[Hashable, bool] = {}
+        self._sizes: dict[sympy.Basic, int] = {}
         self._recorded: dict[int, Any] = {}
-        self._patterns = _patterns(program)
+        self.values: dict[torch.fx.Node, Any] = {}
 
-    def run(self) -> None:
-        for node in self._program.graph.graph.nodes:
-            if node.name in self._program.groups:
-                continue
+    def run(self, sizes: Sizes) -> None:
+        with self._derivation.entered():
+            self._run(sizes)
+
+    def _run(self, sizes: Sizes) -> None:
+        self._sizes, self._recorded, self.values = dict(sizes), {}, {}
+        calls: list[torch.fx.Node] = []
+        for node in self._graph.graph.nodes:
             if node.op == "call_function":
-                self.values[node] = self._value_of_call(node)
-                continue
-            recorded = self._of_record(node)
-            if node.op == "get_attr":
-                self._compare(node, recorded, getattr(self._program.graph, str(node.target)))
-            self.values[node] = recorded
+                calls.append(node)
+            elif node.op != "output":
+                self.values[node] = recorded = self._of_record(node)
+                if node.op == "get_attr":
+                    self._compare(node, recorded, getattr(self._graph, str(node.target)))
+        for block in self._graph.blocks(calls):
+            self._derive(block)
 
     def _of_record(self, node: torch.fx.Node) -> Any:
         """What is recorded of a node, where the sizes are numbers; of one record one value."""
@@ -138,17 +145,30 @@ class Derived:
             self._recorded[id(record)] = self._one_of_its_kind(self._number(record))
         return self._recorded[id(record)]
 
+    def _derive(self, block: Block) -> None:
+        taken = ((id(operand.meta.get("val")), id(self.values[operand])) for operand in block.operands)
+        key = block.pattern, *taken, *(self._sizes.items() if self._is_symbolic(block) else ())
+        if key not in self._known:
+            if len(block.calls) == 1:
+                self.values[block.calls[0]] = self._value_of_call(block.calls[0])
+            for call in block.calls if len(block.calls) > 1 else ():
+                self._derive(self._graph.single(call))
+            self._known[key] = [self.values[call] for call in block.calls]
+        self.values.update(zip(block.calls, self._known[key], strict=True))
+
+    def _is_symbolic(self, block: Block) -> bool:
+        """Whether a number that is given or recorded there has symbols, so that it depends on the sizes."""
+        if block.pattern not in self._has_symbols:
+            held = _numbers([(n.args, *n.kwargs.values(), n.meta.get("val")) for n in block.calls])
+            self._has_symbols[block.pattern] = any(map(is_derived_number, held))
+        return self._has_symbols[block.pattern]
+
     def _value_of_call(self, node: torch.fx.Node) -> Any:
-        operands = [id(self.values.get(operand)) for operand in node.all_input_nodes]
-        key = (node,) if reads_memory(node) else (self._patterns.get(node, node), *operands)
-        if key in self._known_calls:
-            return self._known_calls[key]
+        if node.name in self._program.groups:
+            return ""  # a group is named where its axes are
         derived = self._call(node)
         self._compare(node, self._of_record(node), derived)
-        if _is_unknown(derived):
-            return self._of_record(node)
-        self._known_calls[key] = self._one_of_its_kind(derived)
-        return self._known_calls[key]
+        return self._of_record(node) if _is_unknown(derived) else self._one_of_its_kind(derived)
 
     def _one_of_its_kind(self, value: Any) -> Any:
         """Of values that no call tells apart, one."""
@@ -179,7 +199,7 @@ class Derived:
 
     def _operand(self, argument: Any) -> Any:
         if isinstance(argument, torch.fx.Node):
-            return self.values.get(argument, "")  # a group is named where its axes are
+            return self.values[argument]
         if isinstance(argument, (list, tuple)):
             return type(argument)(self._operand(item) for item in argument)
         if isinstance(argument, slice):

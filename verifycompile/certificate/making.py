@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -54,9 +55,10 @@ def _content(
         if isinstance(s, ProvedEquality)
     ]
     parts = result.parts
-    orders = (parts.spec, parts.implementation) if parts is not None else ((), ())
-    written = [with_derived_memory(program_to_data(*p)) for p in zip((spec, implementation), orders, strict=True)]
     cuts = NO_CUTS if parts is None else _cuts(spec, implementation, parts)
+    orders = (parts.spec, parts.implementation) if parts is not None else ((), ())
+    ends = _ends(cuts)
+    written = [with_derived_memory(program_to_data(*p)) for p in zip((spec, implementation), orders, ends, strict=True)]
     proof = _Proof(written, result.placements, equalities)
     try:
         made = proof.made_again(cuts)
@@ -93,12 +95,18 @@ def _cuts(spec: Program, implementation: Program, parts: PartsFound) -> Cuts:
     for program, order in ((spec, parts.spec), (implementation, parts.implementation)):
         calls = [node for node in in_order(program, order) if node.op == "call_function"]
         number = {node: position + 1 for position, node in enumerate(calls)}
-        counts.append([0, *(number[node] for node in order)])
+        counts.append([0, *itertools.accumulate((number.get(node, 0) for node in order), max)])
 
     def cuts(ends: Sequence[PartEnd]) -> tuple[Cut, ...]:
         return tuple(Cut(counts[0][e.spec], counts[1][e.implementation], e.alike) for e in ends)
 
     return Cuts(cuts(parts.forward), cuts(parts.backward))
+
+
+def _ends(cuts: Cuts) -> tuple[Sequence[int], Sequence[int]]:
+    """Of both programs after how many calls parts end."""
+    found = (*cuts.forward, *cuts.backward)
+    return [cut.spec for cut in found], [cut.implementation for cut in found]
 
 
 def _cuts_to_data(cuts: Cuts) -> Mapping[str, Any]:

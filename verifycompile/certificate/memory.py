@@ -16,7 +16,7 @@ import torch.fx
 
 from verifycompile.certificate.annotations import AnnotationError, Derived, choices_of
 from verifycompile.certificate.storage import StoredModule, program_from_data
-from verifycompile.certificate.writing import program_to_data
+from verifycompile.certificate.writing import ends_of_repeats, program_to_data
 from verifycompile.program import Program
 from verifycompile.torch_interface.derivation import is_derived_number
 from verifycompile.torch_interface.expressions import recorded_tensor
@@ -32,8 +32,8 @@ def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
     program = program_from_data(written)
     if any(choices_of(program)):
         return written
-    derivation = _Memory(program, {})
-    derivation.run()
+    derivation = _Memory(program)
+    derivation.run({})
     if not derivation.differs or not isinstance(program.graph, StoredModule):
         return written
     for node in program.graph.graph.nodes:
@@ -41,15 +41,15 @@ def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
             node.meta["val"] = _lying(node.meta["val"], derivation.values.get(node))
             if node.target is aten.view.default and derivation.is_apart:
                 node.target = aten.reshape.default
-    program.graph.patterns = {}
-    return program_to_data(program)
+    ends, program.graph.patterns, program.graph.repeats = ends_of_repeats(program.graph), {}, {}
+    return program_to_data(program, ends=ends)
 
 
 class _Memory(Derived):
     """Takes note of values that lie otherwise than recorded, and of views of elements too far apart for a view."""
 
-    def __init__(self, program: Program, sizes: Mapping[Any, int]) -> None:
-        super().__init__(program, sizes)
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
         self.differs = self.is_apart = False
 
     def _call(self, node: torch.fx.Node) -> Any:

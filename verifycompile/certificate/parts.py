@@ -4,19 +4,20 @@ A certificate says after how many calls of each program a part ends. What goes i
 terms, in the order in which it takes them: a term that is known by nothing but its operation and its shape stands for
 every value of this kind, and what is proved of it holds for the value at hand. What leaves a part is named again, by a
 term of the program. So the calls of two layers that are alike have the very same operands, and a call that is like an
-earlier one (by the certificate: both are made of one description), of the same operands, has its value.
+earlier one (by the certificate: both are made of one description), of the same operands, has its value. So have calls
+in a row that are like earlier ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch.fx
 
 from verifycompile.certificate.digests import Digests
-from verifycompile.certificate.storage import StorageError, StoredModule
+from verifycompile.certificate.storage import Block, StorageError, StoredModule
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.lowering.lower import Lowering
@@ -58,43 +59,51 @@ class Side:
     """One of the programs. ``done``: how many of its calls are lowered."""
 
     def __init__(self, lowering: Lowering) -> None:
-        graph = lowering.program.graph
         self.lowering = lowering
-        self.calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+        self.graph = cast("StoredModule", lowering.program.graph)
+        self.calls = [node for node in self.graph.graph.nodes if node.op == "call_function"]
         self.done = 0
         self.repeated: set[torch.fx.Node] = set()
         """Calls that were not lowered themselves."""
-        self._patterns = graph.patterns if isinstance(graph, StoredModule) else {}
-        self._known: dict[Hashable, Any] = {}
+        self._known: dict[Hashable, Sequence[Any]] = {}
+        self._closed: dict[Hashable, bool] = {}
         self.last_use: dict[torch.fx.Node, int] = {}
-        for position, node in enumerate(self.calls):
-            self.last_use.update(dict.fromkeys(_taken(node), position))
+        position = -1
+        for block in self.graph.blocks(self.calls):
+            position += len(block.calls)
+            self.last_use.update(dict.fromkeys(_taken(block), position))
 
-    def lower(self, node: torch.fx.Node) -> None:
-        """Give a call its value, that of an earlier one where it is like that one and takes the same values."""
-        if node in self.lowering.values:
+    def lower(self, block: Block) -> None:
+        """Give calls their values, those of earlier ones where they are like those and take the same values."""
+        values = self.lowering.values
+        if not values.keys().isdisjoint(block.calls):
+            self.lowering.lower(block.calls)
             return
-        key = self._key(node)
+        key = self._key(block)
         if key is not None and key in self._known:
-            self.lowering.provide(node, self._known[key])
-            self.repeated.add(node)
+            values.update(zip(block.calls, self._known[key], strict=True))
+            self.repeated.update(block.calls)
             return
-        self.lowering.lower([node])
-        self._known[key] = self.lowering.values[node]
+        if len(block.calls) == 1:
+            self.lowering.lower(block.calls)
+        for call in block.calls if len(block.calls) > 1 else ():
+            self.lower(self.graph.single(call))
+        self._known[key] = [values[call] for call in block.calls]
 
-    def _key(self, node: torch.fx.Node) -> Hashable:
-        """All that the value of a call depends on; None where that is more than its description and its operands.
+    def _key(self, block: Block) -> Hashable:
+        """All that the values of calls depend on; None where that is more than their description and what they take.
 
         What is recorded of an operand is part of it: two values that are equal may be of several dtypes.
         """
-        pattern = self._patterns.get(node)
-        if pattern is None or is_size(node) or node.name in self.lowering.program.groups:
-            return None
-        if draws_random_numbers(node.target, node.args, node.kwargs):
+        if block.pattern not in self._closed:
+            self._closed[block.pattern] = not any(
+                is_size(n) or draws_random_numbers(n.target, n.args, n.kwargs) for n in block.calls
+            )
+        if not self._closed[block.pattern]:
             return None
         values = self.lowering.values
-        taken = tuple((id(n.meta.get("val")), *_told_apart(values[n])) for n in node.all_input_nodes)
-        key = pattern, taken
+        taken = tuple((id(n.meta.get("val")), *_told_apart(values[n])) for n in block.operands)
+        key = block.pattern, taken
         try:
             hash(key)
         except TypeError:
@@ -107,10 +116,10 @@ def _told_apart(value: Any) -> tuple[Hashable, ...]:
     return type(value), repr(value) if isinstance(value, float) else value
 
 
-def _taken(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """What a call takes: its operands, and the split whose pieces it assembles."""
-    split = whole_split(node)
-    return node.all_input_nodes if split is None else [*node.all_input_nodes, split]
+def _taken(block: Block) -> list[torch.fx.Node]:
+    """What calls take from elsewhere: their operands, and of one alone the split whose pieces it assembles."""
+    split = whole_split(block.calls[0]) if len(block.calls) == 1 else None
+    return [*block.operands] if split is None else [*block.operands, split]
 
 
 class Parts:
@@ -139,9 +148,9 @@ class Parts:
         sources, noted = len(self.pool.sources), dict(self.pool.noted)
         for side, nodes in zip(self.sides, part.calls, strict=True):
             held = len(side.lowering.values)
-            for node in nodes:
-                side.lower(node)
-            if any(node in side.lowering.blockers for node in nodes if not is_size(node)):
+            for block in side.graph.blocks(nodes):
+                side.lower(block)
+            if any(node in side.lowering.blockers and not is_size(node) for node in nodes):
                 raise PartError("a part holds a call that cannot be lowered")
             if part.alike and len(side.lowering.values) != held + len(nodes):
                 raise PartError("a part takes what is not at its boundary")
@@ -225,11 +234,10 @@ class Part:
         """What the calls take from elsewhere, in their order."""
         for side, nodes in zip(sides, self.calls, strict=True):
             seen = set(nodes)
-            for node in nodes:
-                for operand in _taken(node):
-                    if operand not in seen:
-                        seen.add(operand)
-                        yield side, operand
+            for operand in (operand for block in side.graph.blocks(nodes) for operand in _taken(block)):
+                if operand not in seen:
+                    seen.add(operand)
+                    yield side, operand
 
 
 def _term_of_part(pool: TermPool, term: Term, number: int) -> Term:

@@ -1,7 +1,7 @@
 """Captured programs read from JSON (``writing.py`` writes them), with what torch recorded of each node.
 
-A call may be written as being like an earlier one of other operands: that two calls are alike then needs no comparison,
-they are made of one description. Data that holds more than is read, or a node that nothing needs, is refused.
+Calls in a row may be written as being like earlier ones of other operands. That they are alike needs no comparison, as
+they are of one description. Data that holds more than is read, or a node that nothing needs, is refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import sympy
@@ -44,6 +44,7 @@ _NODES = {
     "call_function": frozenset({"name", "op", "value", "target", "args", "kwargs"}),
 }
 _LIKE = frozenset({"name", "like", "operands"})
+_LIKE_SEVERAL = frozenset({"names", "like", "operands"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +58,23 @@ class StorageError(ValueError):
     """A program that cannot be stored, or data that is no stored program."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Calls in a row, and what they take from elsewhere, in the order in which they take it first.
+
+    Those of equal ``pattern`` are alike but for the ``operands``: what is recorded of each is one object.
+    """
+
+    calls: Sequence[torch.fx.Node]
+    pattern: Hashable
+    operands: Sequence[torch.fx.Node]
+
+
 class StoredModule:
     """In the place of a graph module: a graph, and the constants that it holds.
 
-    ``patterns``: of each call the first one that is like it. What is recorded of both is one object.
+    ``patterns``: of each call the first one that is like it. ``repeats``: by their first call, calls that are like
+    several in a row.
     """
 
     def __init__(
@@ -68,11 +82,27 @@ class StoredModule:
         graph: torch.fx.Graph,
         constants: Mapping[str, torch.Tensor | None],
         patterns: Mapping[torch.fx.Node, torch.fx.Node],
+        repeats: Mapping[torch.fx.Node, Block],
     ) -> None:
         self.graph = graph
         self.patterns = patterns
+        self.repeats = repeats
         for name, value in constants.items():
             setattr(self, name, value)
+
+    def blocks(self, calls: Sequence[torch.fx.Node]) -> Iterator[Block]:
+        """These calls, which follow one another: those that are like several in a row together, others alone."""
+        position = 0
+        while position < len(calls):
+            block = self.repeats.get(calls[position])
+            if block is None or len(block.calls) > len(calls) - position:
+                block = self.single(calls[position])
+            yield block
+            position += len(block.calls)
+
+    def single(self, call: torch.fx.Node) -> Block:
+        """A call alone."""
+        return Block((call,), self.patterns[call], call.all_input_nodes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,15 +165,22 @@ def _node_from_data(
 
 
 def _alike(
-    graph: torch.fx.Graph, name: str, pattern: torch.fx.Node, operands: Sequence[torch.fx.Node]
-) -> torch.fx.Node:
-    """A call like another one, of other operands."""
-    stands_for = dict(zip(pattern.all_input_nodes, operands, strict=True))
-    args, kwargs = torch.fx.map_arg((pattern.args, pattern.kwargs), stands_for.__getitem__)
-    node = graph.create_node("call_function", pattern.target, name=name)
-    node.args, node.kwargs = args, kwargs  # given above, torch would search them for symbolic sizes
-    node.meta["val"] = pattern.meta["val"]
-    return node
+    graph: torch.fx.Graph, names: Sequence[str], sources: Sequence[torch.fx.Node], operands: Sequence[torch.fx.Node]
+) -> Iterator[torch.fx.Node]:
+    """Calls like other ones, of other operands."""
+    own = set(sources)
+    taken = dict.fromkeys(n for source in sources for n in source.all_input_nodes if n not in own)
+    stands_for = dict(zip(taken, operands, strict=True))
+    for name, source in zip(names, sources, strict=True):
+        args, kwargs = torch.fx.map_arg((source.args, source.kwargs), stands_for.__getitem__)
+        node = graph.create_node("call_function", source.target, name=name)
+        # Given above, torch would search them for symbolic sizes; set by its own setter, look the node up in its index.
+        object.__setattr__(node, "args", args)
+        if kwargs:
+            object.__setattr__(node, "kwargs", kwargs)
+        node.meta["val"] = source.meta["val"]
+        stands_for[source] = node
+        yield node
 
 
 def _program_from_data(data: Mapping[str, Any]) -> Program:
@@ -152,29 +189,43 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
     nodes: dict[str, torch.fx.Node] = {}
     constants: dict[str, torch.Tensor | None] = {}
     patterns: dict[torch.fx.Node, torch.fx.Node] = {}
+    repeats: dict[torch.fx.Node, Block] = {}
+    calls: list[torch.fx.Node] = []
+    places: dict[torch.fx.Node, int] = {}
     records: dict[str, Any] = {}
     for item in data["nodes"]:
-        name = item["name"]
         if "like" in item:
-            _require_fields(item, _LIKE)
-            pattern = nodes[item["like"]]
-            node = _alike(graph, name, pattern, [nodes[operand] for operand in item["operands"]])
-            patterns[node] = patterns[pattern]
+            _require_fields(item, _LIKE_SEVERAL if "names" in item else _LIKE)
+            names = item["names"] if "names" in item else [item["name"]]
+            operands = [nodes[operand] for operand in item["operands"]]
+            place = places[nodes[item["like"]]]
+            sources = calls[place : place + len(names)]
+            if not names or not data["groups"].keys().isdisjoint((*names, *(source.name for source in sources))):
+                raise StorageError("no call, or a group, is like another one")
+            found = [*_alike(graph, names, sources, operands)]
+            patterns.update((node, patterns[source]) for node, source in zip(found, sources, strict=True))
+            if len(found) > 1:
+                repeats[found[0]] = Block(found, (place, len(found)), operands)
         else:
-            node = _node_from_data(graph, item, nodes, constants)
+            names, node = [item["name"]], _node_from_data(graph, item, nodes, constants)
             if node.op == "call_function":
                 patterns[node] = node
             record = json.dumps(item["value"])
             if record not in records:
                 records[record] = value_from_data(item["value"], nodes)
             node.meta["val"] = records[record]
-        if node.name != name:
-            raise StorageError(f"two nodes are called `{name}`")
-        nodes[name] = node
+            found = [node]
+        for name, node in zip(names, found, strict=True):
+            if node.name != name:
+                raise StorageError(f"two nodes are called `{name}`")
+            nodes[name] = node
+            if node.op == "call_function":
+                places[node] = len(calls)
+                calls.append(node)
     outputs = tuple(_output_from_data(item, nodes, index) for index, item in enumerate(data["outputs"]))
     graph.output(tuple(output.node for output in outputs))
     return Program(
-        cast("torch.fx.GraphModule", StoredModule(graph, constants, patterns)),
+        cast("torch.fx.GraphModule", StoredModule(graph, constants, patterns, repeats)),
         tuple(_input_from_data(item, nodes) for item in data["inputs"]),
         outputs,
         None if data["mesh"] is None else _mesh_of([MeshAxis(str(name), int(size)) for name, size in data["mesh"]]),

@@ -1,15 +1,17 @@
 """Captured programs as JSON: the nodes that the outputs need, with what torch recorded of each.
 
-A call that differs from an earlier one in its operands alone is written as being like that one, so layers that repeat
-are written and read once. ``storage.py`` reads what is written here; the checker of certificates writes nothing.
+A call that differs from an earlier one in its operands alone is written as being like that one, and so are all calls
+between two ends of parts: layers that repeat are written and read once. Nodes that stand for one group are written as
+one node. ``storage.py`` reads what is written here; the checker of certificates writes nothing.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import operator
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import sympy
@@ -17,7 +19,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement
 
-from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject
+from verifycompile.certificate.storage import Block, StorageError, StoredModule, StoredObject
 from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
 from verifycompile.torch_interface.placements import is_known, outer_blocks, reduction_name, sharded_dimension
@@ -26,20 +28,24 @@ from verifycompile.torch_interface.written_expressions import expression_to_data
 from verifycompile.walks import reached
 
 
-def program_to_data(program: Program, order: Sequence[torch.fx.Node] = ()) -> dict[str, Any]:
+def program_to_data(
+    program: Program, order: Sequence[torch.fx.Node] = (), ends: Collection[int] = ()
+) -> dict[str, Any]:
     """The program as JSON has it. Raises StorageError for a program that holds what no text can say.
 
-    ``order``: in which order calls are written; each behind what it takes.
+    ``order``: in which order calls are written; each behind what it takes. ``ends``: after how many of them parts end.
     """
     if program.blockers:
         raise StorageError(f"a program that is blocked: {program.blockers[0].message}")
+    same = _same_groups(program)
+    dropped = {node.name for node in same}
     return {
-        "nodes": _nodes_to_data(program, order),
+        "nodes": _Nodes(program, same).written(order, ends),
         "inputs": [_input_to_data(item) for item in program.inputs],
         "outputs": [_output_to_data(item) for item in program.outputs],
         "mesh": None if program.mesh is None else [[axis.name, axis.size] for axis in program.mesh.axes],
         "coordinates": [[expression_to_data(symbol), axis] for symbol, axis in program.coordinates.items()],
-        "groups": {name: list(axes) for name, axes in program.groups.items()},
+        "groups": {name: list(axes) for name, axes in program.groups.items() if name not in dropped},
         "size_values": [[expression_to_data(s), expression_to_data(e)] for s, e in program.size_values.items()],
         "guards": [expression_to_data(guard) for guard in program.guards],
         "assumptions": list(program.assumptions),
@@ -55,12 +61,22 @@ def _needed(program: Program) -> set[torch.fx.Node]:
     return {*(item.node for item in program.inputs), *needed}
 
 
+def _same_groups(program: Program) -> Mapping[torch.fx.Node, torch.fx.Node]:
+    """For nodes that stand for a group the earlier node that stands for it: how a program came to it proves nothing."""
+    needed, first = _needed(program), dict[Hashable, torch.fx.Node]()
+    groups = [n for n in program.graph.graph.nodes if n.name in program.groups and n in needed]
+    found = {node: first.setdefault(tuple(program.groups[node.name]), node) for node in groups}
+    return {node: earlier for node, earlier in found.items() if node is not earlier}
+
+
 def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """All nodes that the outputs need: those of ``order`` in this order, each behind what it takes."""
-    needed = _needed(program)
+    """All nodes that are written: what is given, groups, then those of ``order``, each behind what it takes."""
+    needed, same = _needed(program), _same_groups(program)
     found: dict[torch.fx.Node, None] = {}
-    given = (node for node in program.graph.graph.nodes if node.op != "call_function" and node in needed)
-    for wanted in (*given, *order, *(node for node in program.graph.graph.nodes if node in needed)):
+    nodes = [node for node in program.graph.graph.nodes if node in needed]
+    given = [node for node in nodes if node.op != "call_function"]
+    groups = [node for node in nodes if node.name in program.groups]
+    for wanted in (*given, *groups, *order, *nodes):
         stack = [wanted]
         while stack:
             node = stack[-1]
@@ -70,35 +86,94 @@ def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.
                 stack.extend(reversed(missing))
                 continue
             found[stack.pop()] = None
-    return list(found)
+    return [node for node in found if node not in same]
 
 
-def _nodes_to_data(program: Program, order: Sequence[torch.fx.Node]) -> list[dict[str, Any]]:
-    stored = program.graph.patterns if isinstance(program.graph, StoredModule) else {}
-    patterns: dict[Hashable, str] = {}
-    written: list[dict[str, Any]] = []
-    for node in in_order(program, order):
-        data: dict[str, Any] | None = None
-        if node.op == "call_function" and node.name not in program.groups:
-            pattern: Hashable = stored.get(node)
-            if pattern is None:
-                data = _node_to_data(node, program)
-                pattern = json.dumps(_pattern_of(data, node), sort_keys=True)
-            first = patterns.setdefault(pattern, node.name)
-            if first != node.name:
-                data = {"name": node.name, "like": first, "operands": [n.name for n in node.all_input_nodes]}
-        written.append(data or _node_to_data(node, program))
-    return written
+def ends_of_repeats(module: StoredModule) -> set[int]:
+    """After how many calls those end that are like several in a row, or that these are like, and before how many."""
+    places = {call: place for place, call in enumerate(module.patterns)}
+    starts = [
+        (place, len(block.calls)) for call, block in module.repeats.items() for place in (places[call], _source(block))
+    ]
+    return {end for start, count in starts for end in (start, start + count)}
 
 
-def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
+def _source(block: Block) -> int:
+    place, _ = cast("tuple[int, int]", block.pattern)
+    return place
+
+
+class _Nodes:
+    """The nodes of a program while they are written. ``same``: for nodes what is written in their place."""
+
+    def __init__(self, program: Program, same: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
+        self._program, self._same = program, same
+        module = program.graph
+        self._stored = module if isinstance(module, StoredModule) else None
+        self._patterns: dict[Hashable, str] = {}
+        """What is said of a call but its operands: the first call of which it was said."""
+        self._parts: dict[Hashable, str] = {}
+
+    def written(self, order: Sequence[torch.fx.Node], ends: Collection[int]) -> list[dict[str, Any]]:
+        nodes = in_order(self._program, order)
+        calls = [node for node in nodes if node.op == "call_function"]
+        found = [_node_to_data(node, self._program, ()) for node in nodes if node.op != "call_function"]
+        if self._stored is not None:
+            ends = {*ends, *ends_of_repeats(self._stored)}
+        stops = sorted({0, len(calls), *ends})
+        for start, stop in itertools.pairwise(stops):
+            found += self._part(calls[start:stop])
+        return found
+
+    def _part(self, calls: Sequence[torch.fx.Node]) -> list[dict[str, Any]]:
+        """The calls as those of an earlier part, or each by itself."""
+        singles = [self._call(call) for call in calls]
+        numbers: dict[str, Hashable] = {}
+        written: list[Hashable] = []
+        outside: list[str] = []
+        for place, (call, (_, pattern, operands)) in enumerate(zip(calls, singles, strict=True)):
+            for operand in operands:
+                if operand not in numbers:
+                    numbers[operand] = f"outside {len(outside)}"
+                    outside.append(operand)
+            written.append((pattern, *(numbers[operand] for operand in operands)))
+            numbers[call.name] = place
+        first = self._parts.setdefault(tuple(written), calls[0].name)
+        if len(calls) == 1 or first == calls[0].name or any(call.name in self._program.groups for call in calls):
+            return [data for data, _, _ in singles]
+        return [{"names": [call.name for call in calls], "like": first, "operands": outside}]
+
+    def _call(self, node: torch.fx.Node) -> tuple[dict[str, Any], str, list[str]]:
+        """A call as it is written alone, the first one that is like it, and what it takes."""
+        taken: dict[torch.fx.Node, None] = {}
+
+        def kept(operand: torch.fx.Node) -> torch.fx.Node:
+            taken[(operand := self._same.get(operand, operand))] = None
+            return operand
+
+        args = torch.fx.map_arg((node.args, node.kwargs), kept)
+        names = [operand.name for operand in taken]
+        data: dict[str, Any] = {}
+        pattern: Hashable = None if self._stored is None else self._stored.patterns.get(node)
+        if pattern is None or node.name in self._program.groups:
+            data = _node_to_data(node, self._program, args)
+            pattern = json.dumps(_pattern_of(data, names), sort_keys=True)
+        if node.name in self._program.groups:
+            return data, node.name, names
+        first = self._patterns.setdefault(pattern, node.name)
+        if first != node.name:
+            return {"name": node.name, "like": first, "operands": names}, first, names
+        return data or _node_to_data(node, self._program, args), first, names
+
+
+def _node_to_data(node: torch.fx.Node, program: Program, arguments: Any) -> dict[str, Any]:
     data: dict[str, Any] = {"name": node.name, "op": node.op, "value": value_to_data(node.meta.get("val"))}
     if node.op == "call_function":
         # The axes of a group are in the program's table: how the program came to it is no part of what is proved.
-        args = [] if node.name in program.groups else list(node.args)
-        data |= {"target": target_to_text(node.target), "args": value_to_data(args)}
-        if node.kwargs:
-            data["kwargs"] = {name: value_to_data(value) for name, value in node.kwargs.items()}
+        args, kwargs = ((), {}) if node.name in program.groups else arguments
+        data |= {"target": target_to_text(node.target), "args": value_to_data(list(args))}
+        if kwargs:
+            data["kwargs"] = {name: value_to_data(value) for name, value in kwargs.items()}
     elif node.op == "get_attr":
         data["constant"] = _constant_to_data(node, program)
     elif node.op != "placeholder":
@@ -106,9 +181,9 @@ def _node_to_data(node: torch.fx.Node, program: Program) -> dict[str, Any]:
     return data
 
 
-def _pattern_of(data: Mapping[str, Any], node: torch.fx.Node) -> Any:
+def _pattern_of(data: Mapping[str, Any], operands: Sequence[str]) -> Any:
     """What is written of a call but its name, with the numbers of its operands in place of theirs."""
-    numbers = {operand.name: number for number, operand in enumerate(node.all_input_nodes)}
+    numbers = {operand: number for number, operand in enumerate(operands)}
 
     def numbered(item: Any) -> Any:
         if isinstance(item, list):

@@ -52,7 +52,7 @@ def whole_at_most(pool: TermPool, left: View, right: View, strict: bool = False)
     shape = left.shape
     if right.shape != shape:
         shape = tuple(max_size(s, t) for s, t in zip(left.shape, right.shape, strict=True))
-    difference = _Difference(pool, shape)
+    difference = Difference(pool, shape)
     if not (difference.take(right, ONE) and difference.take(left, -ONE)):
         return None
     return difference.indicator(strict)
@@ -68,11 +68,11 @@ def is_attained(view: View, bound: Collection[int], opposite: bool = False) -> b
     assert isinstance(constant, int)
     if opposite:
         left, right, constant = right, left, -constant - 1
-    difference = _Difference(_NO_POOL, view.shape)
+    difference = Difference(NO_POOL, view.shape)
     if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
         return False
     least = difference.constant + constant
-    for (dim, _, size), weight in _split(difference.digits).items():
+    for (dim, _, size), weight in split_digits(difference.digits).items():
         if not isinstance(size, int) or not isinstance(weight, Fraction):
             return False
         reach = weight * (size - 1)
@@ -88,13 +88,13 @@ def are_attained(views: Sequence[View], bound: Collection[int]) -> bool:
     """
     if len(views) == 1:
         return is_attained(views[0], bound)
-    sides: dict[int, list[_Difference]] = {1: [], -1: []}
+    sides: dict[int, list[Difference]] = {1: [], -1: []}
     counters: set[tuple[Digit, ...]] = set()
     for view in views:
         left, right = open_view(view).operands
         (constant,) = view.term.attributes
         assert isinstance(constant, int)
-        difference = _Difference(_NO_POOL, view.shape)
+        difference = Difference(NO_POOL, view.shape)
         if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
             return False
         difference.constant += constant
@@ -106,7 +106,7 @@ def are_attained(views: Sequence[View], bound: Collection[int]) -> bool:
     if len(counters) != 1:
         return False
     (counter,) = counters
-    first, last = _Difference(_NO_POOL, views[0].shape), _Difference(_NO_POOL, views[0].shape)
+    first, last = Difference(NO_POOL, views[0].shape), Difference(NO_POOL, views[0].shape)
     last.constant = Fraction(_reach(counter))
     lower, upper = [first, *sides[1]], [last, *sides[-1]]
     return all(low.least_with(high) >= 0 for low in lower for high in upper)
@@ -114,31 +114,6 @@ def are_attained(views: Sequence[View], bound: Collection[int]) -> bool:
 
 def _reach(counter: Sequence[Digit]) -> int:
     return math.prod(size for _, _, size in counter if isinstance(size, int)) - 1
-
-
-def block_of(view: View, dim: int) -> int | None:
-    """Length of the blocks of ``dim`` by which the inequality ``view`` goes on: what its other indices span.
-
-    None where the dimension is no number that is counted as a whole, or nothing spans a part of it.
-    """
-    left, right = open_view(view).operands
-    difference = _Difference(_NO_POOL, view.shape)
-    if not (difference.take(right, ONE) and difference.take(left, -ONE)) or difference.others:
-        return None
-    digits = {d: w for d, w in _split(difference.digits).items() if w != 0}
-    merged = _merged({d: w for d, w in digits.items() if d[0] == dim})
-    size = view.shape[dim]
-    own = merged.get((dim, 1, size))
-    if len(merged) != 1 or not isinstance(own, Fraction) or not isinstance(size, int):
-        return None
-    lengths: list[int] = []
-    for (other, _, extent), weight in digits.items():
-        if other == dim or not isinstance(weight, Fraction) or not isinstance(extent, int):
-            continue
-        span = abs(weight / own) * extent
-        if span.denominator == 1 and span < size and size % span == 0:
-            lengths.append(int(span))
-    return max(lengths, default=None)
 
 
 def turned_round(pool: TermPool, view: View) -> View:
@@ -149,10 +124,10 @@ def turned_round(pool: TermPool, view: View) -> View:
     return elementwise(pool, AT_MOST, (-constant - 1,), (right, left))
 
 
-_NO_POOL = TermPool()
+NO_POOL = TermPool()
 
 
-class _Difference:
+class Difference:
     """``sum(weight * digit) + sum(coefficient * view) + constant``, which is to be at least zero."""
 
     def __init__(self, pool: TermPool, shape: tuple[Size, ...]) -> None:
@@ -185,7 +160,7 @@ class _Difference:
 
         None where they spell no number with a weight of one.
         """
-        split = _split(self.digits)
+        split = split_digits(self.digits)
         own = {digit: weight for digit, weight in split.items() if digit[0] in bound and weight != 0}
         ordered = sorted(own, key=lambda digit: abs(own[digit]))
         expected, sign = 1, 0
@@ -200,13 +175,13 @@ class _Difference:
         self.digits = {digit: weight for digit, weight in split.items() if digit not in own}
         return (sign, tuple(ordered)) if sign else None
 
-    def least_with(self, other: _Difference) -> Fraction:
+    def least_with(self, other: Difference) -> Fraction:
         """A number that the sum of both is never below."""
         total = dict(self.digits)
         for digit, weight in other.digits.items():
             total[digit] = add(total.get(digit, Fraction(0)), weight)
         least = self.constant + other.constant
-        for (_, _, size), weight in _split(total).items():
+        for (_, _, size), weight in split_digits(total).items():
             if not isinstance(size, int) or not isinstance(weight, Fraction):
                 return Fraction(-1)
             least += min(weight * (size - 1), 0)
@@ -228,7 +203,7 @@ class _Difference:
 
     def indicator(self, strict: bool) -> View | None:
         """The inequality; a constant where all values of its digits decide it."""
-        digits = _merged({d: w for d, w in _split(self.digits).items() if w != 0})
+        digits = merged_digits({d: w for d, w in split_digits(self.digits).items() if w != 0})
         others = {v: c for v, c in self.others.items() if c != 0}
         constant = self.constant
         if all(isinstance(weight, Fraction) for weight in (*digits.values(), *others.values())):
@@ -285,7 +260,7 @@ def _sign(value: Scalar) -> int | None:
     return 1 if known.is_positive else -1 if known.is_negative else None
 
 
-def _split(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
+def split_digits(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
     """Digits of one dimension cut where other digits of it begin or end, so that equal parts meet."""
     result: dict[Digit, Scalar] = {}
     for (dim, divisor, size), weight in digits.items():
@@ -310,14 +285,14 @@ def _parts(digit: Digit, cuts: Sequence[Size]) -> Iterable[tuple[Digit, Size]]:
     return [((dim, low, high // low), low // divisor) for low, high in steps]
 
 
-def _merged(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
+def merged_digits(digits: dict[Digit, Scalar]) -> dict[Digit, Scalar]:
     """Neighbouring digits of one dimension whose weights fit, as one digit."""
     for high, weight in digits.items():
         for low, below in digits.items():
             joined = merge_digits((high, low))
             if len(joined) == 1 and high != low and weight == multiply(below, as_scalar(low[2])):
                 rest = {d: w for d, w in digits.items() if d not in (high, low)}
-                return _merged({**rest, joined[0]: below})
+                return merged_digits({**rest, joined[0]: below})
     return digits
 
 

@@ -53,8 +53,8 @@ def dtype_of(node: Any) -> torch.dtype | None:
 
 def computes_in_double(program: Program) -> bool:
     """Whether any tensor of a program is held in double precision."""
-    recorded = (tensor for node in program.graph.graph.nodes for tensor in tensors_of(node.meta.get("val")))
-    return any(tensor.dtype in DOUBLE_DTYPES for tensor in recorded)
+    recorded = {id(value): value for node in program.graph.graph.nodes for value in tensors_of(node.meta.get("val"))}
+    return any(tensor.dtype in DOUBLE_DTYPES for tensor in recorded.values())
 
 
 def tensors_of(recorded: Any) -> list[torch.Tensor]:

@@ -17,7 +17,8 @@ from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.exponential import LOGARITHM, POWER, is_positive
 from verifycompile.ir.indicator import is_indicator
-from verifycompile.ir.inequality import AT_MOST, block_of
+from verifycompile.ir.inequality import AT_MOST
+from verifycompile.ir.inequality_blocks import block_of
 from verifycompile.ir.pieces import concatenated_dim, opened_stack, pieces_of
 from verifycompile.ir.relabel import UnalignedError, narrow, substitute
 from verifycompile.ir.scalar import NonFiniteScalarError

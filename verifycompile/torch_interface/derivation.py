@@ -14,32 +14,40 @@ from torch.utils._pytree import tree_map
 from verifycompile.torch_interface.logs import without_logged_failures
 
 
+class _Numbers(ShapeEnv):
+    """Unknown numbers without the places that asked for them, for which torch imports its exporter and compiler."""
+
+    def _get_user_frame(self) -> None:
+        return None
+
+
 class Derivation:
-    """Runs calls on tensors without content. ``tensor`` makes operands, ``call`` gives what torch's kernels give."""
+    """Runs calls on tensors without content, where it is entered.
+
+    ``tensor`` makes operands, ``call`` gives what torch's kernels give.
+    """
 
     def __init__(self) -> None:
-        self._mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        self._mode = FakeTensorMode(shape_env=_Numbers(), allow_non_fake_inputs=True)
 
     def tensor(
         self, shape: Sequence[int], dtype: torch.dtype, memory: tuple[Sequence[int], int] | None = None
     ) -> torch.Tensor:
         """``memory``: strides and offset; without them the elements lie one after the other."""
-        with self._entered():
-            if memory is None:
-                return torch.empty(tuple(shape), dtype=dtype)
-            strides, offset = memory
-            reach = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
-            held = torch.empty(max(reach, offset) if 0 not in shape else offset, dtype=dtype)
-            return torch.as_strided(held, tuple(shape), tuple(strides), offset)
+        if memory is None:
+            return torch.empty(tuple(shape), dtype=dtype)
+        strides, offset = memory
+        reach = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
+        held = torch.empty(max(reach, offset) if 0 not in shape else offset, dtype=dtype)
+        return torch.as_strided(held, tuple(shape), tuple(strides), offset)
 
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The results of a call. Raises whatever torch raises for arguments that the operator does not take."""
-        with self._entered():
-            on_host = tree_map(lambda value: torch.device("cpu") if isinstance(value, torch.device) else value, kwargs)
-            return target(*args, **on_host)
+        on_host = tree_map(lambda value: torch.device("cpu") if isinstance(value, torch.device) else value, kwargs)
+        return target(*args, **on_host)
 
     @contextlib.contextmanager
-    def _entered(self) -> Generator[None]:
+    def entered(self) -> Generator[None]:
         with without_logged_failures(), torch.no_grad(), self._mode:
             yield
 

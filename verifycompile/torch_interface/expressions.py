@@ -68,6 +68,7 @@ def recorded_tensor(
 class _RecordedTensor(torch.Tensor):
     recorded: tuple[Any, ...]
     memory: tuple[tuple[Any, ...], Any] | None
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]  # torch gives this one for it
 
     @property
     def shape(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - sizes may be expressions
