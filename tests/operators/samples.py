@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tests.operators.call import Sample, Target
-from verifycompile.rewrites.random import RANDOM
+from verifycompile.rewrites.registry import RANDOM
 
 aten = torch.ops.aten
 prims = torch.ops.prims

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 from tests.soundness.plain import all_reduce, verify_functions
 from verifycompile import Verdict
-from verifycompile.rewrites.random import RANDOM
+from verifycompile.rewrites.registry import RANDOM
 
 ROWS, WHOLE = (Shard(0),), (Replicate(),)
 
@@ -32,7 +32,7 @@ def test_equal_streams_are_not_assumed(name: str, layout: Any) -> None:
     function, operator = DRAWS[name]
     report = verify_functions(function, lambda mesh, a: function(a), [torch.randn(4, 4)], in_placements={"a": layout})
     assert report.verdict is Verdict.UNPROVED, str(report)
-    assert (report.findings[0].code, report.findings[0].message) == ("VC202", f"{operator} {RANDOM}")
+    assert (report.findings[0].code, report.findings[0].message) == ("VC216", f"{operator} {RANDOM}")
 
 
 @pytest.mark.parametrize(("spec", "own"), [(0.5, 0.4), (0.5, 0.0), (0.0, 0.5), (1.0, 0.5)])
