@@ -77,6 +77,24 @@ def decided_by_it(mesh: DeviceMesh) -> Report:
     return asked(lambda: Scaled(factor))
 
 
+@kept("`factor`, which `<lambda>` reads")
+def chosen_in_one_expression(mesh: DeviceMesh) -> Report:
+    factor = 1 if dist.get_rank() and mesh is not None else 0
+    return asked(lambda: Scaled(factor))
+
+
+def _chosen() -> int:
+    if dist.get_rank() == 0:
+        return 0
+    return 1
+
+
+@kept("`factor`, which `<lambda>` reads")
+def chosen_by_another_function(mesh: DeviceMesh) -> Report:
+    factor = _chosen()
+    return asked(lambda: Scaled(factor))
+
+
 @kept("`numbers`, which `<lambda>` reads")
 def put_into_a_container(mesh: DeviceMesh) -> Report:
     numbers: list[int] = []

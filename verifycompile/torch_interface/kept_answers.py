@@ -80,9 +80,14 @@ def _left(asker: Asker) -> _Left:
             loaded = [name for i in statement if i.opname.startswith(_LOADS) for name in _names(i)]
             if has_answer or not left.variables.isdisjoint(loaded):
                 _pass_on(left, statement, loaded)
-                decided |= _decided_by(statement[-1], statements)
+                for instruction in statement:
+                    decided |= _decided_by(instruction, statements)
             elif statement[0].offset in decided:
                 _store(left, statement)
+                if statement[-1].opname.startswith("RETURN_"):
+                    # What follows runs on some ranks alone.
+                    left.is_returned = True
+                    decided |= {other[0].offset for other in statements if other[0].offset > statement[0].offset}
     return left
 
 
