@@ -79,7 +79,7 @@ def decided_by_it(mesh: DeviceMesh) -> Report:
 
 @kept("`factor`, which `<lambda>` reads")
 def chosen_in_one_expression(mesh: DeviceMesh) -> Report:
-    factor = 1 if dist.get_rank() and mesh is not None else 0
+    factor = 1 if dist.get_rank() and mesh.ndim else 0
     return asked(lambda: Scaled(factor))
 
 

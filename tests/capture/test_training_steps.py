@@ -154,6 +154,25 @@ def test_numbers_of_an_optimizer_are_told_together(mesh: DeviceMesh) -> None:
     assert finding.hint.endswith(told)
 
 
+@pytest.mark.parametrize("setting", ["fused", "foreach"])
+def test_an_optimizer_that_updates_all_at_once(setting: str, mesh: DeviceMesh) -> None:
+    def with_rate(rate: float) -> Any:
+        def made(model: nn.Module, _: torch.optim.Optimizer) -> Callable[..., Any]:
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **{setting: True})  # type: ignore[arg-type]
+            optimizers.append(optimizer)
+            return data_parallel(model, optimizer)
+
+        return made
+
+    optimizers: list[torch.optim.Optimizer] = []
+    right, wrong = (report_of(with_rate(rate), optimizer=adamw, in_placements=ROWS) for rate in (0.1, 0.2))
+    assert right.verdict is Verdict.VERIFIED, str(right)
+    listed = "optimizers that are `fused` or `foreach` compute what they compute for one parameter after the other"
+    assert listed in right.assumptions
+    assert wrong.verdict is Verdict.REFUTED, str(wrong)
+    assert all(group[setting] is True for optimizer in optimizers for group in optimizer.param_groups)
+
+
 # ------------------------------------------------------------------------------------------------ DTensors
 
 

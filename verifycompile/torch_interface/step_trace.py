@@ -126,6 +126,9 @@ def trace_step(
     _tidy(graph)
     _require_no_foreign_state(graph)
     assumptions = [*wrappers.assumptions, *map(_uncompared, others)]
+    if _at_once(optimizers):
+        text = "optimizers that are `fused` or `foreach` compute what they compute for one parameter after the other"
+        assumptions.append(Assumption(text, AssumptionKind.OPERATOR))
     return TracedStep(graph, tuple(inputs), described, held, returned, tuple(assumptions))
 
 
@@ -217,6 +220,8 @@ def _state_restored(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer
     groups = [(group, dict(group)) for optimizer in optimizers for group in optimizer.param_groups]
     for optimizer, _ in states:
         optimizer.state.clear()
+    for group in _at_once(optimizers):
+        group.update(dict.fromkeys(_AT_ONCE, False))
     try:
         with _attributes_restored(model):
             yield
@@ -225,6 +230,16 @@ def _state_restored(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer
             optimizer.state.clear()
             optimizer.state.update(state)
         _restore(groups)
+
+
+def _at_once(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
+    """Groups that one of torch's own optimizers was told to update in few kernels, which have no meaning here."""
+    own = (optimizer for optimizer in optimizers if type(optimizer).__module__.startswith("torch.optim."))
+    groups = (group for optimizer in own for group in optimizer.param_groups)
+    return [group for group in groups if any(group.get(name) for name in _AT_ONCE)]
+
+
+_AT_ONCE = ("fused", "foreach")
 
 
 @contextlib.contextmanager
