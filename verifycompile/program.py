@@ -178,6 +178,17 @@ class OwnCapture:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModuleStyle:
+    """``kind``: the class of a module. ``name``: its style in the plan of ``parallelize_module``, "" for none;
+    ``layouts``: of its result.
+    """
+
+    kind: str
+    name: str
+    layouts: tuple[Placement, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Program:
     """A joint forward-backward (or forward-only) ATen graph with its boundary.
 
@@ -197,6 +208,7 @@ class Program:
     the programs are not proved equal.
     ``piecewise``: values are assembled from parts that end within shards, see ``rewrites/piecewise.py``.
     ``by_definition``: functions are written by exponentials and logarithms, as laws of the table define them.
+    ``styles``: the modules of a model to which ``parallelize_module`` was applied, by path.
     ``captured_elsewhere``: a rank has no other objects than its graph uses, and waits for no message that is not used.
     """
 
@@ -216,6 +228,7 @@ class Program:
     piecewise: bool = False
     by_definition: bool = False
     captured_elsewhere: bool = False
+    styles: Mapping[str, ModuleStyle] = dataclasses.field(default_factory=dict[str, ModuleStyle], compare=False)
     doubt: Callable[[], Blocker | None] | None = dataclasses.field(default=None, compare=False)
     provenance: Provenance = Provenance.ASSUMED
     each_rank: Callable[[], tuple[Program, ...]] | None = dataclasses.field(default=None, compare=False)

@@ -16,7 +16,7 @@ from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
 from verifycompile.capture.own_losses import on_sums_that_leave, with_own_losses
-from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes
+from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes, with_styles
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
@@ -131,6 +131,7 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         findings[:1] = with_causes(findings[0], causes, result.mismatch.output)
         if findings[0].code == "VC103" and (note := on_sums_that_leave(implementation, result.placements)):
             findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
+    findings = [with_styles(finding, implementation.styles) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
         findings[0] = _with_script(findings[0], search, mended)

@@ -7,7 +7,10 @@ import inspect
 import pytest
 import torch
 import torch.distributed._functional_collectives as collectives
-from torch.distributed.tensor.placement_types import Replicate, Shard
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
 
 import verifycompile
 from tests.support import fake_mesh_world
@@ -154,3 +157,55 @@ def test_a_factor_of_two_on_two_ranks_is_no_reduction_too_many(spec, reductions,
     finding = report.findings[0]
     assert (finding.code, report.verdict) == (code, verifycompile.Verdict.REFUTED)
     assert finding.hint == hint.format(line=number)
+
+
+class NormedTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.RMSNorm(4), nn.RMSNorm(4)
+        self.up, self.down = nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False)
+
+    def forward(self, x):
+        y = self.down(self.up(self.first(x)).relu())
+        return self.last(y)
+
+
+OF_SEQUENCES = {
+    "first": SequenceParallel(),
+    "up": ColwiseParallel(input_layouts=Shard(1)),
+    "down": RowwiseParallel(output_layouts=Shard(1)),
+    "last": SequenceParallel(),
+}
+
+STAYS_PARTIAL = (
+    "the plan gives `down` the style `RowwiseParallel` with `output_layouts=Partial()`, which leaves its result a partial "
+    "sum; with `Replicate()` the style all-reduces it"
+)
+
+
+@pytest.mark.parametrize(
+    ("plan", "line", "note"),
+    [
+        (OF_SEQUENCES, "", ""),
+        (
+            {name: style for name, style in OF_SEQUENCES.items() if name != "last"},
+            "return self.last(y)",
+            "`last` has no style in the plan; `first`, of the same class, has `SequenceParallel`",
+        ),
+        (
+            {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())},
+            "return self.last(y)",
+            STAYS_PARTIAL,
+        ),
+    ],
+    ids=["right", "a norm without a style", "a result that stays a partial sum"],
+)
+def test_what_the_plan_says_of_the_module_is_told(plan, line, note):
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = parallelize_module(NormedTwice(), mesh, plan)
+        x = DTensor.from_local(torch.randn(2, 3, 4), mesh, [Shard(1)]) if "first" in plan else torch.randn(2, 6, 4)
+        report = verifycompile.verify(model, (x,), {}, spec=NormedTwice(), mesh=mesh)
+    assert report.verdict is (verifycompile.Verdict.REFUTED if line else verifycompile.Verdict.VERIFIED), str(report)
+    if line:
+        (finding,) = report.findings
+        assert (finding.code, line_of(report), finding.notes[-1]) == ("VC101", line, note)

@@ -165,6 +165,28 @@ def experts_of_rank(mesh, wrong, *, counted=True):
     return program
 
 
+def of_both_halves(x, k, v):
+    return torch.softmax(x @ k.t(), -1) @ v
+
+
+def online(mesh, wrong):
+    def attention(x, k, v):
+        keys, values = (funcol.all_gather_tensor(part, 0, mesh).chunk(2) for part in (k, v))
+        largest = (x @ keys[0].t()).amax(-1, keepdim=True)
+        share = torch.exp(x @ keys[0].t() - largest)
+        y, total = share @ values[0], share.sum(-1, keepdim=True)
+        scores, part = x @ keys[1].t(), values[1]
+        above = torch.maximum(largest, scores.amax(-1, keepdim=True))
+        share, change = torch.exp(scores - above), torch.exp(largest - above)
+        total = total * change + share.sum(-1, keepdim=True)
+        if not wrong:
+            y = y * change
+        y = y + share @ part
+        return y / total
+
+    return attention
+
+
 def gated(x, gate, up):
     return torch.nn.functional.silu(x @ gate) * (x @ up)
 
@@ -216,6 +238,15 @@ MISTAKES = {
         {"w": (S0,)}, ((R,),), "VC108", "weights, chosen = (x @ router).softmax(-1).topk(2, -1)",
         "compute `weights / weights.sum(-1, keepdim=True)` (line {spec} of the spec) and use it in the place of "
         "`weights` after line {line} (checked)",
+    ),
+    "number_of_expert": Mistake(
+        two_of_four, experts_of_rank, of_size((3, 4), (4, 4), (2, 4, 4)), {"w": (S0,)}, ((R,),), "VC117",
+        "of_expert = (weights * (chosen == first + expert)).sum(-1, keepdim=True)",
+        "compare in `chosen == first + expert` with the rank's coordinate on `tp` times 2 plus the number (checked)",
+    ),
+    "factor_of_sum": Mistake(
+        of_both_halves, online, of_size((3, 4), (2, 4), (2, 3)), {"k": (S0,), "v": (S0,)}, ((R,),), "VC103",
+        "y = y + share @ part", "multiply `y` by `change` before it is added at line {line} (checked)",
     ),
     "gate_for_up": Mistake(
         gated, gated_part, of_size((3, 4), (4, 3), (4, 3)), {"gate": (S1,), "up": (S1,)}, ((S1,),), "VC108",

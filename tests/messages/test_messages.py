@@ -77,7 +77,7 @@ error[VC113]: mean over a rank's own items
 82 |     return (losses * mask).sum() / mask.sum()
    |            ---------------------------------- the spec computes it here
    = note: output `output.0`
-   = help: all-reduce `mask.sum()` over `tp` (avg) after line 89 (checked)
+   = help: all-reduce `count` over `tp` (avg) after line 89 (checked)
    = see: verifycompile explain VC113
 """,
     "norm": """\

@@ -49,6 +49,7 @@ from verifycompile.torch_interface.observation import (
     reads_of_trace,
 )
 from verifycompile.torch_interface.outer import Outer, outer_of
+from verifycompile.torch_interface.parallel_styles import styles_of
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.tensors import forget_layouts
 
@@ -276,6 +277,7 @@ def _program(
         groups=groups.axes,
         size_values={**size_values, **coordinates.size_values},
         guards=remaining_guards(guards, size_values),
+        styles=styles_of(traced.frame.locals.get("self")),
         blockers=tuple(blockers),
         assumptions=(
             *root.assumptions,

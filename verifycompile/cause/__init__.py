@@ -1,7 +1,7 @@
 """Why a program was refused, and how to mend it: changes of the program after which it is proved."""
 
-from verifycompile.cause.findings import with_causes
+from verifycompile.cause.findings import with_causes, with_styles
 from verifycompile.cause.search import Cause, find_causes
 from verifycompile.cause.subject import OneGraph, Subject
 
-__all__ = ["Cause", "OneGraph", "Subject", "find_causes", "with_causes"]
+__all__ = ["Cause", "OneGraph", "Subject", "find_causes", "with_causes", "with_styles"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.cause.search import Cause
 from verifycompile.diagnostics.codes import OWN_PART_CODES
 from verifycompile.diagnostics.finding import CAUSE_UNCERTAIN, Finding
 from verifycompile.diagnostics.locate import helper_labels, place_of
-from verifycompile.program import SourceLocation
+from verifycompile.program import ModuleStyle, SourceLocation
 from verifycompile.torch_interface.value_names import is_backward
 
 CHECKED = "(checked)"
@@ -57,6 +59,35 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     ]
 
 
+def with_styles(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Finding:
+    """The finding, with what the plan of ``parallelize_module`` says of the modules that it is about.
+
+    A result that the plan leaves a partial sum; a parameter of a module without a style, though another module of its
+    class has one.
+    """
+    if finding.code != "VC101" or not styles:
+        return finding
+    kind, _, name = finding.output.partition(".")
+    module = name.rpartition(".")[0]
+    if kind == "grad" and module in styles and not styles[module].name:
+        alike = [path for path, other in styles.items() if other.kind == styles[module].kind and other.name]
+        notes = [
+            f"`{module}` has no style in the plan; `{path}`, of the same class, has `{styles[path].name}`"
+            for path in alike[:1]
+        ]
+    else:
+        places = [finding.impl_location, *(label.location for label in finding.labels)]
+        near = {place.module for place in places if place is not None}
+        notes = [
+            f"the plan gives `{path}` the style `{style.name}` with `output_layouts=Partial()`, which leaves its "
+            "result a partial sum; with `Replicate()` the style all-reduces it"
+            for path, style in styles.items()
+            if any(isinstance(layout, Partial) for layout in style.layouts)
+            and not near.isdisjoint((path, path.rpartition(".")[0]))
+        ]
+    return dataclasses.replace(finding, notes=(*finding.notes, *notes))
+
+
 def _of_unmended(causes: Sequence[Cause]) -> str:
     """What is said of the outputs that still differ with all changes."""
     unmended = causes[0].unmended
@@ -78,8 +109,9 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     hinted = dataclasses.replace(finding, hint=f"{hint} {suffix}", output=finding.output)
     places = (finding.impl_location, *(label.location for label in finding.labels))
     is_shown = any(_same_line(place, other) for other in places)
-    # No factor mends what is cut or looked up at a wrong place.
-    told = finding.code in OWN_PART_CODES and not (finding.code in _OF_PLACES and cause.move.code == "VC103")
+    # No factor mends what is cut or looked up at a wrong place, and what does says which of the two it is.
+    others = {"VC103", *OWN_PART_CODES} - {finding.code}
+    told = finding.code in OWN_PART_CODES and not (finding.code in _OF_PLACES and cause.move.code in others)
     told = told or (finding.code == cause.move.code == "VC101" and is_shown)
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
     told = told or (cause.move.inserts and cause.move.code == "VC103" and is_backward(cause.node))

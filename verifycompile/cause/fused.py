@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from fractions import Fraction
 
 import torch
@@ -38,10 +38,10 @@ def own_components(scene: Scene) -> Iterator[Move]:
                     yield Move(("components", axis, shares), node.name, "VC118", texts, _cut(node.name, axis, shares))
 
 
-def component_placements(scene: Scene) -> Iterator[Move]:
+def component_placements(scene: Scene, roles: Collection[Role]) -> Iterator[Move]:
     """Each sharded parameter or input whose shards are parts of equal components, not of the whole."""
     for item in scene.draft.program.inputs:
-        if item.role not in (Role.PARAMETER, Role.INPUT, Role.BUFFER) or item.placements is None:
+        if item.role not in roles or item.placements is None:
             continue
         for axis, placement in enumerate(item.placements):
             if type(placement) is not Shard or axis not in scene.axes or item.node not in scene.needed:

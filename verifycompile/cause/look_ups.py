@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.distributed.tensor.placement_types import Shard
 
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.move import Move, Scene, is_integer, is_tensor, shape_of
@@ -69,6 +70,41 @@ def _with_other_bound(scene: Scene, node: torch.fx.Node) -> Move:
         return message, f"compare with `{wanted}` in the place of `{found}` in {value}"
 
     return Move(("bound",), node.name, "VC117", texts, apply)
+
+
+def numbers_of_part(scene: Scene) -> Iterator[Move]:
+    """Each whole number that indices are compared with, counted from the beginning of the rank's part: an expert's."""
+    for node in scene.calls:
+        if node.target not in (aten.eq.Scalar, aten.ne.Scalar) or not all(map(is_integer, node.all_input_nodes[:1])):
+            continue
+        number = node.args[1]
+        if not isinstance(number, int):
+            continue
+        for item in scene.draft.program.inputs:
+            for axis, placement in enumerate(item.placements or ()):
+                if type(placement) is not Shard or axis not in scene.axes or not is_tensor(item.node):
+                    continue
+                if 0 <= number < _entries(item.node, placement.dim):
+                    yield _own_number(scene, node, axis, item.node.name, placement.dim)
+
+
+def _entries(node: torch.fx.Node, dim: int) -> int:
+    size = shape_of(node)[dim]
+    return size if isinstance(size, int) else 0
+
+
+def _own_number(scene: Scene, node: torch.fx.Node, axis: int, part: str, dim: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own, count = draft.node(node.name), _entries(draft.node(part), dim)
+        first = draft.number(own, operator.mul, (draft.coordinate(axis), count))
+        draft.set_arguments(own, (own.args[0], draft.number(own, operator.add, (first, own.args[1]))))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, value, count = scene.names((axis,)), scene.value(node), _entries(draft.node(part), dim)
+        message = f"{value} compares with the same numbers on every rank of {over}, of which each has {count} entries"
+        return message, f"compare in {value} with the rank's coordinate on {over} times {count} plus the number"
+
+    return Move(("own number", axis, part, dim), node.name, "VC117", texts, apply)
 
 
 @dataclasses.dataclass(frozen=True)

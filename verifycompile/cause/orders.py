@@ -102,6 +102,9 @@ def _in_other_order(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, kn
         if node.target is aten.repeat.default:
             message = f"{value} repeats dimension {dim} of {whole} as a whole, where each of its entries is repeated"
             return message, f"repeat each entry of dimension {dim} of {whole} {a} times (`repeat_interleave`)"
+        if a == b:
+            message = f"{value} takes two of {a} entries each, which make up dimension {dim}, in the wrong order"
+            return message, f"transpose the two {'behind' if factored.is_cut else 'before'} {value}"
         if factored.is_cut:
             message = f"{value} reads dimension {dim} of {whole} as {a} times {b} entries, where it holds {b} times {a}"
             return message, f"view dimension {dim} of {whole} as {b} times {a} entries, and transpose the two"

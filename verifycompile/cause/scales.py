@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -28,6 +29,8 @@ _SUMS = (aten.add.Tensor, aten.sub.Tensor)
 _OVER = (aten.div.Tensor, aten.div.Scalar)
 _LARGEST_DENOMINATOR = 256
 _FRACTION_TOLERANCE = 1e-8
+_NEIGHBOURS = 3
+"""Lines that are so near to each other may be meant to do the same to two values."""
 
 
 def ratios(scene: Scene) -> list[Fraction]:
@@ -216,6 +219,44 @@ def _scaled(scene: Scene, node: torch.fx.Node, found: list[Fraction]) -> Iterato
 def _scaled_texts(scene: Scene, node: torch.fx.Node, ratio: Fraction, _: Draft) -> tuple[str, str]:
     value = scene.value(node)
     return f"{value} is {_times(ratio)}", f"{_mended(value, ratio)} at {scene.line(node)}"
+
+
+def missing_factors(scene: Scene) -> Iterator[Move]:
+    """Each summand multiplied by what a neighbouring line multiplies another one by, as where sums are rescaled."""
+    forward = [node for node in scene.calls if not is_backward(node)]
+    products = [node for node in forward if node.target is aten.mul.Tensor and len(node.all_input_nodes) == 2]
+    for node in [node for node in forward if node.target is aten.add.Tensor]:
+        for product in products:
+            if not _are_neighbours(node, product):
+                continue
+            for summand, factor in itertools.product(_addends(node), product.all_input_nodes):
+                if summand not in (product, factor) and _broadcasts(factor, summand):
+                    yield _with_missing_factor(scene, node, summand, factor, product)
+
+
+def _are_neighbours(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    one, two = model_location_of(node), model_location_of(other)
+    return one is not None and two is not None and one.file == two.file and abs(one.line - two.line) <= _NEIGHBOURS
+
+
+def _broadcasts(factor: torch.fx.Node, value: torch.fx.Node) -> bool:
+    own, other = factor.meta["val"].shape, value.meta["val"].shape
+    fits = len(own) == len(other) and all(size in (1, whole) for size, whole in zip(own, other, strict=True))
+    return fits and is_floating(factor)
+
+
+def _with_missing_factor(
+    scene: Scene, node: torch.fx.Node, summand: torch.fx.Node, factor: torch.fx.Node, product: torch.fx.Node
+) -> Move:
+    def apply(draft: Draft) -> None:
+        own, value, scale = (draft.node(item.name) for item in (node, summand, factor))
+        scaled = draft.insert(own, aten.mul.Tensor, (value, scale), value.meta["val"], before=True)
+        draft.redirect(value, scaled, [own])
+
+    value, scale = scene.value(summand), scene.value(factor)
+    message = f"{value} is added without the factor {scale}, which {scene.line(product)} has"
+    texts = fixed(message, f"multiply {value} by {scale} before it is added at {scene.line(node)}")
+    return Move(("missing factor",), node.name, "VC103", texts, apply)
 
 
 def added_on_every_rank(scene: Scene) -> Iterator[Move]:

@@ -33,7 +33,7 @@ from verifycompile.cause.collectives import (
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
-from verifycompile.cause.look_ups import foreign_rows, indices_of_part, other_bounds
+from verifycompile.cause.look_ups import foreign_rows, indices_of_part, numbers_of_part, other_bounds
 from verifycompile.cause.means import means_of_all
 from verifycompile.cause.move import Move, Scene, is_derivative
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
@@ -48,7 +48,14 @@ from verifycompile.cause.operands import (
     other_pieces,
 )
 from verifycompile.cause.orders import other_orders
-from verifycompile.cause.scales import added_on_every_rank, factor_changes, ratios, scaled_means, scaled_values
+from verifycompile.cause.scales import (
+    added_on_every_rank,
+    factor_changes,
+    missing_factors,
+    ratios,
+    scaled_means,
+    scaled_values,
+)
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
@@ -59,7 +66,7 @@ from verifycompile.cause.whole_dimensions import (
     scattered_along_others,
     whole_inputs,
 )
-from verifycompile.program import Program, SourceLocation
+from verifycompile.program import Program, Role, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.gradient_marks import noted_owner
@@ -192,10 +199,13 @@ class _Stage(enum.Enum):
     MISSING = 2
     SCALED = 3
     UNLIKELY = 4
+    LAST = 5
+    """What mends many mistakes, and is seldom what was mistaken."""
 
     @property
     def kinds(self) -> Kinds:
-        return {_Stage.LIKELY: _likely, _Stage.SCALED: _scaled, _Stage.UNLIKELY: _unlikely}.get(self, _missing)
+        kinds = {_Stage.LIKELY: _likely, _Stage.SCALED: _scaled, _Stage.UNLIKELY: _unlikely, _Stage.LAST: _last}
+        return kinds.get(self, _missing)
 
     @property
     def is_last_of_likely(self) -> bool:
@@ -555,7 +565,6 @@ class _Search:
             self.proved.undo()
         return holds
 
-
     def _holds(self, spec: Program, implementation: Program) -> bool:
         proof = functools.partial(self.proves, spec, implementation)
         return bounds.attempt("the proof of a changed program", proof, own_seconds=self.seconds_of_proof) is True
@@ -609,10 +618,11 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         own_parts(scene),
         other_input_placements(scene),
         own_components(scene),
-        component_placements(scene),
+        component_placements(scene, (Role.PARAMETER, Role.BUFFER)),
         scaled_means(scene, found),
         indices_of_part(scene),
         other_bounds(scene),
+        numbers_of_part(scene),
         foreign_rows(scene),
         other_steps(scene),
         numbers_of_lines(scene),
@@ -631,6 +641,7 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
         missing_summands(scene),
+        missing_factors(scene),
         gathered_along_others(scene),
         scattered_along_others(scene),
         gathered_operands(scene),
@@ -648,9 +659,11 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_output_placements(scene),
         other_pieces(scene),
         calls_of_spec(scene),
-        other_operands(scene),
-        whole_inputs(scene),
     )
+
+
+def _last(scene: Scene) -> tuple[Iterator[Move], ...]:
+    return (other_operands(scene), component_placements(scene, (Role.INPUT,)), whole_inputs(scene))
 
 
 def _arranged(scene: Scene) -> tuple[Iterator[Move], ...]:

@@ -41,7 +41,10 @@ class Syntax:
             if isinstance(node, _STATEMENTS) and node.value is not None:
                 self.statements[node.lineno, self._column(node.lineno, node.col_offset)] = node.value
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                self.targets[node.value] = node.targets[0]
+                target = node.targets[0]
+                self.targets[node.value] = target
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    self.targets.update(zip(node.value.elts, target.elts, strict=False))
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and node.value.args:
                 self.targets[node.value] = node.value.args[0]  # it writes to a value, and returns nothing of use
 
