@@ -106,10 +106,35 @@ def _rows() -> Iterator[tuple[Parts, Statement | str]]:
     no_outputs = dataclasses.replace(spec, outputs=())
     yield (no_outputs, dataclasses.replace(own, outputs=()), {}), "it covers no output"
     yield (spec, own, {"output.1": ROWS}), "it places `output.1`, which is no output"
+    yield from _rows_of_memory()
     yield from _rows_of_outputs()
     yield from _rows_of_mesh()
     yield from _rows_of_inputs()
     yield from _rows_of_shapes()
+
+
+def _rows_of_memory() -> Iterator[tuple[Parts, Statement]]:
+    """Where inputs lie is told of those whose elements do not follow one another, where memory is read."""
+    of_spec, of_own = " (at strides {} in the spec)", " (at strides {} in the implementation)"
+    for reads_spec, reads_own in ((True, False), (False, True), (False, False), (True, True)):
+        for strides, offset, told in (
+            ((4, 1), 0, ""), ((4, 1), 3, "4, 1 from 3"), ((1, S), 0, "1, 2*k from 0"), ((1, 4), 0, "1, 4 from 0"),
+        ):  # fmt: skip
+            layouts = {"x": ROWS, "w": WHOLE, "b": (Replicate(), Partial()), "t": ROWS}
+            known: Any = {"mesh": MESH, "groups": {"g": (0, 1)}, "coordinates": {RANK: 1}}
+            own = _program(K, layouts, True, provenance=Provenance.OBSERVED, **known)
+            spec = _program(S, {}, False, provenance=Provenance.GIVEN)
+            for program, reads in ((spec, reads_spec), (own, reads_own)):
+                x, n = program.inputs[0].node, program.inputs[1].node
+                sizes = x.meta["val"].shape
+                x.meta["val"] = recorded_tensor(sizes, torch.float32, tuple(map(_size, strides)), offset)
+                n.meta["val"] = 3
+                if reads:
+                    program.graph.graph.call_function(torch.ops.aten.as_strided.default, (x, (2,), (1,)))
+            text = SAID.inputs["x"] + "".join(
+                side.format(told) for side, reads in ((of_spec, reads_spec), (of_own, reads_own)) if reads and told
+            )
+            yield (spec, own, {"output.0": ROWS}), dataclasses.replace(SAID, inputs={**SAID.inputs, "x": text})
 
 
 def _both(change: Callable[[Program], Program], said: str) -> Iterator[tuple[Parts, str]]:

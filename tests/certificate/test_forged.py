@@ -169,6 +169,29 @@ def test_strides_that_are_read() -> None:
     assert "lies otherwise in memory" in _rejected(data)
 
 
+def _as_strided(x: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided(x, (2, 3), (1, 2))
+
+
+def test_strides_of_an_input_are_told_where_memory_is_read() -> None:
+    """The same functions of an input that lies otherwise are other ones, and what is claimed says so."""
+    data = _of_functions(_as_strided, _as_strided, torch.randn(2, 3))
+    assert check_certificate(sealed(data)).inputs == {"x_1": "x_1"}
+    for sides in (("spec", "implementation"), ("spec",), ("implementation",)):
+        forged = copy.deepcopy(data)
+        for side in sides:
+            next(node for node in forged[side]["nodes"] if node["op"] == "placeholder")["value"]["stride"] = [1, 2]
+        assert _rejected(forged)
+    implementation = "(at strides 1, 2 from 0 in the implementation)"
+    for spec, told in (
+        (_as_strided, f"x_1 (at strides 1, 2 from 0 in the spec) {implementation}"),
+        (lambda x: x.clone(), f"x_1 {implementation}"),
+    ):
+        transposed = _of_functions(spec, _as_strided, torch.randn(3, 2).t())
+        assert check_certificate(sealed(transposed)).inputs == {"x_1": told}
+    assert check_certificate(sealed(_of_functions(torch.t, torch.t, torch.randn(3, 2).t()))).inputs == {"arg0_1": "arg0_1"}
+
+
 def test_no_outputs() -> None:
     data = _data()
     for side in ("spec", "implementation"):

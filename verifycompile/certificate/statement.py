@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
+import torch
 
 from verifycompile.certificate.storage import StorageError
 from verifycompile.ir.size import normalize_size
-from verifycompile.lowering.recorded import tensors_of
+from verifycompile.lowering.recorded import reads_memory, tensors_of
 from verifycompile.program import OutputKind, Program, ProgramInput, Role
 from verifycompile.question import Question
 from verifycompile.refinement.placement import Placements, describe
@@ -57,7 +58,11 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
         by_kind[OutputKind.VALUE],
         by_kind[OutputKind.GRADIENT],
         by_kind[OutputKind.MUTATION],
-        {i.name: _lies(implementation, i) for i in implementation.inputs if i.role in _SHOWN},
+        {
+            i.name: _lies(implementation, i) + _memory_of(spec, implementation, i)
+            for i in implementation.inputs
+            if i.role in _SHOWN
+        },
         "" if mesh is None else ", ".join(f"{axis.name}={axis.size}" for axis in mesh.axes),
         Question(spec.provenance, implementation.provenance, 1 if mesh is None else len(mesh.ranks)).describe(),
         tuple(dict.fromkeys(f"{s} is {e}" for p in (spec, implementation) for s, e in p.size_values.items())),
@@ -68,6 +73,23 @@ def _lies(program: Program, item: ProgramInput) -> str:
     """How the spec's value of an input is made of the implementation's."""
     known = program.mesh is not None and item.placements is not None
     return describe(item.name, item.placements, program.mesh) if known else item.name  # pyright: ignore[reportArgumentType]  # `known` says that there are placements
+
+
+def _memory_of(spec: Program, implementation: Program, item: ProgramInput) -> str:
+    """Where the elements of an input do not lie one after the other, in a program that reads memory."""
+    found: dict[str, None] = {}
+    for program in (spec, implementation):
+        if not any(map(reads_memory, program.graph.graph.nodes)):
+            continue
+        for value in (i.node.meta.get("val") for i in program.inputs if _key(i) == _key(item)):
+            if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+                continue
+            shape, strides = ([_size(program, n) for n in numbers] for numbers in (value.shape, value.stride()))
+            one_by_one = [sympy.Mul(*shape[d + 1 :]) for d in range(len(shape))]
+            if strides != one_by_one or value.storage_offset() != 0:
+                place = f"at strides {', '.join(map(str, strides))} from {_size(program, value.storage_offset())}"
+                found[f" ({place} in {'the spec' if program is spec else 'the implementation'})"] = None
+    return "".join(found)
 
 
 def _check_outputs(spec: Program, implementation: Program, placements: Mapping[str, Placements]) -> None:
