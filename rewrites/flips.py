@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.algebra import CONTRACT, contract, elementwise, open_view, whole_dim
+from verifycompile.ir.algebra import CONTRACT, contract, elementwise, open_view
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.term import CONSTANT, Operation, View
+from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import operator
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from fractions import Fraction
 
-from verifycompile.ir.algebra import CONTRACT, combine, contract, iota, open_view, whole_dim
+from verifycompile.ir.algebra import CONTRACT, combine, contract, iota, open_view
 from verifycompile.ir.indicator import EQUAL, equal
 from verifycompile.ir.pieces import concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.indexing import one_hot
 

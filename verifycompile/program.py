@@ -251,11 +251,3 @@ class SourceLocation:
     end_column: int | None = None
     function: str = ""
     module: str = ""
-
-
-class CaptureError(Exception):
-    """Why a program has no graph, with the line of the user's code that stopped the capture."""
-
-    def __init__(self, message: str, location: SourceLocation | None) -> None:
-        super().__init__(message)
-        self.message, self.location = message, location

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view, whole_dim
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view, whole_dim
+from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, equal
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, TermPool, View
+from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.arithmetic import dividends, integer_leaves, is_arithmetic
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH

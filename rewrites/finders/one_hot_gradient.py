@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, open_view, whole_dim
+from verifycompile.ir.algebra import CONTRACT, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
 from verifycompile.rewrites.lemmas.indicators import COUNT_OR, LOOK_UP
 from verifycompile.rewrites.lemmas.substitution import Substitution

@@ -16,6 +16,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.all_ranks import ALL_UP_TO
+from verifycompile.capture.capture_error import CaptureError
 from verifycompile.capture.captured_graphs import CapturedGraphs
 from verifycompile.capture.graphs import (
     PlacedInput,
@@ -31,7 +32,7 @@ from verifycompile.capture.placed import by_pattern
 from verifycompile.capture.process_groups import GroupTable
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import CaptureError, Program
+from verifycompile.program import Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone, acting_as
 from verifycompile.torch_interface.data_parallel_step import WrapperError, data_parallel_contract

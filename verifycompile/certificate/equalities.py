@@ -18,7 +18,8 @@ from verifycompile.refinement.attempt import ClaimError
 from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.refinement.closure import Instance, alias_of, instances_prove
 from verifycompile.refinement.encoding import encode
-from verifycompile.refinement.placement import Placements, oriented
+from verifycompile.refinement.oriented import oriented
+from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.interpretation import Expression
 from verifycompile.rewrites.registry import UnsupportedError

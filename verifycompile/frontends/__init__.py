@@ -12,6 +12,7 @@ from typing import Protocol
 from verifycompile.agreement.channel import Channel
 from verifycompile.agreement.together import verify_together
 from verifycompile.capture import Results
+from verifycompile.capture.capture_error import CaptureError
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
@@ -19,7 +20,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.diagnostics.waiver import sentence_of_unused, unused, with_waivers
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
-from verifycompile.program import CaptureError, Program
+from verifycompile.program import Program
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,14 +43,6 @@ def iota(pool: TermPool, size: Size) -> View:
     return View(ONE, term, (size,), (((0, 1, size),),))
 
 
-def whole_dim(view: View, shape: tuple[Size, ...]) -> int | None:
-    """The dimension that an ``iota`` view counts from first to last, else None."""
-    if view.term.operation is not IOTA or view.coefficient != 1 or len(view.axes[0]) != 1:
-        return None
-    dim, divisor, size = view.axes[0][0]
-    return dim if divisor == 1 and dim >= 0 and shape[dim] == size else None
-
-
 # ------------------------------------------------------------------------------------------------ composition
 
 

@@ -20,7 +20,8 @@ from verifycompile.refinement.candidates import candidate_placements
 from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.refinement.closure import alias_of
 from verifycompile.refinement.egraph import EqualityProof, prove_equal
-from verifycompile.refinement.placement import Placements, oriented
+from verifycompile.refinement.oriented import oriented
+from verifycompile.refinement.placement import Placements
 from verifycompile.refinement.relations import Diagnosis, NodeRelations, producer
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.registry import UnsupportedError

@@ -144,15 +144,6 @@ def holds(pool: TermPool, spec: View, implementation: View, placements: Sequence
     return same_value(reduce_partial(pool, implementation, placements, mesh), expected)
 
 
-def oriented(
-    pool: TermPool, left: View, right: View, placements: Placements | None, mesh: Mesh | None
-) -> tuple[View, View]:
-    """Both values as they are compared under ``placements``. Raises UnsupportedError and UnalignedError."""
-    if mesh is None or placements is None:
-        return left, right
-    return shard(left, placements, mesh), reduce_partial(pool, right, placements, mesh)
-
-
 def same_value(left: View, right: View) -> bool:
     """Equality of normal forms (shapes of unused dimensions included)."""
     if left.is_zero and right.is_zero:
