@@ -26,7 +26,8 @@ CODES = (
         ),
         fix=(
             "Sum on every rank, and divide by the number of items on all ranks: all-reduce the sum and the count, each "
-            "with `'sum'`, and divide afterwards."
+            "with `'sum'`, and divide afterwards. Where no label is ever ignored, take "
+            "`F.cross_entropy(..., reduction='none').mean()`, which counts all of them."
         ),
         fixed_example=(
             "total = F.cross_entropy(logits, labels, reduction='sum')\n"
