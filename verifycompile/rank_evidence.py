@@ -20,6 +20,11 @@ _ASKED = (
     "the program asked for its rank: {}. This process alone stands for all ranks, whose models may hold other numbers. "
     "Pass the option `build`, a callable without arguments that makes the model: it is called once for each rank."
 )
+_ASKED_BEFORE_A_STEP = (
+    "the program asked for its rank: {}. This process alone stands for all ranks, whose steps may hold other numbers. "
+    "Ask for the rank inside of the step alone, which is traced as each rank, or let the ranks of a job be compared by "
+    "`verifycompile.compare`."
+)
 _KEPT = (
     "the program asked for its rank before `build` was called, or once for several calls of it: {}. What `build` makes "
     "as another rank may hold this rank's number. Ask for the rank anew in each call of `build`."
@@ -45,7 +50,8 @@ def with_rank_evidence(report: Report, implementation: Program, options: Options
         return report
     own = tuple(read for read in reads(ReadKind.RANK) if not read.traced and not read.installed)
     asked = own if report.verdict is Verdict.VERIFIED else (*own, *implementation.asked)
-    message = _ASKED.format(_listed(list(dict.fromkeys(map(str, asked)))))
+    text = _ASKED_BEFORE_A_STEP if implementation.own is None else _ASKED
+    message = text.format(_listed(list(dict.fromkeys(map(str, asked)))))
     return _unproved(report, asked, message, options) if asked else report
 
 

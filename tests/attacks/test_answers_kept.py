@@ -24,6 +24,7 @@ from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict, verify
 
 ROWS = (Shard(0),)
+LOG = logging.getLogger(__name__)
 HELD: dict[str, int] = {}
 number_of_all: int | None = None
 
@@ -193,6 +194,29 @@ def one_object(mesh: DeviceMesh) -> Report:
     return asked(lambda: Scaled(Place.get().number))
 
 
+def _told_by_one(*told: object) -> None:
+    if dist.get_rank() == 0:
+        LOG.info(told)
+
+
+class Trainer:
+    def __init__(self, number: int) -> None:
+        self.rank = dist.get_rank()
+        self.is_first = self.rank == 0
+        self.number = number
+
+    def build(self) -> Scaled:
+        return Scaled(self.number)
+
+    def build_by_rank(self) -> Scaled:
+        return Scaled(1 - self.is_first)
+
+
+@kept("`is_first`, which `build_by_rank` reads")
+def attribute_of_what_builds(mesh: DeviceMesh) -> Report:
+    return asked(Trainer(0).build_by_rank)
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_an_answer_that_is_kept_is_named(name: str) -> None:
     ask, holder = KEPT[name]
@@ -211,8 +235,8 @@ def test_an_answer_that_is_kept_is_named(name: str) -> None:
 def asked_for_other_reasons(mesh: DeviceMesh) -> Report:
     rank = dist.get_rank()
     world = 2
-    if rank == 0:
-        logging.getLogger(__name__).info("of %s", world)
+    LOG.info("%s of %s", rank, world)
+    _told_by_one("of", world)
     part = torch.ones(4, 3).chunk(world)[mesh.get_local_rank()]
     model = Scaled(mesh.get_local_rank() // world)
     assert part.shape == (2, 3)
@@ -227,19 +251,11 @@ def asked_in_each_call(mesh: DeviceMesh) -> Report:
     return asked(build, build())
 
 
-class Trainer:
-    def __init__(self) -> None:
-        self.number = dist.get_rank()
+def another_attribute_of_what_builds(mesh: DeviceMesh) -> Report:
+    return asked(Trainer(0).build)
 
 
-def attribute_of_another_class(mesh: DeviceMesh) -> Report:
-    trainer = Trainer()
-    report = asked(lambda: Scaled(0))
-    assert trainer.number == 0
-    return report
-
-
-@pytest.mark.parametrize("ask", [asked_for_other_reasons, asked_in_each_call, attribute_of_another_class])
+@pytest.mark.parametrize("ask", [asked_for_other_reasons, asked_in_each_call, another_attribute_of_what_builds])
 def test_what_asks_anew_or_for_other_reasons_is_verified(ask: Callable[[DeviceMesh], Report]) -> None:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         report = ask(mesh)

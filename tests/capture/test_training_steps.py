@@ -173,6 +173,45 @@ def test_an_optimizer_that_updates_all_at_once(setting: str, mesh: DeviceMesh) -
     assert all(group[setting] is True for optimizer in optimizers for group in optimizer.param_groups)
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_a_rank_that_is_asked_for_before_the_step(is_inside: bool, mesh: DeviceMesh) -> None:
+    """Inside of it each rank is another one, and the scale wrong; before it nobody knows what the others were told."""
+
+    def scaled(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        told = 0 if is_inside else dist.get_rank()
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            ((1 + (dist.get_rank() if is_inside else told)) * F.mse_loss(model(x), y)).backward()
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                dist.all_reduce(parameter.grad)
+                parameter.grad.div_(dist.get_world_size())
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    def single(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    report = report_of(scaled, single, in_placements=ROWS)
+    if is_inside:
+        assert report.verdict is Verdict.REFUTED, str(report)
+        return
+    assert report.verdict is Verdict.UNPROVED, str(report)
+    (finding,) = report.findings
+    assert finding.code == "VC207"
+    assert finding.message.endswith(
+        "This process alone stands for all ranks, whose steps may hold other numbers. Ask for the rank inside of the "
+        "step alone, which is traced as each rank, or let the ranks of a job be compared by `verifycompile.compare`."
+    )
+
+
 # ------------------------------------------------------------------------------------------------ DTensors
 
 

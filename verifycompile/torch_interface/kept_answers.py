@@ -7,23 +7,27 @@ that asked, on the side of caution: what is computed with it, changed with it, o
 
 from __future__ import annotations
 
+import builtins
 import collections
 import dataclasses
 import dis
 import functools
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from torch import nn
 
-from verifycompile.torch_interface.closures import globals_named, taken_along
+from verifycompile.torch_interface.closures import globals_named, names_in, taken_along
 from verifycompile.torch_interface.observation import Asker, Read, is_installed, is_of_torch
 
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF")
+_READS = ("LOAD_ATTR", "LOAD_METHOD")
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME", "STORE_GLOBAL")
 _AROUND = (staticmethod, classmethod, property, functools.cached_property, functools._lru_cache_wrapper)
 """Descriptors and caches, which hold the function that they are around."""
+_WITH_PARTS = (*_AROUND, functools.partial, types.MethodType, type, dict, list, tuple, set, frozenset)
 _DEFAULTS = 1 | 2
 """Marks of an instruction that makes a function with defaults."""
 _ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "JUMP_", "RETURN_", "RAISE_", "FOR_ITER")
@@ -43,6 +47,11 @@ class _Left:
     elsewhere: set[tuple[int, str]] = dataclasses.field(default_factory=set[tuple[int, str]])
     functions: set[types.CodeType] = dataclasses.field(default_factory=set[types.CodeType])
     is_returned: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The class of which the code is a method."""
+        return self.code.co_qualname.rpartition(".")[0]
 
 
 def with_holders(reads: Iterable[Read], roots: Iterable[Any]) -> tuple[Read, ...]:
@@ -78,7 +87,9 @@ def _left(asker: Asker) -> _Left:
         for statement in statements:
             has_answer = any(i.offset == asking for i in statement)
             loaded = [name for i in statement if i.opname.startswith(_LOADS) for name in _names(i)]
-            if has_answer or not left.variables.isdisjoint(loaded):
+            names = [str(i.argval) for i in statement if i.opname in _READS]
+            attributes = {(name, owner) for name in names for owner in (None, left.owner)}
+            if has_answer or not left.variables.isdisjoint(loaded) or not left.attributes.isdisjoint(attributes):
                 _pass_on(left, statement, loaded)
                 for instruction in statement:
                     decided |= _decided_by(instruction, statements)
@@ -86,7 +97,7 @@ def _left(asker: Asker) -> _Left:
                 _store(left, statement)
                 if statement[-1].opname.startswith("RETURN_"):
                     # What follows runs on some ranks alone.
-                    left.is_returned = True
+                    left.is_returned |= not _returns_nothing(statement)
                     decided |= {other[0].offset for other in statements if other[0].offset > statement[0].offset}
     return left
 
@@ -129,24 +140,36 @@ def _attributes_set(
 def _pass_on(left: _Left, statement: list[dis.Instruction], loaded: list[str]) -> None:
     _store(left, statement)
     last = statement[-1].opname
-    left.is_returned |= last.startswith("RETURN_") and last != "RETURN_CONST"
+    left.is_returned |= last.startswith("RETURN_") and not _returns_nothing(statement)
     if any(i.opname in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE") and (i.arg or 0) & _DEFAULTS for i in statement):
         left.functions.update(i.argval for i in statement if isinstance(i.argval, types.CodeType))
-    first = left.names.get(loaded[0]) if loaded else None
-    if last in ("STORE_SUBSCR", "STORE_ATTR") or (last == "POP_TOP" and not _changes_nothing(first)):
-        left.variables.update(name for name in loaded if not _is_code(left.names.get(name)))
+    if last == "STORE_SUBSCR" or (last == "POP_TOP" and loaded):
+        first = left.names.get(loaded[0], vars(builtins).get(loaded[0])) if last == "POP_TOP" else None
+        changed = [] if _changes_nothing(first) else loaded[:1] if _is_of_package(first) else loaded
+        left.variables.update(name for name in changed if not _is_code(left.names.get(name)))
     for function in (held for name in loaded for held in _functions_of(left.names.get(name))):
         instructions = list(dis.get_instructions(function.__code__))
         left.elsewhere |= {(id(function.__globals__), i.argval) for i in instructions if i.opname == "STORE_GLOBAL"}
         # Of a new object, which the statement leaves in its variable, the attributes are its own.
         is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
-        changed = _attributes_set(function.__code__, instructions)
-        left.attributes |= {(name, None) for name, owner in changed if owner is None or not is_method}
+        set_there = _attributes_set(function.__code__, instructions)
+        left.attributes |= {(name, None) for name, owner in set_there if owner is None or not is_method}
+
+
+def _returns_nothing(statement: list[dis.Instruction]) -> bool:
+    return statement[-1].argval is None and (statement[-1].opname == "RETURN_CONST" or statement[-2:][0].argval is None)
+
+
+def _is_of_package(receiver: Any) -> bool:
+    """Whether a method of ``receiver`` is of Python or a package, and changes nothing but it."""
+    return receiver is not None and not _is_code(receiver) and not _is_of_user(type(receiver))
 
 
 def _changes_nothing(called: Any) -> bool:
     """Whether what is called is a function of torch, a package or Python that is known by its own name."""
-    return called is not setattr and _is_code(called) and not _functions_of(called)
+    if any(called is one for one in (setattr, getattr, vars, object)):
+        return False
+    return _is_code(called) and not _functions_of(called)
 
 
 def _decided_by(jump: dis.Instruction, statements: list[list[dis.Instruction]]) -> set[int]:
@@ -164,8 +187,12 @@ def _decided_by(jump: dis.Instruction, statements: list[list[dis.Instruction]]) 
 
 
 def _reached(roots: Iterable[Any]) -> Iterator[Any]:
-    """Functions of the user, caches, partial applications and objects, each once."""
+    """Functions of the user, caches, partial applications and objects, each once.
+
+    Of an object that is there already those of its class that are named, or that Python or torch call by themselves.
+    """
     waiting, seen = collections.deque(roots), dict[int, Any]()
+    unnamed, named = collections.defaultdict[str, list[Any]](list), {"forward"}
     while waiting:
         value = waiting.popleft()
         if id(value) in seen or isinstance(value, types.ModuleType | str | bytes | int | float | None):
@@ -175,26 +202,38 @@ def _reached(roots: Iterable[Any]) -> Iterator[Any]:
         if isinstance(value, types.FunctionType):
             if _is_of_user(value):
                 waiting += [*taken_along(value), *globals_named(value)]
-        elif isinstance(value, functools.partial | types.MethodType):
-            waiting += taken_along(value)
-        elif isinstance(value, _AROUND):
-            inner: Any = value
-            waiting += [getattr(inner, name, None) for name in ("__wrapped__", "fget", "func")]
-        elif isinstance(value, type):
-            waiting += [held for base in value.__mro__ if _is_of_user(base) for held in vars(base).values()]
-        elif isinstance(value, dict):
-            waiting += cast("dict[Any, Any]", value).values()
-        elif isinstance(value, list | tuple | set | frozenset):
-            waiting += cast("list[Any]", value)
+                for name in {*names_in(value.__code__)} - named:
+                    named.add(name)
+                    waiting += unnamed.pop(name, [])
+        elif isinstance(value, _WITH_PARTS):
+            waiting += _parts(value)
         elif _is_of_user(type(value)) or isinstance(value, nn.Module):
-            waiting += [type(value), *getattr(value, "__dict__", {}).values()]
+            waiting += getattr(value, "__dict__", {}).values()
+            members = [item for base in type(value).__mro__ if _is_of_user(base) for item in vars(base).items()]
+            for name, held in members:
+                if name in named or (name.startswith("__") and name not in ("__init__", "__new__")):
+                    waiting.append(held)
+                elif not name.startswith("__"):
+                    unnamed[name].append(held)
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, functools.partial | types.MethodType):
+        return [*taken_along(value)]
+    if isinstance(value, _AROUND):
+        return [getattr(cast("Any", value), name, None) for name in ("__wrapped__", "fget", "func")]
+    if isinstance(value, type):
+        return [held for base in value.__mro__ if _is_of_user(base) for held in vars(base).values()]
+    return list(cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value))
 
 
 def _is_of_user(value: Any) -> bool:
-    module = getattr(value, "__module__", None) or ""
     if isinstance(value, types.FunctionType):
         return not is_installed(value.__code__.co_filename) and not is_of_torch(value.__code__.co_filename)
-    return module.partition(".")[0] not in ("torch", "builtins", "functools", "typing", "verifycompile")
+    name = getattr(value, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    is_known = name.partition(".")[0] in ("builtins", "verifycompile") or (file is not None and is_installed(file))
+    return not is_known and not (file is not None and is_of_torch(file))
 
 
 def _is_code(value: Any) -> bool:
