@@ -609,9 +609,9 @@ class Builder:
                 return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
             computed = self._narrow_operands(view, position, base, length, elementwise=False)
             if computed is None and view.term.operation is algebra.CONTRACT and isinstance(length, int):
-                from verifycompile.rewrites.joined_tables import narrow_look_ups  # here, because few sums are sliced so
+                from verifycompile.rewrites.bounded_sums import narrowed_sum  # here, because few sums are sliced so
 
-                computed = narrow_look_ups(self.pool, view, position, base, length)
+                computed = narrowed_sum(self.pool, view, position, base, length)
             return computed or self.along(SLICE, (base, 1), view, dim, length)
 
     def _with_decided_masks(self, view: View) -> View:
@@ -708,11 +708,21 @@ class Builder:
             after = total - start - view.shape[position]
             ends = [self.pool.zero((*view.shape[:position], n, *view.shape[position + 1 :])) for n in (start, after)]
             return self.pool.piecewise.joined(self.pool, [ends[0], view, ends[1]], position)
+        if view.term.operation is algebra.CONTRACT:
+            from verifycompile.rewrites.bounded_sums import padded_sum  # here, because few sums are padded
+
+            bounded = padded_sum(self.pool, view, position, start, total)
+            if bounded is not None:
+                return bounded
         return self.along(PAD, (start, 1), view, dim, total)
 
     def concatenate(self, views: Sequence[View], dim: int) -> View:
         """``torch.cat``. Pieces of one tensor in their order are concatenated without arithmetic."""
         position = self.dim(views[0], dim)
+        sizes = [view.shape[position] for view in views]
+        given = [k for k, view in enumerate(views) if not view.is_zero]
+        if len(given) == 1 < len(views) and self.pool.piecewise is None:
+            return self.pad(views[given[0]], dim, normalize_size(sum(sizes[: given[0]])), normalize_size(sum(sizes)))
         joined = join_pieces(views, position)
         if joined is None and len(views) > 1 and _are_alike(views):
             from verifycompile.rewrites.similar import join_similar  # here, because few programs join similar values
@@ -724,34 +734,23 @@ class Builder:
             joined = join_windows(self.pool, views, position)
         if joined is not None:
             return joined
-        shape = views[0].shape
-        sizes = [view.shape[position] for view in views]
+        equal = len(set(sizes)) == 1
         if self.pool.piecewise is not None:
             merged = self.pool.piecewise.joined(self.pool, views, position)
             in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
             # Pieces of one value in another order: what is done to them is done to one piece after the other.
             in_parts = in_parts or (len({view.term for view in views}) == 1 and sizes[0] != 1)
-            equal = all(size == sizes[0] for size in sizes)
             # Equal pieces that stay apart are told apart by a digit.
             if in_parts or not equal or merged.term.operation is not CONCATENATE:
                 return merged
-        if all(size == sizes[0] for size in sizes):
+        if equal:
             with contextlib.suppress(relabel.UnalignedError):
                 return self._stacked(views, position)
-        total: Size = 0
-        inputs: list[tuple[Label, ...]] = []
-        for k, view in enumerate(views):
-            total = total + view.shape[position]
-            inputs.append(tuple(("piece", k) if d == position else d for d in range(view.rank)))
-        output: tuple[Label, ...] = tuple("fresh" if d == position else d for d in range(len(shape)))
+        labels = [[("piece", k) if d == position else d for d in range(v.rank)] for k, v in enumerate(views)]
+        output: tuple[Label, ...] = tuple("fresh" if d == position else d for d in range(views[0].rank))
         cores = tuple((("piece", k),) for k in range(len(views)))
-        signature = Signature(
-            tuple(inputs),
-            output,
-            frozenset(),
-            cores,
-            {"fresh": normalize_size(total) if not isinstance(total, int) else total},
-        )
+        fresh: dict[Label, Size] = {"fresh": normalize_size(sum(sizes))}
+        signature = Signature(tuple(tuple(row) for row in labels), output, frozenset(), cores, fresh)
         return apply(self.pool, CONCATENATE, (), views, signature)
 
     def _stacked(self, views: Sequence[View], position: int) -> View:

@@ -33,6 +33,7 @@ CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     one_hot.masked_sums,
     one_hot.shifted_one_hots,
     one_hot.implied_masks,
+    one_hot.masks_outside,
     one_hot.known_masks,
     one_hot_gradient.one_hot_rows,
     distribution.masks_of_their_subject,

@@ -6,15 +6,21 @@ So a part of the positions is a part of the mask, and the sums of parts are comb
 
 from __future__ import annotations
 
+import dataclasses
+from fractions import Fraction
+
 import torch
 
 from verifycompile.ir import indicator
-from verifycompile.ir.algebra import contract, iota
+from verifycompile.ir.algebra import combine, contract, iota
 from verifycompile.ir.build import Label
+from verifycompile.ir.pieces import pieces_of, whole_dim_of_fresh
 from verifycompile.ir.relabel import insert_dim
+from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import cast
+from verifycompile.rewrites.operations import PAD, SLICE
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
@@ -27,10 +33,46 @@ def cumsum(b: Builder, self: View, dim: int, dtype: torch.dtype | None) -> View:
 
 
 def cumulative_sum(b: Builder, view: View, dim: int) -> View:
-    """At each position of ``dim`` the sum of all elements up to it."""
+    """At each position of ``dim`` the sum of all elements up to it; of a slice with zeros around it, a sum of all."""
     position = b.dim(view, dim)
+    found = _found_in(view, position)
+    place = iota(b.pool, found.source.shape[position])
+    shifted = combine(b.pool, [place, b.pool.constant(Fraction(found.moved), place.shape)])
     counter = iota(b.pool, view.shape[position])
-    mask = indicator.less_equal(b.pool, insert_dim(counter, 1), insert_dim(counter, 0))
+    bounds = [(indicator.less_equal(b.pool, insert_dim(shifted, 1), insert_dim(counter, 0)), (position, "up to"))]
+    for limit, side in ((found.first, 0), (found.last, 1)):
+        number = b.pool.constant(Fraction(limit), place.shape)
+        sides = (number, place) if side == 0 else (place, number)
+        bounds.append((indicator.less_equal(b.pool, *sides), (position,)))
+    if found.last + found.moved == view.shape[position] - 1:
+        del bounds[2]  # no position is further on
     labels: tuple[Label, ...] = tuple(range(view.rank))
     output = tuple("up to" if label == position else label for label in labels)
-    return contract(b.pool, [view, mask], [labels, (position, "up to")], output, frozenset({position}))
+    masks, inputs = zip(*bounds, strict=True)
+    return contract(b.pool, [found.source, *masks], [labels, *inputs], output, frozenset({position}))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Positions ``first`` to ``last`` of ``source``, which lie ``moved`` further on; zeros around them."""
+
+    source: View
+    first: Size
+    last: Size
+    moved: int
+
+
+def _found_in(view: View, position: int) -> _Part:
+    """The tensor of which the view is a slice, a padded one, or a padded slice, and which part of it."""
+    size = view.shape[position]
+    found = _Part(view, 0, size - 1, 0)
+    while found.source.term.operation in (PAD, SLICE) and whole_dim_of_fresh(found.source) == position:
+        start, step = found.source.term.attributes
+        (inner,) = pieces_of(found.source, position)
+        length = inner.shape[position]
+        if step != 1 or not (isinstance(start, int) and isinstance(length, int) and isinstance(found.last, int)):
+            break
+        moved = start if found.source.term.operation is PAD else -start
+        first, last = max(found.first - moved, 0), min(found.last - moved, length - 1)
+        found = _Part(inner, first, last, found.moved + moved)
+    return found

@@ -1,16 +1,10 @@
-"""Tables that are concatenations of others: look-ups in them, and the part of a gradient that one of them has."""
+"""Look-ups in tables that are concatenations of others, or have zeros around them."""
 
 from __future__ import annotations
 
-import dataclasses
-from fractions import Fraction
-
-from verifycompile.ir.algebra import CONTRACT, combine, contract, iota, open_view
-from verifycompile.ir.indicator import EQUAL, equal
 from verifycompile.ir.pieces import concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
-from verifycompile.ir.whole_dims import whole_dim
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.indexing import one_hot
 
@@ -20,9 +14,16 @@ def rows_of_parts(b: Builder, table: View, index: View) -> View:
     total = b.full(0, (*b.shape(index), *b.shape(table)[1:]))
     row = " ".join(f"r{dim}" for dim in range(1, b.rank(table)))
     for first, part in _parts(b, table):
-        own = b.sub(index, first) if first else index
-        total = b.add(total, b.contraction(f"*i v, v {row} -> *i {row}", one_hot(b, own, b.shape(part)[0]), part))
+        hot = _one_hot_from(b, index, first, b.shape(part)[0], b.shape(table)[0])
+        total = b.add(total, b.contraction(f"*i v, v {row} -> *i {row}", hot, part))
     return total
+
+
+def _one_hot_from(b: Builder, index: View, first: int, size: Size, total: Size) -> View:
+    """Where the index is a place from ``first`` on: a part of all places, where digits spell it."""
+    if isinstance(size, int) and isinstance(total, int) and total % size == first % size == 0:
+        return b.part_of(one_hot(b, index, total), b.rank(index), first, size)
+    return one_hot(b, b.sub(index, first) if first else index, size)
 
 
 def _parts(b: Builder, table: View) -> list[tuple[int, View]]:
@@ -42,27 +43,3 @@ def _parts(b: Builder, table: View) -> list[tuple[int, View]]:
         found += [] if piece.is_zero else [(first, piece)]
         first += size
     return found
-
-
-def narrow_look_ups(pool: TermPool, view: View, dim: int, start: Size, length: int) -> View | None:
-    """Some rows of what is added up by row number: what has one of their numbers. None for any other sum."""
-    if view.term.operation is not CONTRACT or not isinstance(start, int):
-        return None
-    opened = open_view(view)
-    numbered = [operand for operand in opened.operands if operand.uses(dim)]
-    if len(numbered) != 1 or numbered[0].term.operation is not EQUAL:
-        return None
-    compared = open_view(numbered[0]).operands
-    index = next((x for x, own in (compared, compared[::-1]) if whole_dim(own, opened.shape) == dim), None)
-    if index is None or index.uses(dim):
-        return None
-    shape = (*opened.shape[:dim], length, *opened.shape[dim + 1 :])
-    counter = iota(pool, length)
-    own = View(counter.coefficient, counter.term, shape, tuple(((dim, 1, length),) for _ in counter.axes if length > 1))
-    moved = combine(pool, [dataclasses.replace(index, shape=shape), pool.constant(Fraction(-start), shape)])
-    rest = [dataclasses.replace(operand, shape=shape) for operand in opened.operands if operand is not numbered[0]]
-    operands = [equal(pool, moved, own), *rest]
-    labels = tuple(range(len(shape)))
-    inputs = tuple(labels for _ in operands)
-    pool.lemma_trace.append(("slice-of-operands", repr(view.term)))
-    return contract(pool, operands, inputs, labels[: view.rank], frozenset(opened.summed)).scaled(view.coefficient)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir.size import Size, product
+from verifycompile.ir.size import Size, normalize_size, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, Builder, Number
 from verifycompile.rewrites.elementwise import require_exact, require_same_on_ranks
@@ -52,13 +52,12 @@ def select_backward(b: Builder, grad_output: View, input_sizes: Sequence[Size], 
 @operator(aten.constant_pad_nd.default)
 def constant_pad_nd(b: Builder, self: View, pad: Sequence[int], value: Number) -> View:
     """Zeros around the tensor, plus ``value`` wherever a one padded with zeros is none. A negative width cuts off."""
-    for number in (value, *pad):
-        require_same_on_ranks(b, pad=number)
+    require_same_on_ranks(b, value=value)
     inner = _padded(b, self, pad)
     if value == 0 or inner is self:
         return inner
     require_exact(b, value=value)
-    if b.pool.piecewise is not None and min(pad) >= 0:
+    if b.pool.piecewise is not None and not any(map(b.depends_on_rank, pad)) and min(pad) >= 0:
         return _padded_with(b, self, pad, value)
     outside = b.sub(1, _padded(b, b.full(1, b.shape(self)), pad))
     return b.combination((1, inner), (value, outside))
@@ -80,6 +79,12 @@ def _padded(b: Builder, view: View, pad: Sequence[int]) -> View:
     for k in range(len(pad) // 2):
         before, after = pad[2 * k], pad[2 * k + 1]
         dim = b.rank(view) - 1 - k
+        if b.depends_on_rank(before):
+            total = normalize_size(b.shape(result)[dim] + before + after)
+            require_same_on_ranks(b, pad=total)
+            result = b.pad(*placed_by_coordinate(b, result, dim, before), total)
+            continue
+        require_same_on_ranks(b, pad=after)
         if before < 0 or after < 0:
             length = b.shape(result)[dim] + min(before, 0) + min(after, 0)
             cut = b.narrow if b.pool.piecewise is None else b.part_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, iota, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, elementwise, iota, open_view
 from verifycompile.ir.exponential import WHERE
-from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, equal
+from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal, negate
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.size import Size, product
@@ -54,7 +54,7 @@ def merged_indicators(pool: TermPool, indicators: Sequence[View]) -> Iterator[Se
             continue
         operands = open_view(lookup).operands
         for value, counter in (operands, operands[::-1]):
-            if len(indicators) == 1 and value.term.operation is not WHERE:
+            if len(indicators) == 1 and not _is_chosen(value):
                 continue  # no mask says where the index is in the shard
             if counter.coefficient != 1 or counter.term.operation is not IOTA:
                 if not (counter.is_zero and value.term.operation is WHERE):
@@ -69,6 +69,18 @@ def merged_indicators(pool: TermPool, indicators: Sequence[View]) -> Iterator[Se
                     kept = [f for f in indicators if not any(f.uses(d[0]) for d in wanted.axes[0])]
                     if kept:
                         yield (merged, *kept)
+
+
+def _is_chosen(value: View) -> bool:
+    """Whether a condition chooses the value, or a summand of it: a mask, where zero is what is chosen else."""
+    if value.term.operation is COMBINE:
+        return any(_is_chosen(operand) or _is_masked(operand) for operand in value.term.operands)
+    return value.term.operation is WHERE
+
+
+def _is_masked(view: View) -> bool:
+    product_of = view.term.operands if view.term.operation is CONTRACT and not view.term.summed else ()
+    return any(factor.term.operation.indicator for factor in product_of)
 
 
 def _wholes(pool: TermPool, value: View, counter: View, indicators: Sequence[View]) -> Iterator[View]:
@@ -120,6 +132,37 @@ def _implied_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterat
                 yield Proposal(IMPLIED_MASK, Substitution({"m": (lookup,), "n": (mask,)}), (lookup, mask))
 
 
+def _masks_outside(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Beside ``x == v`` a mask that compares x with a number is the mask of v: outside of the sum, if v is."""
+    masks = [f for f in factors if f.term.operation in (NOT, AT_MOST)]
+    for lookup in factors if masks and free < factors[0].rank else ():
+        if lookup.term.operation is not EQUAL:
+            continue
+        operands = open_view(lookup).operands
+        for own, other in (operands, operands[::-1]):
+            bound = [any(v.uses(dim) for dim in range(free, v.rank)) for v in (own, other)]
+            for mask in masks if bound == [True, False] else ():
+                moved = _of_another(pool, mask, own, other)
+                if moved is not None:
+                    given = {"m": (lookup, mask), "n": (lookup, moved)}
+                    yield Proposal(SAME_TRUTH, Substitution(given), (lookup, mask))
+
+
+def _of_another(pool: TermPool, mask: View, own: View, other: View) -> View | None:
+    """A comparison of ``own`` with a number as one of ``other``."""
+    operands = open_view(mask).operands
+    if mask.term.operation is NOT:
+        opposite = _of_another(pool, operands[0], own, other)
+        return None if opposite is None else negate(pool, opposite)
+    place = (own.coefficient, own.term, own.axes)
+    replaced = [other if (v.coefficient, v.term, v.axes) == place else v for v in operands]
+    if replaced == list(operands) or not any(v.term is pool.unit for v in operands):
+        return None
+    if mask.term.operation is EQUAL:
+        return equal(pool, replaced[0], replaced[1])
+    return elementwise(pool, AT_MOST, mask.term.attributes, replaced) if mask.term.operation is AT_MOST else None
+
+
 def _known_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """Masks on indices of which something is known."""
     for mask in factors if pool.facts else ():
@@ -130,4 +173,5 @@ def _known_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator
 masked_sums = ProductFinder(_masked_sums)
 shifted_one_hots = ProductFinder(_shifted_one_hots)
 implied_masks = ProductFinder(_implied_masks)
+masks_outside = ProductFinder(_masks_outside)
 known_masks = ProductFinder(_known_masks)

@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, IOTA, combine, elementwise, iota, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, open_view
 from verifycompile.ir.indicator import equal, less_equal, negate
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import UnalignedError, merge_digits, substitute
-from verifycompile.ir.scalar import ONE, as_scalar
+from verifycompile.ir.scalar import ONE, as_scalar, multiply
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import CONSTANT, Axis, Digit, TermPool, View
 from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
+from verifycompile.rewrites.lemmas.products import DISTRIBUTE_IN_SUM
 from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE, REST_OF_MASK
 from verifycompile.rewrites.lemmas.substitution import Substitution
 
@@ -53,9 +54,7 @@ def _bounded(summand: View, shape: tuple[Size, ...]) -> Iterator[_Bounded]:
         rest = tuple(v for v in opened.operands if v is not mask)
         for turned, (own, other) in enumerate((operands, operands[::-1])):
             if _counts(own, opened.shape, set(opened.summed)) and _counts(other, shape, set(range(len(shape)))):
-                yield _Bounded(
-                    summand, opened.shape, opened.summed, mask, rest, own, other, bool(turned), constant
-                )
+                yield _Bounded(summand, opened.shape, opened.summed, mask, rest, own, other, bool(turned), constant)
 
 
 def _counts(view: View, shape: Sequence[Size], among: set[int]) -> bool:
@@ -77,6 +76,21 @@ def _prefixes(pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...])
                 yield from _together(pool, whole, part, shape, found)
             except UnalignedError:
                 continue
+    yield from _distributed(pool, found)
+
+
+def _distributed(pool: TermPool, found: Sequence[_Bounded]) -> Iterator[Proposal]:
+    """Sums over chunks of a sum, beside sums within chunks: those of the summands, with which these may be one."""
+    for whole in found:
+        if any(_dims(part.other) != _dims(whole.other) for part in found):
+            for total in whole.rest:
+                if total.term.operation is COMBINE:
+                    others = (whole.mask, *(v for v in whole.rest if v is not total))
+                    scale = multiply(total.coefficient, whole.summand.coefficient)
+                    first, *more = (v.scaled(scale) for v in open_view(total.unscaled()).operands)
+                    given = {"f": others, "a": (first,), "b": (combine(pool, more),)}
+                    proposal = Substitution(given, indices={"l": whole.summed})
+                    yield Proposal(DISTRIBUTE_IN_SUM, proposal, (whole.summand,))
 
 
 def _together(
@@ -91,8 +105,13 @@ def _together(
                 yield from _joined(pool, whole, part, within, shape)
     if part.coefficient == -whole.summand.coefficient:
         if whole.constant == 0:
-            yield from _without_own(pool, whole, part, shape)
-        given = {"m": (), "n": (whole.mask,), "c": (negate(pool, whole.mask),), "a": whole.rest}
+            yield from _without_own(pool, whole, part, None, shape)
+            for within in found:
+                apart = within.summand is part and not _dims(within.other) & _dims(whole.other)
+                if apart and within.turned != whole.turned:
+                    yield from _without_own(pool, whole, part, within, shape)
+        number = () if part.coefficient == 1 else (pool.constant(part.coefficient, whole.shape),)
+        given = {"m": (), "n": (whole.mask,), "c": (negate(pool, whole.mask),), "a": (*number, *whole.rest)}
         yield Proposal(REST_OF_MASK, Substitution(given, indices={"l": whole.summed}), (part, whole.summand))
 
 
@@ -102,17 +121,22 @@ def _joined(
     space = _Space(pool, whole, part, within, shape)
     if not space.fits:
         return
-    chosen = [*space.own_mask, equal(pool, space.chunk, space.wide(whole.other))]
-    given = {"m": tuple(chosen), "n": (space.bound(-1),), "c": (space.joined(),), "a": space.values}
+    chosen = (*space.own_mask, equal(pool, space.chunk, space.wide(whole.other)))
+    rest = space.bound(0) if within is None else space.joined(within.constant)
+    given = {"m": chosen, "n": (space.bound(-1),), "c": (rest,), "a": space.values}
     yield Proposal(MASKS_THAT_EXCLUDE, Substitution(given, indices={"l": space.summed}), (part, whole.summand))
 
 
-def _without_own(pool: TermPool, whole: _Bounded, part: View, shape: tuple[Size, ...]) -> Iterator[Proposal]:
-    space = _Space(pool, whole, part, None, shape, factor=-1)
+def _without_own(
+    pool: TermPool, whole: _Bounded, part: View, within: _Bounded | None, shape: tuple[Size, ...]
+) -> Iterator[Proposal]:
+    """A sum over chunks with the own one, without that or without a part of it."""
+    space = _Space(pool, whole, part, within, shape, factor=-1)
     if not space.fits:
         return
-    own = equal(pool, space.chunk, space.wide(whole.other))
-    given = {"m": (space.bound(0),), "n": (own,), "c": (space.bound(-1),), "a": space.values}
+    own = (*space.own_mask, equal(pool, space.chunk, space.wide(whole.other)))
+    rest = space.bound(-1) if within is None else space.joined(-within.constant - 1)
+    given = {"m": (space.bound(0),), "n": own, "c": (rest,), "a": space.values}
     yield Proposal(REST_OF_MASK, Substitution(given, indices={"l": space.summed}), (whole.summand, part))
 
 
@@ -173,10 +197,9 @@ class _Space:
         sides = self.chunk, self.wide(self.whole.other)
         return elementwise(self.pool, AT_MOST, (constant,), sides[::-1] if self.whole.turned else sides)
 
-    def joined(self) -> View:
-        """The mask of both: of the number of the chunk, and the position in it."""
-        if self.within is None:
-            return self.bound(0)
+    def joined(self, constant: int) -> View:
+        """The mask of both: of the number of the chunk, and the position in it, moved by the constant."""
+        assert self.within is not None
         chunks, places = (self.chunk, self.whole.other), (self.within.own, self.within.other)
         if places[0].term is not places[1].term:
             raise UnalignedError("chunks of different sizes")
@@ -184,7 +207,7 @@ class _Space:
             self._counter((*chunk.axes[0], *place.axes[0])) for chunk, place in zip(chunks, places, strict=True)
         )
         left, right = (other, own) if self.whole.turned else (own, other)
-        moved = self.pool.constant(as_scalar(self.within.constant), self.shape)
+        moved = self.pool.constant(as_scalar(constant), self.shape)
         return less_equal(self.pool, left, combine(self.pool, [right, moved]))
 
 

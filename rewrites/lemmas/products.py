@@ -10,6 +10,12 @@ DISTRIBUTE = Lemma(
     (("independent", "f", "k"), ("finite", "f")),
 )  # fmt: skip
 
+DISTRIBUTE_IN_SUM = Lemma(
+    "VL168", "distribute-in-sum", "a sum of a finite factor times a sum of two values is the sum of both sums",
+    ("sum", "l", ("mul", "f", ("add", "a", "b"))),
+    ("add", ("sum", "l", ("mul", "f", "a")), ("sum", "l", ("mul", "f", "b"))), (("finite", "f"),),
+)  # fmt: skip
+
 OPEN_SUM = Lemma(
     "VL20", "open-sum", "a factor of a sum, summed itself, joins it",
     ("sum", "j", ("mul", "f", ("sum", "l", "a"))), ("sum", "j", ("sum", "l", ("mul", "f", "a"))),
@@ -23,4 +29,4 @@ EXCHANGE_SUMS = Lemma(
     (("independent", "e", "j"), ("independent", "g", "l"), ("finite", "e"), ("finite", "g")),
 )  # fmt: skip
 
-PRODUCTS = (DISTRIBUTE, OPEN_SUM, EXCHANGE_SUMS)
+PRODUCTS = (DISTRIBUTE, DISTRIBUTE_IN_SUM, OPEN_SUM, EXCHANGE_SUMS)

@@ -48,7 +48,10 @@ def same_part_by_part(pool: TermPool, spec: View, found: View) -> bool:
     if not _is_defined(spec) or not _is_defined(found):
         return False
     try:
-        same = all(_same(_Places(pool), left, right) for left, right in _parts(spec, found, dim))
+        same = all(
+            any(_same(_Places(pool, one_by_one), left, right) for one_by_one in (True, False))
+            for left, right in _parts(spec, found, dim)
+        )
     except (UnalignedError, ShapeError, NonFiniteScalarError, UnsupportedError, BudgetExceededError, _TooLargeError):
         return False
     if same:
@@ -100,10 +103,14 @@ def _is_masked(view: View) -> bool:
 
 
 class _Places:
-    """Writes values anew so that constant positions reach all operands, and sums under inequalities go by blocks."""
+    """Writes values anew so that constant positions reach all operands, and sums under inequalities go by blocks.
 
-    def __init__(self, pool: TermPool) -> None:
-        self.pool = pool
+    ``one_by_one``: blocks are added one after the other, as in a loop over ranks, so that the same blocks are summed.
+    Else all are added at once, as a sum over the parts that ranks gathered.
+    """
+
+    def __init__(self, pool: TermPool, one_by_one: bool) -> None:
+        self.pool, self.one_by_one = pool, one_by_one
         self._known: dict[View, View] = {}
 
     def view(self, view: View) -> View:
@@ -150,8 +157,9 @@ class _Places:
                         continue
                     rest = [self.view(_at(f, dim, digits, inner)) for f in factors if f is not mask]
                     parts.append(self._sum([*rest, decided], inner, free))
-                # One block after the other, as ranks add them, so that the same blocks are summed.
                 total = self.pool.zero(shape[:free])
+                if not self.one_by_one:
+                    return combine(self.pool, [total, *parts])
                 for part in parts:
                     total = combine(self.pool, [total, part])
                 return total

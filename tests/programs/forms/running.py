@@ -25,14 +25,14 @@ class Running(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(x)
         if self.mesh is None:
-            return x.flip(0).cumsum(0).flip(0) if self.style == "reversed" else x.cumsum(0)
+            return torch.tanh(x.flip(0).cumsum(0).flip(0) if self.style == "reversed" else x.cumsum(0))
         before: Any = getattr(self, self.style)(x, self.mesh.get_local_rank(), self.mesh.get_group())
         if self.mistake == "own alone":
             before = 0 * before
         if self.mistake == "own total too":
             before = before + x.sum(0)
         own = x.flip(0).cumsum(0).flip(0) if self.style == "reversed" else x.cumsum(0)
-        return own + before
+        return torch.tanh(own + before)
 
     def masked(self, x: torch.Tensor, rank: int, group: Any) -> torch.Tensor:
         totals = comm.gather(x.cumsum(0)[-1:], 0, group)
@@ -42,6 +42,14 @@ class Running(nn.Module):
     def exclusive(self, x: torch.Tensor, rank: int, group: Any) -> torch.Tensor:
         totals = comm.gather(x.sum(0, keepdim=True), 0, group)
         return (totals.cumsum(0) - (0 if self.mistake == "later too" else totals))[rank]
+
+    def first_ranks(self, x: torch.Tensor, rank: int, group: Any) -> torch.Tensor:
+        totals = comm.gather(x.sum(0, keepdim=True), 0, group)
+        return totals[: rank + (self.mistake == "later too")].sum(0)
+
+    def with_zero(self, x: torch.Tensor, rank: int, group: Any) -> torch.Tensor:
+        totals = comm.gather(x.sum(0, keepdim=True), 0, group).cumsum(0)
+        return torch.cat([torch.zeros_like(totals[:1]), totals])[rank + (self.mistake == "later too")]
 
     def reversed(self, x: torch.Tensor, rank: int, group: Any) -> torch.Tensor:
         totals = comm.gather(x.sum(0, keepdim=True), 0, group)
@@ -131,7 +139,7 @@ def running(style: str, ranks: int) -> Form:
         {"cp": ranks},
         lambda: Running(style),
         lambda mesh, mistake: Running(style, mesh, mistake),
-        lambda: (torch.randn(3, 2, requires_grad=style != "masked"),),
+        lambda: (torch.randn(3, 2, requires_grad=style not in {"masked", "with_zero"}),),
         {"in_placements": {"x": (S0,)}, "out_placements": {"output.0": (S0,)}},
         ("own alone", "own total too", "later too"),
     )
@@ -141,6 +149,8 @@ FORMS = (
     running("masked", 4),
     running("exclusive", 3),
     running("reversed", 4),
+    running("first_ranks", 4),
+    running("with_zero", 3),
     Form(
         "places-of-tokens-4",
         {"ep": 4},

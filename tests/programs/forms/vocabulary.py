@@ -35,6 +35,8 @@ class Table(nn.Module):
         start = self.mesh.get_local_rank("tp") * self.rows
         if self.mistake == "start of the next rank":
             start += self.rows
+        if self.mistake == "start of the last rank":
+            start = VOCABULARY - self.rows
         stop = start + self.rows - (self.mistake == "last row missing")
         mine = (ids >= start) & (ids < stop)
         found = getattr(self, self.style)(ids, mine, start)
@@ -73,6 +75,17 @@ class Table(nn.Module):
     def zero_row(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         table = torch.cat([self.weight, self.weight.new_zeros(1, WIDTH)])
         return F.embedding(torch.where(mine, ids - start, self.rows), table)
+
+    def zero_row_in_front(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        table = F.pad(self.weight, (0, 0, 1, 0))
+        return F.embedding(torch.where(mine, ids - start + 1, 0), table)
+
+    def padded(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        return F.pad(self.weight, (0, 0, start, VOCABULARY - start - self.rows))[ids]
+
+    def joined(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        ends = self.weight.new_zeros(VOCABULARY, WIDTH).tensor_split([start, start + self.rows])
+        return F.embedding(ids, torch.cat([ends[0], self.weight, ends[2]]))
 
     def remainder(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         rows = F.embedding(torch.remainder(ids, self.rows), self.weight)
@@ -383,11 +396,13 @@ FORMS: tuple[Form, ...] = (
     *(
         embedding(style, ranks, *MASKS)
         for style, ranks in (
-            ("masked_index", 2), ("clamped", 4), ("one_hot", 2), ("selected", 8), ("taken", 2), ("zero_row", 4)
+            ("masked_index", 2), ("clamped", 4), ("one_hot", 2), ("selected", 8), ("taken", 2), ("zero_row", 4),
+            ("zero_row_in_front", 2),
         )
     ),
     embedding("remainder", 4, "start of the next rank", "not reduced", "reduced twice"),
     embedding("compared", 4, "start of the next rank", "not reduced", "reduced twice"),
+    *(embedding(style, 4, "start of the last rank", "not reduced", "reduced twice") for style in ("padded", "joined")),
     own_backward(4),
     sharded_loss("cross-entropy", 4, cross_entropy, lambda x, y: negative_log_probability(x, y).sum(), *COMMON),
     sharded_loss("smoothed", 2, smoothed, whole_smoothed, "own mean", "own size", *COMMON),
