@@ -10,8 +10,10 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES
 from verifycompile.rewrites.indexing import rows_at
+from verifycompile.rewrites.known_places import read_at, spread
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -22,7 +24,7 @@ INDEX_MATCHES = Operation("index_matches", indicator=True)
 
 def matches(b: Builder, index: View, size: Size) -> View:
     """Whether an index is a position; one that never counts from the end is what a gather takes."""
-    if from_the_start(b.pool, index, size):
+    if number_of_places(index) == size or from_the_start(b.pool, index, size):
         return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
     return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
 
@@ -43,6 +45,11 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
     """``self[i, :, j]``: the dimensions of the indices stand where the indexed ones stood together, or in front."""
     indexed, rest, _, front = index_labels(b, self, indices)
     first = indices[0]
+    only = indices[indexed[0]] if len(indexed) == 1 else None
+    if only is not None and (b.rank(only) == 1 or front == 0):
+        known = read_at(b, self, front, only)
+        if known is not None:
+            return known
     if indexed == [0] and first is not None and from_the_start(b.pool, first, b.shape(self)[0]):
         return rows_at(b, self, first)
     lookups = [matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]  # those indexed are given
@@ -56,6 +63,13 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
 def put_accumulated(b: Builder, view: View, indices: Sequence[View | None], values: View) -> View:
     """``view`` plus ``values`` at the places that ``view[indices]`` reads; values broadcast."""
     indexed, rest, rank, front = index_labels(b, view, indices)
+    only = indices[indexed[0]] if len(indexed) == 1 and rank == 1 else None
+    if only is not None:
+        size = b.shape(view)[front]
+        wide = b.expand(values, [*b.shape(view)[:front], *b.shape(only), *b.shape(view)[front + 1 :]])
+        known = spread(b, front, only, wide, size)
+        if known is not None:
+            return b.add(view, known)
     lookups = [matches(b, indices[d], b.shape(view)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]  # those indexed are given
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]

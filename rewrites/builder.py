@@ -586,9 +586,9 @@ class Builder:
         size, dim = view.shape[position], position - self.lead
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
-        if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int) and length:
-            if self.pool.piecewise.holds_parts(view, position):
-                return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
+        known = isinstance(base, int) and isinstance(length, int) and length
+        if self.pool.piecewise is not None and known and self.pool.piecewise.holds_parts(view, position):
+            return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
         part = self.part(view, position, base, length)
         if part is not None:
             return part
@@ -677,10 +677,9 @@ class Builder:
             return self.pad(kept, dim, low - start, length)
         if concatenated_dim(view) != position:
             return None
-        pieces = pieces_of(view, position)
         taken: list[View] = []
         offset = 0
-        for piece in pieces:
+        for piece in pieces_of(view, position):
             size = piece.shape[position]
             if not isinstance(size, int):
                 return None
@@ -695,9 +694,7 @@ class Builder:
         return isinstance(value, sympy.Expr) and bool(value.free_symbols & set(self.coordinates))
 
     def select(self, view: View, dim: int, index: Number) -> View:
-        position = self.dim(view, dim)
-        narrowed = self.narrow(view, dim, index, 1)
-        return relabel.remove_dim(narrowed, position)
+        return relabel.remove_dim(self.narrow(view, dim, index, 1), self.dim(view, dim))
 
     def pad(self, view: View, dim: int, start: Size, total: Size) -> View:
         """Zeros of length ``total`` along ``dim`` with ``view`` placed at ``start``."""
@@ -721,10 +718,11 @@ class Builder:
         position = self.dim(views[0], dim)
         sizes = [view.shape[position] for view in views]
         given = [k for k, view in enumerate(views) if not view.is_zero]
-        if len(given) == 1 < len(views) and self.pool.piecewise is None:
+        equal = len(set(sizes)) == 1
+        if len(given) == 1 and not equal and self.pool.piecewise is None:
             return self.pad(views[given[0]], dim, normalize_size(sum(sizes[: given[0]])), normalize_size(sum(sizes)))
         joined = join_pieces(views, position)
-        if joined is None and len(views) > 1 and _are_alike(views):
+        if joined is None and len(views) > 1 and len({(view.shape, view.coefficient) for view in views}) == 1:
             from verifycompile.rewrites.similar import join_similar  # here, because few programs join similar values
 
             joined = join_similar(self.pool, views, position)
@@ -734,7 +732,6 @@ class Builder:
             joined = join_windows(self.pool, views, position)
         if joined is not None:
             return joined
-        equal = len(set(sizes)) == 1
         if self.pool.piecewise is not None:
             merged = self.pool.piecewise.joined(self.pool, views, position)
             in_parts = any(view.term is self.pool.unit or view.term.operation is CONCATENATE for view in views)
@@ -762,10 +759,6 @@ class Builder:
         shape = [max(sizes, key=lambda size: size != 1) for sizes in zip(*(view.shape for view in views), strict=True)]
         shape[position] = product((len(views), shape[position]))
         return self.reshape(stacked, shape[self.lead :])
-
-
-def _are_alike(views: Sequence[View]) -> bool:
-    return len({(view.shape, view.coefficient) for view in views}) == 1
 
 
 def _is_count(view: View) -> bool:

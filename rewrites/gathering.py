@@ -9,6 +9,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.indexing import one_hot, rows_at
+from verifycompile.rewrites.known_places import read_along, read_at
 from verifycompile.rewrites.registry import operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
@@ -24,6 +25,9 @@ def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> 
         return self
     position = dim % rank
     table = _trim(b, self, index, position)
+    known = read_along(b, table, position, index)
+    if known is not None:
+        return known
     table = b.permute(table, [*(d for d in range(rank) if d != position), position])
     table = b.unsqueeze(table, position)
     size = b.shape(self)[position]
@@ -45,6 +49,9 @@ def index_select(b: Builder, self: View, dim: int, index: View) -> View:
     position = dim % b.rank(self)
     size = b.shape(self)[position]
     require_within(b, index, size)
+    known = read_at(b, self, position, index)
+    if known is not None:
+        return known
     moved = relabel.permute(self, _to_front(self, b.lead + position, b.lead))
     rows = rows_at(b, moved, index)
     return relabel.permute(rows, _from_front(rows, b.lead + position, b.lead))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from verifycompile.ir.algebra import has_infinity
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import View
+from verifycompile.rewrites import known_places
 from verifycompile.rewrites.advanced_indexing import index_labels, matches, put_accumulated
 from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
@@ -32,10 +33,13 @@ def put_everywhere(b: Builder, view: View, index: View, values: View) -> View:
 
 def put_distinct(b: Builder, view: View, dim: int, index: View | None, values: View) -> View | None:
     """Values at places of one dimension, no two of which are the same."""
-    if index is None or b.rank(index) != 1 or not is_distinct(b, index, 0):
+    if index is None or b.rank(index) != 1:
         return None
     shape, (count,) = list(b.shape(view)), b.shape(index)
     put = b.expand(values, [*shape[:dim], count, *shape[dim + 1 :]])
+    known = known_places.put(b, view, dim, index, put)
+    if known is not None or not is_distinct(b, index, 0):
+        return known
     places = matches(b, index, shape[dim])
     if count == 1:
         mask = b.squeeze(places, 0)

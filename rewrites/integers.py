@@ -1,4 +1,4 @@
-"""Bits of whole numbers, and logic, which is torch's own on bits. Each is taken as it is, element by element."""
+"""Bits of whole numbers, and logic, which is torch's own on bits. Each but low bits is taken as it is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def _bitwise(kind: str) -> Handler:
                 raise UnsupportedError(UNSUPPORTED, "a logical operator on a value that is not known to be boolean")
             return _of_booleans(b, kind, left, right)
         require_whole(b)
-        return b.pointwise(BITS[kind], left, right)
+        from verifycompile.rewrites.shifts import low_bits  # here, because few programs compute with bits
+
+        found = low_bits(b, left, right) if kind == "and" else None
+        return b.pointwise(BITS[kind], left, right) if found is None else found
 
     return handler
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 
@@ -18,7 +19,7 @@ from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import SORT, TOPK
 from verifycompile.rewrites.elementwise import cast, require_real
-from verifycompile.rewrites.reduction import extreme, reduce_product, reduced_over
+from verifycompile.rewrites.reduction import OTHER_END, extreme, reduce_product, reduced_over
 from verifycompile.rewrites.registry import UNREPRESENTABLE, Handler, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -215,11 +216,14 @@ def nanmedian_of_all(b: Builder, self: View) -> View:
 # ------------------------------------------------------------------------------------------------ extremes and places
 
 
-def _place(b: Builder, operation: Operation, view: View, dim: int, keepdim: bool) -> View:
-    """Where along ``dim`` the element that ``operation`` picks is: at 0 where there is only one."""
+def _place(b: Builder, kind: str, view: View, dim: int, keepdim: bool) -> View:
+    """Where along ``dim`` the extreme is: at 0 where there is only one element. The largest is the smallest negated."""
     shape = list(b.shape(view))
+    if isinstance(view.coefficient, Fraction) and view.coefficient != 0:
+        kind = kind if view.coefficient > 0 else OTHER_END[kind]
+        view = view.unscaled()
     if shape and shape[dim] != 1:
-        return _reduced(b, operation, (), view, dim, keepdim)
+        return _reduced(b, ARG_EXTREME[kind], (), view, dim, keepdim)
     if shape and not keepdim:
         del shape[dim]
     return b.full(0, shape)
@@ -227,7 +231,7 @@ def _place(b: Builder, operation: Operation, view: View, dim: int, keepdim: bool
 
 def _extreme_with_index(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int, keepdim: bool) -> tuple[View, View]:
-        index = _place(b, ARG_EXTREME[kind], self, dim, keepdim)
+        index = _place(b, kind, self, dim, keepdim)
         return (extreme(b, self, [dim], keepdim, kind) if b.rank(self) else self), index
 
     return handler
@@ -236,9 +240,9 @@ def _extreme_with_index(kind: str) -> Handler:
 def _place_of_extreme(kind: str) -> Handler:
     def handler(b: Builder, self: View, dim: int | None, keepdim: bool) -> View:
         if dim is not None:
-            return _place(b, ARG_EXTREME[kind], self, dim, keepdim)
+            return _place(b, kind, self, dim, keepdim)
         shape = b.shape(self)
-        place = _place(b, ARG_EXTREME[kind], b.reshape(self, [product(shape)]), 0, False)
+        place = _place(b, kind, b.reshape(self, [product(shape)]), 0, False)
         return b.reshape(place, [1] * len(shape)) if keepdim else place
 
     return handler

@@ -18,6 +18,7 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.sign import is_nonnegative, is_positive_sum
 from verifycompile.ir.term import CONSTANT, Operation, TermPool, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import operator
 
@@ -29,7 +30,9 @@ TRUTH_EXTREMES = {
     "min": Operation("reduce_all", indicator=True),
 }
 """Extremes of values that are 0 or 1."""
-_OTHER_END = {"max": "min", "min": "max"}
+OTHER_END = {"max": "min", "min": "max"}
+_INCREASING = [FUNCTIONS[name] for name in ("atan", "erf", "expm1", "sigmoid", "sinh", "tanh")]
+_OPENED = (COMBINE, EXPONENTIAL, LOGARITHM, POWER, *_INCREASING)
 PRODUCT = Operation("reduce_product")
 _LONGEST_PRODUCT = 64
 
@@ -53,7 +56,7 @@ def reduce_extreme(pool: TermPool, view: View, dims: Sequence[int], kind: str) -
     if view.term.operation is indicator.NOT and view.coefficient == 1:
         # Some element is not in the set where not all are.
         (inner,) = open_view(view).operands
-        return indicator.negate(pool, reduce_extreme(pool, inner, dims, _OTHER_END[kind]))
+        return indicator.negate(pool, reduce_extreme(pool, inner, dims, OTHER_END[kind]))
     of_indicators = indicator.is_indicator(view) and not view.is_zero
     return _reduced(pool, (TRUTH_EXTREMES if of_indicators else EXTREMES)[kind], view, dims)
 
@@ -65,10 +68,10 @@ def _taken_out(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> Vi
     if view.coefficient != 1:
         if not isinstance(view.coefficient, Fraction):
             return None
-        of_unscaled = kind if view.coefficient > 0 else _OTHER_END[kind]
+        of_unscaled = kind if view.coefficient > 0 else OTHER_END[kind]
         return reduce_extreme(pool, view.unscaled(), dims, of_unscaled).scaled(view.coefficient)
     kept = [d for d in range(view.rank) if d not in set(dims)]
-    operands = open_view(view).operands if view.term.operation in (COMBINE, EXPONENTIAL, LOGARITHM, POWER) else ()
+    operands = open_view(view).operands if view.term.operation in _OPENED else ()
     if view.term.operation is COMBINE:
         same = [v for v in operands if _is_same(v, dims)]
         rest = [v for v in operands if v not in same]
@@ -86,13 +89,15 @@ def _taken_out(pool: TermPool, view: View, dims: Sequence[int], kind: str) -> Vi
         return multiply_views(pool, inner, *(_restrict(v, kept) for v in same))
     b = Builder(pool)
     for inner in operands:
+        if view.term.operation in _INCREASING:
+            return b.pointwise(view.term.operation, reduce_extreme(pool, inner, dims, kind))
         if view.term.operation is EXPONENTIAL:
             return b.exp(reduce_extreme(pool, inner, dims, kind))
         if view.term.operation is LOGARITHM and is_positive(inner):
             return b.log(reduce_extreme(pool, inner, dims, kind))
         exponent = view.term.attributes[0] if view.term.operation is POWER else None
         if isinstance(exponent, Fraction) and (is_nonnegative(inner) if exponent > 0 else is_positive_sum(inner)):
-            return b.power(reduce_extreme(pool, inner, dims, kind if exponent > 0 else _OTHER_END[kind]), exponent)
+            return b.power(reduce_extreme(pool, inner, dims, kind if exponent > 0 else OTHER_END[kind]), exponent)
     return None
 
 

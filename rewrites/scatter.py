@@ -13,6 +13,7 @@ import torch
 
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites import known_places
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.distinct import is_distinct
@@ -110,6 +111,9 @@ def scatter_add(b: Builder, self: View, dim: int, index: View, src: View) -> Vie
 def _spread(b: Builder, index: View, src: View, position: int, size: Size) -> View:
     """Each element of ``src`` at its index along ``position``; what meets in one place is added."""
     require_within(b, index, size)
+    known = known_places.spread_along(b, position, index, src, size)
+    if known is not None:
+        return known
     lookup = one_hot(b, dim_last(b, index, position), size)
     added = b.contraction("*b i v, *b i -> *b v", lookup, dim_last(b, src, position))
     return dim_back(b, added, position)
@@ -127,6 +131,9 @@ def scatter(b: Builder, self: View, dim: int, index: View, src: View) -> View:
 
 def overwritten(b: Builder, self: View, index: View, src: View, position: int) -> View:
     """``self[..., index[..., i], ...] = src[..., i, ...]``, all other dimensions of one size."""
+    known = known_places.put_along(b, self, position, index, src)
+    if known is not None:
+        return known
     if self.is_zero and is_distinct(b, index, position):
         return _spread(b, index, src, position, b.shape(self)[position])
     operands = [dim_last(b, v, position) for v in (self, index, src)]
@@ -160,6 +167,9 @@ def index_add(b: Builder, self: View, dim: int, index: View, source: View, alpha
         raise UnsupportedError(UNSUPPORTED, "index_add of scalars")
     size = b.shape(self)[position]
     require_within(b, index, size)
+    known = known_places.spread(b, position, index, source, size)
+    if known is not None:
+        return b.combination((1, self), (alpha, known))
     added = b.contraction("i v, *b i -> *b v", one_hot(b, index, size), dim_last(b, source, position))
     return b.combination((1, self), (alpha, dim_back(b, added, position)))
 

@@ -11,6 +11,7 @@ import torch
 
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Operation, View
+from verifycompile.rewrites import known_places
 from verifycompile.rewrites.advanced_indexing import matches
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import cast, choose, require_exact, require_real
@@ -112,14 +113,24 @@ def _indexed(b: Builder, view: View, position: int, index: View) -> View:
 @scalars_as_rows
 def index_fill(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
     require_exact(b, value=value)
-    return choose(b, _indexed(b, self, _position(b, self, dim), index), value, self)
+    return _filled(b, self, _position(b, self, dim), index, b.number(value))
 
 
 @operator(aten.index_fill.int_Tensor)
 @scalars_as_rows
 def index_fill_tensor(b: Builder, self: View, dim: int, index: View, value: View) -> View:
     filling = cast(b, value, b.dtype_of("value"), b.dtype_of("self"))
-    return choose(b, _indexed(b, self, _position(b, self, dim), index), filling, self)
+    return _filled(b, self, _position(b, self, dim), index, filling)
+
+
+def _filled(b: Builder, view: View, position: int, index: View, value: View) -> View:
+    if b.rank(index) == 1:
+        shape = b.shape(view)
+        rows = b.expand(value, [*shape[:position], *b.shape(index), *shape[position + 1 :]])
+        known = known_places.put(b, view, position, index, rows)
+        if known is not None:
+            return known
+    return choose(b, _indexed(b, view, position, index), value, view)
 
 
 # ------------------------------------------------------------------------------------------------ flat indices

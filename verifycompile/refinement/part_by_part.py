@@ -8,11 +8,12 @@ the place of the part in all of their operands, and every sum under an inequalit
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, contract, open_view
 from verifycompile.ir.budget import BudgetExceededError
 from verifycompile.ir.build import ShapeError
 from verifycompile.ir.exponential import LOGARITHM, POWER, is_positive
@@ -25,6 +26,7 @@ from verifycompile.ir.scalar import NonFiniteScalarError
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Digit, Term, TermPool, View, terms_of
+from verifycompile.ir.window import WINDOW, window_at
 from verifycompile.refinement.placement import same_value
 from verifycompile.refinement.ring import equal_in_ring
 from verifycompile.rewrites.chosen import applied_anew
@@ -123,6 +125,10 @@ class _Places:
 
     def _written(self, view: View) -> View:
         term = view.term
+        if term.operation is IOTA:
+            return combine(self.pool, [view])
+        if term.operation is WINDOW:
+            return _by_digits(view)
         if not term.operands or term.fresh:
             return view
         opened = open_view(view)
@@ -180,6 +186,16 @@ class _Places:
             inner = (*shape[:dim], length, *shape[dim + 1 :])
             found.append((digits, length, self.view(_at(mask, dim, digits, inner))))
         return found if any(mask.term is self.pool.unit for _, _, mask in found) else None
+
+
+def _by_digits(view: View) -> View:
+    """A window as digits, where they spell it."""
+    for dim in range(view.rank):
+        part = window_at(view, dim)
+        if part is not None:
+            with contextlib.suppress(UnalignedError):
+                return _by_digits(narrow(part.source, dim, part.start, view.shape[dim]))
+    return view
 
 
 def _at(view: View, dim: int, digits: tuple[Digit, Digit], shape: tuple[Size, ...]) -> View:
