@@ -586,9 +586,9 @@ class Builder:
         size, dim = view.shape[position], position - self.lead
         if all(isinstance(n, int) for n in (size, base, length)) and not 0 <= base <= size - length:
             raise UnsupportedError(UNREPRESENTABLE, f"a slice [{base}:{base}+{length}] of a dimension of size {size}")
-        known = isinstance(base, int) and isinstance(length, int) and length
-        if self.pool.piecewise is not None and known and self.pool.piecewise.holds_parts(view, position):
-            return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
+        if self.pool.piecewise is not None and isinstance(base, int) and isinstance(length, int) and length:
+            if self.pool.piecewise.holds_parts(view, position):
+                return self.pool.piecewise.narrowed(self.pool, view, position, base, length)
         part = self.part(view, position, base, length)
         if part is not None:
             return part

@@ -16,6 +16,7 @@ from verifycompile.ir.algebra import combine, contract, iota
 from verifycompile.ir.build import Label
 from verifycompile.ir.pieces import pieces_of, whole_dim_of_fresh
 from verifycompile.ir.relabel import insert_dim
+from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
@@ -39,16 +40,16 @@ def cumulative_sum(b: Builder, view: View, dim: int) -> View:
     place = iota(b.pool, found.source.shape[position])
     shifted = combine(b.pool, [place, b.pool.constant(Fraction(found.moved), place.shape)])
     counter = iota(b.pool, view.shape[position])
-    bounds = [(indicator.less_equal(b.pool, insert_dim(shifted, 1), insert_dim(counter, 0)), (position, "up to"))]
-    for limit, side in ((found.first, 0), (found.last, 1)):
-        number = b.pool.constant(Fraction(limit), place.shape)
-        sides = (number, place) if side == 0 else (place, number)
-        bounds.append((indicator.less_equal(b.pool, *sides), (position,)))
-    if found.last + found.moved == view.shape[position] - 1:
-        del bounds[2]  # no position is further on
+    masks = [indicator.less_equal(b.pool, insert_dim(shifted, 1), insert_dim(counter, 0))]
+    inputs: list[tuple[Label, ...]] = [(position, "up to")]
+    if found.first != 0:
+        masks.append(indicator.less_equal(b.pool, b.pool.constant(as_scalar(found.first), place.shape), place))
+        inputs.append((position,))
+    if found.last + found.moved != view.shape[position] - 1:  # else no position is further on
+        masks.append(indicator.less_equal(b.pool, place, b.pool.constant(as_scalar(found.last), place.shape)))
+        inputs.append((position,))
     labels: tuple[Label, ...] = tuple(range(view.rank))
     output = tuple("up to" if label == position else label for label in labels)
-    masks, inputs = zip(*bounds, strict=True)
     return contract(b.pool, [found.source, *masks], [labels, *inputs], output, frozenset({position}))
 
 

@@ -188,8 +188,12 @@ def _elements(view: View, dim: int, count: int) -> list[Fraction] | None:
         return None
     if any(digit[0] not in (dim, CONSTANT) for digit in view.axes[0]):
         return None
-    content = term.attributes[2] if term.operation is STORED else range(int(term.index_sizes[0]))
-    return [factor * content[_spelled(view.axes[0], place)] for place in range(count)]
+    numbers = [_spelled(view.axes[0], place) for place in range(count)]
+    if term.operation is STORED:
+        content = term.attributes[2]
+        assert isinstance(content, tuple)
+        return [factor * Fraction(content[number]) for number in numbers]
+    return [factor * number for number in numbers]
 
 
 def _spelled(digits: Axis, place: int) -> int:

@@ -148,6 +148,10 @@ def overwritten(b: Builder, self: View, index: View, src: View, position: int) -
 def scatter_value(b: Builder, self: View, dim: int, index: View, value: Number) -> View:
     def write(self: View, index: View, src: View | None, position: int) -> View:
         size = b.shape(self)[position]
+        known = known_places.put_along(b, self, position, index, b.full(value, b.shape(index)))
+        if known is not None:
+            require_exact(b, value=value)
+            return known
         if self.is_zero and is_distinct(b, index, position) and b.call.dtype is not torch.bool:
             require_exact(b, value=value)
             return _spread(b, index, b.full(value, b.shape(index)), position, size)

@@ -1,4 +1,4 @@
-"""One element of each row by ``x[arange(rows), index]``: its gradient is written back to where it was read."""
+"""Reads and writes by index: one element of each row, whose gradient is written back, and places that are known."""
 
 from __future__ import annotations
 
@@ -64,3 +64,90 @@ def test_one_element_of_each_row(
             out_placements={"output.0": ROWS},
         )
     assert report.verdict is verdict, str(report)
+
+
+COLUMNS = (Shard(1),)
+
+
+def places(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers)
+
+
+def written(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[index] = y
+    return x
+
+
+def negated(x: torch.Tensor, even: torch.Tensor) -> torch.Tensor:
+    return torch.where(even[:, None], x, -x)
+
+
+KNOWN: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], Callable[..., torch.Tensor]]] = {
+    "read from a place on": (
+        lambda x, y: x[2:5].tanh(),
+        lambda x, y: x[torch.arange(2, 5)].tanh(),
+        lambda x, y: x[torch.arange(1, 4)].tanh(),
+    ),
+    "read with steps": (
+        lambda x, y: x[1::2].tanh(),
+        lambda x, y: x.index_select(0, torch.arange(3) * 2 + 1).tanh(),
+        lambda x, y: x.index_select(0, torch.arange(3) * 2).tanh(),
+    ),
+    "read in another order": (
+        lambda x, y: torch.cat([x[4:], x[:2]]).tanh(),
+        lambda x, y: x.gather(0, places(4, 5, 0, 1)[:, None].expand(-1, x.shape[1])).tanh(),
+        lambda x, y: x.gather(0, places(4, 5, 1, 0)[:, None].expand(-1, x.shape[1])).tanh(),
+    ),
+    "copied to a place": (
+        lambda x, y: torch.cat([x[:3], y, x[5:]]).tanh(),
+        lambda x, y: x.index_copy(0, torch.arange(3, 5), y).tanh(),
+        lambda x, y: x.index_copy(0, torch.arange(2, 4), y).tanh(),
+    ),
+    "put at a place": (
+        lambda x, y: torch.cat([x[:3], y, x[5:]]).tanh(),
+        lambda x, y: written(x, y, places(3, 4)).tanh(),
+        lambda x, y: written(x, y, places(4, 3)).tanh(),
+    ),
+    "scattered to a place": (
+        lambda x, y: torch.cat([x[:1], y, x[3:]]).tanh(),
+        lambda x, y: x.scatter(0, places(1, 2)[:, None].expand(-1, x.shape[1]), y).tanh(),
+        lambda x, y: x.scatter(0, places(2, 1)[:, None].expand(-1, x.shape[1]), y).tanh(),
+    ),
+    "zeros where it is written": (
+        lambda x, y: torch.cat([x[:2], torch.zeros_like(x[2:4]), x[4:]]) + torch.cat([torch.zeros_like(x[:4]), y]),
+        lambda x, y: x.index_fill(0, places(2, 3), 0.0).index_add(0, places(4, 5), y),
+        lambda x, y: x.index_fill(0, places(2, 4), 0.0).index_add(0, places(4, 5), y),
+    ),
+    "the lowest bit": (
+        lambda x, y: negated(x, torch.arange(6) % 2 == 0),
+        lambda x, y: negated(x, (torch.arange(6) & 1) == 0),
+        lambda x, y: negated(x, (torch.arange(6) & 1) == 1),
+    ),
+    "shifted": (
+        lambda x, y: x + y[torch.arange(6) // 4],
+        lambda x, y: x + y[torch.arange(6) >> 2],
+        lambda x, y: x + y[torch.arange(6) % 2],
+    ),
+    "the smallest of the negated": (
+        lambda x, y: x.argmax(0, keepdim=True),
+        lambda x, y: (-2 * x).argmin(0, keepdim=True),
+        lambda x, y: (2 * x).argmin(0, keepdim=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_places_that_are_known(name: str) -> None:
+    spec, right, wrong = KNOWN[name]
+    for program, verdict in ((right, Verdict.VERIFIED), (wrong, Verdict.REFUTED)):
+        with fake_mesh_world((2,), ("tp",)) as mesh:
+            report = verifycompile.verify(
+                program,
+                (torch.randn(6, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)),
+                spec=spec,
+                mesh=mesh,
+                in_placements={"x": COLUMNS, "y": COLUMNS},
+                out_placements={"output.0": COLUMNS},
+            )
+        assert report.verdict is verdict, str(report)
