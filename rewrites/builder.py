@@ -705,13 +705,16 @@ class Builder:
             after = total - start - view.shape[position]
             ends = [self.pool.zero((*view.shape[:position], n, *view.shape[position + 1 :])) for n in (start, after)]
             return self.pool.piecewise.joined(self.pool, [ends[0], view, ends[1]], position)
-        if view.term.operation is algebra.CONTRACT:
-            from verifycompile.rewrites.bounded_sums import padded_sum  # here, because few sums are padded
+        bounded = self._bounded(view, position, start, total)
+        return self.along(PAD, (start, 1), view, dim, total) if bounded is None else bounded
 
-            bounded = padded_sum(self.pool, view, position, start, total)
-            if bounded is not None:
-                return bounded
-        return self.along(PAD, (start, 1), view, dim, total)
+    def _bounded(self, view: View, position: int, start: Size, total: Size) -> View | None:
+        """A sum under comparisons with places, with zeros around it; None for any other value."""
+        if view.term.operation is not algebra.CONTRACT:
+            return None
+        from verifycompile.rewrites.bounded_sums import padded_sum  # here, because few sums are padded
+
+        return padded_sum(self.pool, view, position, start, total)
 
     def concatenate(self, views: Sequence[View], dim: int) -> View:
         """``torch.cat``. Pieces of one tensor in their order are concatenated without arithmetic."""
@@ -720,7 +723,9 @@ class Builder:
         given = [k for k, view in enumerate(views) if not view.is_zero]
         equal = len(set(sizes)) == 1
         if len(given) == 1 and not equal and self.pool.piecewise is None:
-            return self.pad(views[given[0]], dim, normalize_size(sum(sizes[: given[0]])), normalize_size(sum(sizes)))
+            start, total = normalize_size(sum(sizes[: given[0]])), normalize_size(sum(sizes))
+            if (bounded := self._bounded(views[given[0]], position, start, total)) is not None:
+                return bounded
         joined = join_pieces(views, position)
         if joined is None and len(views) > 1 and len({(view.shape, view.coefficient) for view in views}) == 1:
             from verifycompile.rewrites.similar import join_similar  # here, because few programs join similar values

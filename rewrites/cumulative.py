@@ -14,7 +14,7 @@ import torch
 from verifycompile.ir import indicator
 from verifycompile.ir.algebra import combine, contract, iota
 from verifycompile.ir.build import Label
-from verifycompile.ir.pieces import pieces_of, whole_dim_of_fresh
+from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size
@@ -67,13 +67,27 @@ def _found_in(view: View, position: int) -> _Part:
     """The tensor of which the view is a slice, a padded one, or a padded slice, and which part of it."""
     size = view.shape[position]
     found = _Part(view, 0, size - 1, 0)
-    while found.source.term.operation in (PAD, SLICE) and whole_dim_of_fresh(found.source) == position:
-        start, step = found.source.term.attributes
-        (inner,) = pieces_of(found.source, position)
+    while (inside := _inside(found.source, position)) is not None and isinstance(found.last, int):
+        inner, moved = inside
         length = inner.shape[position]
-        if step != 1 or not (isinstance(start, int) and isinstance(length, int) and isinstance(found.last, int)):
+        if not isinstance(length, int):
             break
-        moved = start if found.source.term.operation is PAD else -start
         first, last = max(found.first - moved, 0), min(found.last - moved, length - 1)
         found = _Part(inner, first, last, found.moved + moved)
     return found
+
+
+def _inside(view: View, position: int) -> tuple[View, int] | None:
+    """What a view is a part of, or has zeros around, and how much further on it lies; None for any other view."""
+    if view.term.operation in (PAD, SLICE) and whole_dim_of_fresh(view) == position:
+        start, step = view.term.attributes
+        (inner,) = pieces_of(view, position)
+        if step != 1 or not isinstance(start, int):
+            return None
+        return inner, start if view.term.operation is PAD else -start
+    if view.term.operation is not CONCATENATE or concatenated_dim(view) != position:
+        return None
+    pieces = pieces_of(view, position)
+    given = [number for number, piece in enumerate(pieces) if not piece.is_zero]
+    before = sum(piece.shape[position] for piece in pieces[: given[0]]) if len(given) == 1 else None
+    return (pieces[given[0]], before) if isinstance(before, int) else None

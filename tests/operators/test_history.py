@@ -108,7 +108,7 @@ class _Forms:
         operands = [self._view(view, indices) for view in term.operands]
         scale: Scalar = ONE
         if term.operation.jointly_linear:
-            scale = min(operands, key=operator.itemgetter(0))[1]
+            scale = min((o for o in operands if o[1] != 0), key=operator.itemgetter(0), default=(0, ONE))[1]
             operands = [(name, divide(coefficient, scale)) for name, coefficient in operands]
         for number in term.operation.linear.intersection(range(len(operands))):
             scale = multiply(scale, operands[number][1])

@@ -97,7 +97,8 @@ ATTRIBUTES = [
         lambda x: (x, [8, 4], 0, U, U + 4, 1),
         "slice offset steps by 1 a rank where the slices are 4 long",
     ),
-    (aten.constant_pad_nd.default, lambda x: (x, [U, 1 - U]), "`pad=u0` depends on the rank"),
+    (aten.constant_pad_nd.default, lambda x: (x, [U, U]), "`pad=2*(u0 + 2)` depends on the rank"),
+    (aten.constant_pad_nd.default, lambda x: (x, [0, U]), "`pad=u0` depends on the rank"),
     (aten.slice.Tensor, lambda x: (x, 1, U, U + 2), "slice offset steps by 1 a rank where the slices are 2 long"),
     (aten.mul.Scalar, lambda x: (x, U**2), "`u0**2` is not linear in the rank's coordinates"),
 ]
@@ -128,6 +129,15 @@ def test_writes_to_the_place_of_each_rank(offset: int, dim: int) -> None:
         torch.testing.assert_close(ranks.values(slices)[rank], expected)
         expected = aten.select_scatter.default(whole, row, dim, rank + offset)
         torch.testing.assert_close(ranks.values(selected)[rank], expected)
+
+
+def test_zeros_around_the_place_of_each_rank() -> None:
+    ranks = Ranks()
+    rows = torch.randn(2, 3, dtype=torch.float64)
+    padded = ranks.call(aten.constant_pad_nd.default, ranks.leaf(rows), [0, 0, 2 * U + 1, 2 * RANKS - 2 * U])
+    for rank in range(RANKS):
+        expected = aten.constant_pad_nd.default(rows, [0, 0, 2 * rank + 1, 2 * RANKS - 2 * rank])
+        torch.testing.assert_close(ranks.values(padded)[rank], expected)
 
 
 @pytest.mark.parametrize(

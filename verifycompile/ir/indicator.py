@@ -19,13 +19,11 @@ from verifycompile.ir.algebra import (
     open_view,
 )
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
-from verifycompile.ir.pieces import CONCATENATE
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE, ZERO, as_scalar
 from verifycompile.ir.size import product
 from verifycompile.ir.term import UNIT, Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
-from verifycompile.ir.window import WINDOW
 
 EQUAL = Operation("equal", commutative=True, indicator=True)
 LESS = Operation("less", indicator=True)
@@ -41,7 +39,7 @@ def is_indicator(view: View) -> bool:
 
 
 def _is_made_of_others(term: Term) -> bool:
-    return (term.operation is CONTRACT and not term.summed) or term.operation in (WINDOW, CONCATENATE)
+    return (term.operation is CONTRACT and not term.summed) or term.operation.copies
 
 
 def _is_indicator(term: Term) -> bool:
