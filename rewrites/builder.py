@@ -20,14 +20,7 @@ import torch
 from verifycompile.ir import algebra, exponential, indicator, relabel
 from verifycompile.ir.build import Label, Signature, apply
 from verifycompile.ir.inequality import AT_MOST
-from verifycompile.ir.pieces import (
-    CONCATENATE,
-    STACK,
-    concatenated_dim,
-    opened_stack,
-    pieces_of,
-    whole_dim_of_fresh,
-)
+from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, opened_stack, pieces_of, whole_dim_of_fresh
 from verifycompile.ir.scalar import ONE, NonFiniteScalarError, Scalar, as_scalar, divide, multiply, read
 from verifycompile.ir.sign import is_nonnegative, known_equal, known_order
 from verifycompile.ir.size import Size, normalize_size, product
@@ -330,8 +323,11 @@ class Builder:
         if exponent.denominator != 1 and view.coefficient != 1:
             return None
         known = not algebra.has_infinity(base) if exponent == -1 else is_nonnegative(base)
-        if not known and not _is_sum_of_squares(self.pool, base):
-            return None
+        if not known:
+            from verifycompile.rewrites.squares import is_sum_of_squares  # here, because few have powers of powers
+
+            if not is_sum_of_squares(self.pool, base):
+                return None
         factor = ONE
         for _ in range(abs(int(exponent)) if view.coefficient != 1 else 0):
             factor = multiply(factor, view.coefficient)
@@ -771,12 +767,6 @@ def _is_count(view: View) -> bool:
     term = view.term
     counts = term.operation is algebra.CONTRACT and term.summed > 0 and view.coefficient == 1
     return counts and all(map(indicator.is_indicator, term.operands))
-
-
-def _is_sum_of_squares(pool: TermPool, view: View) -> bool:
-    from verifycompile.rewrites.squares import is_sum_of_squares  # here, because few programs have powers of powers
-
-    return is_sum_of_squares(pool, view)
 
 
 def _covers_term(view: View) -> bool:

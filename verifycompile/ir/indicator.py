@@ -8,16 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from verifycompile.ir.algebra import (
-    COMBINE,
-    CONTRACT,
-    IOTA,
-    combine,
-    elementwise,
-    iota,
-    multiply_views,
-    open_view,
-)
+from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, combine, elementwise, iota, multiply_views, open_view
 from verifycompile.ir.inequality import AT_MOST, turned_round, whole_at_most
 from verifycompile.ir.relabel import merge_digits
 from verifycompile.ir.scalar import ONE, ZERO, as_scalar
