@@ -14,6 +14,7 @@ import torch
 from torch.fx import Graph, Node
 
 from tests.lemmas.conditions import Check
+from verifycompile.certificate import annotations
 from verifycompile.certificate.annotations import AnnotationError, check_annotations
 from verifycompile.certificate.storage import Block, StoredModule, StoredObject, UnregisteredOperator
 from verifycompile.program import Mesh, MeshAxis, Program
@@ -99,6 +100,29 @@ def checks() -> Iterator[tuple[str, Check]]:
     for family in (_of_values, _of_memory, _of_sizes, _of_numbers, _of_kinds, _of_repetition):
         for number_of, row in enumerate(family()):
             yield f"{family.__name__} {number_of}", functools.partial(_says, row)
+    yield "symbols", _are_looked_for_once
+
+
+def _are_looked_for_once() -> None:
+    """Whether calls hold symbols is found out of one of those that are alike."""
+    looked: list[Any] = []
+    numbers = annotations._numbers
+
+    def counted(value: Any) -> Iterator[Any]:
+        looked.append(value)
+        return numbers(value)
+
+    counts: list[int] = []
+    for calls in (1, 5):
+        w, x = Written(), tensor((4, 6))
+        first = w.call(x, aten.neg.default, w.given("x", x))
+        for k in range(calls):
+            w.like(first, w.given(f"y{k}", x))
+        with mock.patch.object(annotations, "_numbers", counted):
+            looked.clear()
+            check_annotations(w.program())
+        counts.append(len(looked))
+    assert counts[0] == counts[1] > 1
 
 
 def _says(row: Row) -> None:
@@ -275,6 +299,8 @@ def _of_sizes() -> Iterator[Row]:
     told = "`neg_default` is recorded as float32[{}, 4] where torch gives float32[{}, 4]"  # the sizes that are tried
     yield _called(tensor((S, 4)), aten.neg.default, tensor((8, 4)), said=told.format(2, 8))
     yield _called(tensor((S, 4)), aten.neg.default, tensor((2, 4)), said=told.format(8, 2))
+    sliced = (tensor((8,)), operator.getitem, tensor((20,)), slice(None, number(S)))
+    yield _called(*sliced, said="`getitem` is recorded as float32[8] where torch gives float32[2]", guards=(S > 1,))
     few = (sympy.Eq(S, 5), sympy.Eq(K, 5))
     yield Row(_called(tensor((S, K)), aten.neg.default, tensor((5, 5)), guards=few).program, calls=FEW)
     mesh = Mesh((MeshAxis("dp", 2),), (0, 1))

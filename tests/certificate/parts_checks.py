@@ -248,11 +248,18 @@ def _of_blocks() -> None:
         made.append(call.name)
         return single(self, call)
 
-    with mock.patch.object(StoredModule, "single", counted):
+    asked: list[str] = []
+
+    def is_size(node: Node) -> bool:
+        asked.append(node.name)
+        return False
+
+    with mock.patch.object(StoredModule, "single", counted), mock.patch.object(parts, "is_size", is_size):
         pair = pair_of()
         made.clear()
         assert lowered(pair) == {"sin_1", "exp_1", "sin_3", "exp_3"}
         assert made == ["sin", "exp", "sin_1", "exp_1", "sin_2", "exp_2"]  # the last layer is none of single calls
+    assert asked == ["sin", "exp", "sin_1", "exp_1"]  # of each kind of calls once
     assert pair.value("exp_3") is pair.value("exp_1") is pair.value("exp") != pair.value("exp_2")
     held = pair.pool.leaf("held", (4, 4))
     there = pair_of(lambda pair: pair.sides[0].lowering.provide(pair.node("exp_3"), held))

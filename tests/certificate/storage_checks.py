@@ -58,7 +58,8 @@ def program() -> Data:
         {"name": "group", "op": "call_function", "value": "", "target": "_c10d_functional.wait_tensor.default", "args": []},
         _call("first", "x"), {"name": "second", "like": "first", "operands": ["y"]},
         _call("square", "second", target="aten.mul.Tensor", args=[{"node": "second"}, {"node": "second"}]),
-        _call("shifted", "square", target="aten.sub.Tensor", args=[{"node": "square"}, {"node": "first"}]),
+        _call("shifted", "square", target="aten.sub.Tensor", args=[{"node": "square"}, {"node": "first"}],
+              kwargs={"alpha": 2}),
         {"names": ["square_1", "shifted_1"], "like": "square", "operands": ["shifted", "y"]},
         _call("third", "second", target="aten.add.Tensor",
               args=[{"node": "second"}, {"node": "shifted_1"}], kwargs={"alpha": 2}),
@@ -120,6 +121,8 @@ def _is_read(data: Data) -> None:
     assert graph.patterns[nodes["third"]] is nodes["third"]
     assert graph.patterns[nodes["shifted_1"]] is nodes["shifted"]
     assert nodes["shifted_1"].args == (nodes["square_1"], nodes["y"])
+    assert nodes["shifted_1"].kwargs == {"alpha": 2}
+    assert [*graph.repeats] == [nodes["square_1"]]
     assert nodes["square_1"].args == (nodes["shifted"], nodes["shifted"])
     calls = [node for node in nodes.values() if node.op == "call_function"]
     blocks = [([n.name for n in block.calls], block.operands) for block in graph.blocks(calls)]

@@ -131,7 +131,7 @@ class Derived:
         for node in self._graph.graph.nodes:
             if node.op == "call_function":
                 calls.append(node)
-            elif node.op != "output":
+            else:
                 self.values[node] = recorded = self._of_record(node)
                 if node.op == "get_attr":
                     self._compare(node, recorded, getattr(self._graph, str(node.target)))

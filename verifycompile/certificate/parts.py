@@ -117,8 +117,8 @@ def _told_apart(value: Any) -> tuple[Hashable, ...]:
 
 
 def _taken(block: Block) -> list[torch.fx.Node]:
-    """What calls take from elsewhere: their operands, and of one alone the split whose pieces it assembles."""
-    split = whole_split(block.calls[0]) if len(block.calls) == 1 else None
+    """What calls take from elsewhere: their operands, and the split whose pieces the first one assembles."""
+    split = whole_split(block.calls[0])
     return [*block.operands] if split is None else [*block.operands, split]
 
 

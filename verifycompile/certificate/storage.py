@@ -176,8 +176,7 @@ def _alike(
         node = graph.create_node("call_function", source.target, name=name)
         # Given above, torch would search them for symbolic sizes; set by its own setter, look the node up in its index.
         object.__setattr__(node, "args", args)
-        if kwargs:
-            object.__setattr__(node, "kwargs", kwargs)
+        object.__setattr__(node, "kwargs", kwargs)
         node.meta["val"] = source.meta["val"]
         stands_for[source] = node
         yield node
@@ -204,7 +203,7 @@ def _program_from_data(data: Mapping[str, Any]) -> Program:
                 raise StorageError("no call, or a group, is like another one")
             found = [*_alike(graph, names, sources, operands)]
             patterns.update((node, patterns[source]) for node, source in zip(found, sources, strict=True))
-            if len(found) > 1:
+            if "names" in item:
                 repeats[found[0]] = Block(found, (place, len(found)), operands)
         else:
             names, node = [item["name"]], _node_from_data(graph, item, nodes, constants)
