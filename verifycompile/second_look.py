@@ -8,11 +8,7 @@ and those with equal parts share an evaluation. Where it would take longer still
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Generator
-
-import torch
 
 from verifycompile.collection import collection_paused
 from verifycompile.diagnostics.finding import Finding
@@ -21,6 +17,7 @@ from verifycompile.diagnostics.severity import Severity
 from verifycompile.program import Program
 from verifycompile.reduction.search import described_sizes, evaluable
 from verifycompile.refinement.check import check_refinement
+from verifycompile.torch_interface.threads import one_thread
 from verifycompile.witness import Agreement, EvaluationError, OutputComparison, compare_outputs
 from verifycompile.witness.cost import calls, elements, most_elements
 from verifycompile.witness.few_kinds import KINDS, kinds_of_ranks
@@ -55,19 +52,8 @@ class _How:
     at_sizes: str = ""
 
 
-@contextlib.contextmanager
-def _one_thread() -> Generator[None]:
-    """Small tensors gain nothing from more threads, which wait for one another where a machine has other work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 @collection_paused()
-@_one_thread()
+@one_thread()
 def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Finding | None]:
     """What was found, and the finding where it contradicts the proof."""
     chosen = _affordable(spec, implementation)
@@ -89,6 +75,7 @@ def look_again(spec: Program, implementation: Program) -> tuple[SecondLook, Find
 
 
 @collection_paused()
+@one_thread()
 def different_outputs(spec: Program, implementation: Program) -> frozenset[str]:
     """Outputs that differ on one input at the programs' own sizes: none where a look at these would take long.
 

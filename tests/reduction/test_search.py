@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.distributed.tensor.placement_types import Replicate, Shard
@@ -14,6 +15,7 @@ from verifycompile.options import Options
 from verifycompile.reduction import reduce_sizes
 from verifycompile.reduction.search import find_difference
 from verifycompile.two_programs import verify_programs
+from verifycompile.witness import operators
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
 SIZES = "(14336 -> 16, 4096 -> 2, 1792 -> 2)"
@@ -37,6 +39,21 @@ def test_a_report_says_at_which_sizes_no_difference_was_found():
         f"the programs are too large to evaluate; at reduced sizes {SIZES} no concrete input was found on which the "
         "programs differ, so this is unproved, not refuted"
     )
+
+
+def test_small_programs_are_evaluated_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a machine has other work, threads that wait for one another take many times as long."""
+    spec, _, wrong = pair(mlp, lambda x, a, b: reduced(mlp(x, a, b)), mlp, MLP, MLP_LOCAL, MLP_LAYOUTS)
+    threads: set[int] = set()
+    call = operators.evaluate
+    monkeypatch.setattr(operators, "evaluate", lambda *all_: (threads.add(torch.get_num_threads()), call(*all_))[1])
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        report = verify_programs(spec, wrong, Options())
+        assert (report.verdict.value, threads, torch.get_num_threads()) == ("refuted", {1}, 3)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_is_proved_equal_agrees_at_the_reduced_sizes():

@@ -72,6 +72,7 @@ from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.gradient_marks import noted_owner
 from verifycompile.torch_interface.logs import without_logged_failures
 from verifycompile.torch_interface.model_lines import model_location_of
+from verifycompile.torch_interface.threads import one_thread
 from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.draw import draw
 from verifycompile.witness.error import EvaluationError
@@ -155,7 +156,7 @@ def find_causes(
     deadline = time.thread_time() + seconds
     for evaluated in _evaluable(subject, shown):
         try:
-            with real_tensors(), without_logged_failures():
+            with real_tensors(), without_logged_failures(), one_thread():
                 search = _Search(evaluated, subject, proves, deadline, latest)
                 search.suspected = frozenset(map(_place, suspected))
                 search.seconds_of_proof = _SHARE_OF_PROOF * seconds

@@ -7,12 +7,14 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 
 from verifycompile.program import Program
 from verifycompile.reduction.constants import Number, unexplained
 from verifycompile.reduction.reduce import KEPT, Reduced, reduce_sizes
 from verifycompile.reduction.rewrite import UnreducibleError
 from verifycompile.torch_interface.elements import real_tensors
+from verifycompile.torch_interface.threads import one_thread
 from verifycompile.witness import Agreement, EvaluationError, Witness, compare_outputs, find_witness
 from verifycompile.witness.comparison import PERMUTED
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
@@ -62,15 +64,23 @@ def find_difference(
     """
     max_elements = most_elements()
     if max(elements(spec), elements(implementation)) <= max_elements:
-        return _at_own_sizes(spec, implementation, output, max_elements)
+        with _threads(spec, implementation):
+            return _at_own_sizes(spec, implementation, output, max_elements)
     found = Search(None, spec, implementation, f"{TOO_LARGE}, and no smaller sizes were found; {UNPROVED}")
     for apart, joined in ((False, False), (True, False), (False, True)):
         reduced = evaluable(spec, implementation, max_elements, apart=apart, joined=joined)
         if reduced is not None:
-            found = _at_reduced_sizes(reduced, proved, output, max_elements)
+            with _threads(reduced.spec, reduced.implementation):
+                found = _at_reduced_sizes(reduced, proved, output, max_elements)
         if found.witness is not None:
             break
     return found
+
+
+def _threads(spec: Program, implementation: Program) -> AbstractContextManager[None]:
+    """How an evaluation of both programs uses the machine."""
+    is_cheap = max(elements(spec), elements(implementation)) <= _CHEAP
+    return one_thread() if is_cheap else contextlib.nullcontext()
 
 
 def _at_reduced_sizes(reduced: Reduced, proved: Collection[str], output: str, max_elements: int) -> Search:
