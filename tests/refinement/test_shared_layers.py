@@ -14,6 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+import verifycompile
+from benchmarks.programs import PROGRAMS
 from tests.mutants.edits import ALL_REDUCE, changed, drop, nodes_of, other_rank, other_reduction
 from tests.programs.captured import capture
 from tests.programs.case import Case, tensor_parallel, tensor_parallel_mesh
@@ -21,6 +23,7 @@ from tests.programs.mlp import ResidualMLP, inputs
 from tests.refinement.test_layers import described, without_parts
 from tests.support import fake_mesh_world
 from verifycompile.program import Program
+from verifycompile.refinement import attempt
 from verifycompile.refinement.check import check_refinement
 
 LAYERS = 4
@@ -160,3 +163,19 @@ def test_one_wrong_layer_of_many_is_found(name: str) -> None:
     result = check_refinement(spec, wrong)
     assert result.mismatch is not None
     assert described(result) == described(without_parts(spec, wrong))
+
+
+def test_inputs_are_not_gone_over_more_often_in_more_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each program and question, and not for each output: that is linear in the depth."""
+    counts: list[int] = []
+    go_over = attempt.tensor_inputs
+    monkeypatch.setattr(attempt, "tensor_inputs", lambda lowering: (counts.append(1), go_over(lowering))[1])
+    found: list[int] = []
+    for layers in (2, 6):
+        with fake_mesh_world((2,), ("tp",)) as mesh:
+            mlp = PROGRAMS["mlp"]
+            report = verifycompile.verify(mlp.parallel(layers, mesh), mlp.inputs())
+        assert report.verdict is verifycompile.Verdict.VERIFIED
+        found.append(len(counts))
+        counts.clear()
+    assert 0 < found[1] <= found[0]

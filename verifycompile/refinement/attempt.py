@@ -70,6 +70,7 @@ class Attempt:
         self.relations: dict[str, str] = {}
         self.placements: dict[str, Placements] = {}
         self._claims = claims or {}
+        self._tangents = [name for space, name in tensor_inputs(self.implementation) if space == "tangent"]
 
     @property
     def _forward(self) -> list[ProgramOutput]:
@@ -78,8 +79,7 @@ class Attempt:
     @property
     def _flowing(self) -> list[Placements]:
         """Of the forward outputs through which gradients flow."""
-        inputs = tensor_inputs(self.implementation)
-        return [self.placements[name] for space, name in inputs if space == "tangent" and name in self.placements]
+        return [self.placements[name] for name in self._tangents if name in self.placements]
 
     def run(self) -> Mismatch | None:
         """Relate all outputs. Raises ClaimError where a relation that is claimed does not hold."""
