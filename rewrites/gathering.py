@@ -9,7 +9,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.indexing import one_hot, rows_at
-from verifycompile.rewrites.known_places import read_along, read_at
+from verifycompile.rewrites.known_places import from_front, read_along, read_at, to_front
 from verifycompile.rewrites.registry import operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
@@ -52,17 +52,6 @@ def index_select(b: Builder, self: View, dim: int, index: View) -> View:
     known = read_at(b, self, position, index)
     if known is not None:
         return known
-    moved = relabel.permute(self, _to_front(self, b.lead + position, b.lead))
+    moved = relabel.permute(self, to_front(self, b.lead + position, b.lead))
     rows = rows_at(b, moved, index)
-    return relabel.permute(rows, _from_front(rows, b.lead + position, b.lead))
-
-
-def _to_front(view: View, position: int, lead: int) -> list[int]:
-    rest = [d for d in range(lead, view.rank) if d != position]
-    return [*range(lead), position, *rest]
-
-
-def _from_front(view: View, position: int, lead: int) -> list[int]:
-    order = [*range(lead), *range(lead + 1, view.rank)]
-    order.insert(position, lead)
-    return order
+    return relabel.permute(rows, from_front(rows, b.lead + position, b.lead))

@@ -57,8 +57,8 @@ def read(b: Builder, table: View, index: View) -> View | None:
 
 def read_at(b: Builder, table: View, position: int, index: View) -> View | None:
     """``read`` along any dimension by an index of one dimension."""
-    rows = read(b, permute(table, _to_front(table, b.lead + position, b.lead)), index)
-    return None if rows is None else permute(rows, _from_front(rows, b.lead + position, b.lead))
+    rows = read(b, permute(table, to_front(table, b.lead + position, b.lead)), index)
+    return None if rows is None else permute(rows, from_front(rows, b.lead + position, b.lead))
 
 
 def read_along(b: Builder, table: View, position: int, index: View) -> View | None:
@@ -203,12 +203,14 @@ def _spelled(digits: Axis, place: int) -> int:
     return number
 
 
-def _to_front(view: View, position: int, lead: int) -> list[int]:
+def to_front(view: View, position: int, lead: int) -> list[int]:
+    """The order of dimensions that has ``position`` behind the ``lead`` ones of the mesh."""
     rest = [d for d in range(lead, view.rank) if d != position]
     return [*range(lead), position, *rest]
 
 
-def _from_front(view: View, position: int, lead: int) -> list[int]:
+def from_front(view: View, position: int, lead: int) -> list[int]:
+    """The order that undoes ``to_front``."""
     order = [*range(lead), *range(lead + 1, view.rank)]
     order.insert(position, lead)
     return order

@@ -30,8 +30,10 @@ Counted and not timed, so that the same is done on every machine.
 """
 
 
-_ELEMENTS_OF_A_CALL = 1_024
-"""Elements whose computation takes no longer than to call the operator, cheap and dear operators together."""
+_ELEMENTS_ALLOWED_FOR_A_CALL = 1_024
+"""More than ``cost`` counts for a call: ranks whose parts come to differ, as behind attention, share fewer evaluations
+than are counted, and at such sizes an operator takes little longer than its call.
+"""
 _CALLS_AT_WILL = 4_000
 """With more calls, ranks share evaluations even where that is not needed."""
 _ELEMENTS_AT_WILL = 200_000
@@ -104,7 +106,7 @@ def _affordable(spec: Program, implementation: Program) -> tuple[_How, int] | No
     if chosen is None:
         return None
     kinds, distinct = chosen
-    most = min(most_elements(), max(affordable * _ELEMENTS_OF_A_CALL, _ELEMENTS_AT_WILL))
+    most = min(most_elements(), max(affordable * _ELEMENTS_ALLOWED_FOR_A_CALL, _ELEMENTS_AT_WILL))
     return _How(kinds, most), distinct
 
 

@@ -70,6 +70,17 @@ def plain(model: nn.Module, optimizer: torch.optim.Optimizer, clip: bool = True)
     return step
 
 
+def silent(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    """The step of one device that returns nothing."""
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def data_parallel(model: nn.Module, optimizer: torch.optim.Optimizer, mistake: str = "") -> Callable[..., Any]:
     parameters = list(model.parameters())  # kept outside of the step, as loops do
 
@@ -158,7 +169,7 @@ def test_numbers_of_an_optimizer_are_told_together(mesh: DeviceMesh) -> None:
 def test_an_optimizer_that_updates_all_at_once(setting: str, mesh: DeviceMesh) -> None:
     def with_rate(rate: float) -> Any:
         def made(model: nn.Module, _: torch.optim.Optimizer) -> Callable[..., Any]:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **{setting: True})  # type: ignore[arg-type]
+            optimizer = torch.optim.AdamW(model.parameters(), lr=rate, **{setting: True})
             optimizers.append(optimizer)
             return data_parallel(model, optimizer)
 
@@ -191,15 +202,7 @@ def test_a_rank_that_is_asked_for_before_the_step(is_inside: bool, mesh: DeviceM
 
         return step
 
-    def single(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-        def step(x: torch.Tensor, y: torch.Tensor) -> None:
-            F.mse_loss(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    report = report_of(scaled, single, in_placements=ROWS)
+    report = report_of(scaled, silent, in_placements=ROWS)
     if is_inside:
         assert report.verdict is Verdict.REFUTED, str(report)
         return
@@ -394,15 +397,7 @@ def test_ddp_with_no_sync(mistake: str, mesh: DeviceMesh) -> None:
 
         return step
 
-    def single(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-        def step(x: torch.Tensor, y: torch.Tensor) -> None:
-            F.mse_loss(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
-    report = report_of(parallel, single, wrap=DistributedDataParallel)
+    report = report_of(parallel, silent, wrap=DistributedDataParallel)
     assert report.verdict is (Verdict.REFUTED if mistake else Verdict.VERIFIED), str(report)
     assert [finding.code for finding in report.findings] == CODES[mistake]
 
