@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -190,6 +192,27 @@ def test_nothing_is_left_behind() -> None:
     until = time.perf_counter() + 3 * GRACE
     while time.perf_counter() < until:  # no late interruption
         pass
+
+
+def calls_after(work: Callable[[], object]) -> None:
+    with bounds.limited(Limits(0.05, MUCH)):
+        bounds.attempt("the work", work)
+    sys.setprofile(lambda *_: None)
+    nothing()
+    sys.setprofile(None)
+
+
+def nothing() -> None:
+    return
+
+
+@pytest.mark.parametrize("work", [nothing, asking, not_asking])
+def test_a_profiler_works_afterwards(work: Callable[[], object]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=calls_after, args=(work,))
+    process.start()
+    process.join(60.0)
+    process.kill()
+    assert process.exitcode == 0
 
 
 def test_without_limits_nothing_is_limited() -> None:

@@ -117,7 +117,8 @@ class Bounds:
         self._uninterrupted = 0
         self._is_collecting = False
         self._lock = threading.Lock()
-        self._interrupted_at = 0.0
+        self._interrupted_at = -math.inf
+        self._is_interrupted = False
         self._thread = threading.get_ident()
 
     # -- the verifying thread
@@ -193,7 +194,9 @@ class Bounds:
         with self._lock:
             if scope in self._scopes:
                 del self._scopes[self._scopes.index(scope) :]
-            _take_back_interruption(self._thread)
+            if self._is_interrupted:
+                self._is_interrupted = False
+                _take_back_interruption(self._thread)
 
     @contextlib.contextmanager
     def uninterrupted(self) -> Generator[None]:
@@ -222,7 +225,7 @@ class Bounds:
             if not overdue or len(self._scopes) == 1 or self._uninterrupted or self._is_collecting:
                 return
             if now - self._interrupted_at > 4 * GRACE and _interrupt(self._thread):
-                self._interrupted_at = now
+                self._interrupted_at, self._is_interrupted = now, True
 
 
 def _interrupt(thread: int) -> bool:
@@ -243,7 +246,17 @@ def _interrupt(thread: int) -> bool:
 
 
 def _take_back_interruption(thread: int) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+    """Called by the thread itself: what may still be raised in it is raised here.
+
+    Withdrawn instead, by raising nothing, it would leave Python's evaluation of bytecode asking for an interruption
+    again and again as long as the process lives: all that runs in it takes longer, and never ends under a profiler.
+    """
+    try:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(LimitReachedError))
+        while True:
+            pass
+    except LimitReachedError:
+        return
 
 
 # ------------------------------------------------------------------------------------------------ of a thread
