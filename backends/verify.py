@@ -37,6 +37,7 @@ from verifycompile.torch_interface.in_flight import without_marks
 from verifycompile.torch_interface.layout_guards import verify_again_where_layouts_change
 from verifycompile.torch_interface.messages import send_copies
 from verifycompile.torch_interface.outer import FIRST_FSDP, outer_of, runs_in_first_fsdp
+from verifycompile.torch_interface.own_compilation import compile_directly
 from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.returned import ReturnedLayout, keeping_layouts, returned_layout
 from verifycompile.torch_interface.root_hooks import trace_root_hooks_where
@@ -224,6 +225,12 @@ def _is_verify(compiler: Any) -> bool:
     return unwrapped(compiler) is verify
 
 
+def _inner_of(compiler: Any) -> Backend | None:
+    if not _is_verify(compiler):
+        return None
+    return _inner_backend(Options.from_mapping(options_of(compiler)), compiler.kwargs.get("mode"))
+
+
 def _only_warns(compiler: Any) -> bool:
     return (options_of(compiler) or {}).get("on_unproved") == "warn"
 
@@ -237,6 +244,7 @@ refuse_unverified_runs(
     has_spec=lambda compiler: Options.from_mapping(options_of(compiler)).spec is not None,
 )
 give_whole_graphs_to(verify)
+compile_directly(_inner_of)
 
 
 def _inner_backend(options: Options, mode: str | None) -> Backend:

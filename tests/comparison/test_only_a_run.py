@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -10,9 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo.eval_frame import _get_cache_entries_for_region
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Partial
 from torch.nn.parallel import DistributedDataParallel
 
@@ -232,21 +234,50 @@ def test_a_kernel_of_the_inner_compiler(wrong: bool) -> None:
     assert model(x).shape == x.shape  # verified, and run
 
 
-def test_a_compiled_program_on_several_ranks_of_one_process() -> None:
-    """What Dynamo compiled for one rank it would take for the others: it runs uncompiled, which the report says."""
+def on_rank_1(graph: torch.fx.GraphModule, example_inputs: Any) -> Any:
+    return miscompiles(graph, example_inputs) if dist.get_rank() == 1 else graph
+
+
+WAYS: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "as a whole": lambda model, compiler: torch.compile(model, backend=compiler),
+    "one module": lambda model, compiler: model.second.compile(backend=compiler) or model,
+    "a module inside": lambda model, compiler: model.add_module("second", torch.compile(model.second, backend=compiler))
+    or model,
+    "verified": lambda model, compiler: torch.compile(model, backend="verify", options={"inner": compiler}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_compiled_program_on_several_ranks_of_one_process(way: str) -> None:
+    """What Dynamo compiled for one rank, before or now, it takes for no other one."""
     torch._dynamo.reset()
+    method = DTensor.from_local
+    for compiler, verdict in (("eager", Verdict.VERIFIED), (on_rank_1, Verdict.REFUTED)):
+        with fake_mesh_world((2,), ("tp",)) as mesh:
+            model = WAYS[way](tensor_parallel_blocks(Between(lambda hidden: None), mesh), compiler)
+            if way == "as a whole":
+                model(torch.randn(4, 16))
+            entries = len(_get_cache_entries_for_region(Block.forward, -1))
+            found = verifycompile.compare(model, (torch.randn(4, 16),), spec=Between(lambda hidden: None))
+            assert len(_get_cache_entries_for_region(Block.forward, -1)) == entries
+        assert found.verdict is verdict, str(found)
+        assert "compared uncompiled, with all its modules, and then as it is compiled" in found.notes
+    assert "compiled, `output.0` differs from the spec's by" in found.findings[0].message
+    assert DTensor.from_local is method
 
-    def build(mesh: DeviceMesh) -> Callable[[torch.Tensor], torch.Tensor]:
-        torch.manual_seed(0)
-        model = tensor_parallel_blocks(Between(lambda hidden: None), mesh)
-        return torch.compile(model, backend=miscompiles)
 
-    found = on_ranks(build, (torch.randn(4, 16),))
-    assert found.verdict is Verdict.VERIFIED, str(found)
-    assert found.assumptions[-1] == (
-        "what a compiler makes of the program computes the same; it ran uncompiled, since all ranks are threads of one "
-        "process (`torchrun -m verifycompile compare` runs it so)"
-    )
+def test_a_program_that_is_compiled_for_each_rank() -> None:
+    """``fully_shard`` and its hooks around what is compiled."""
+
+    def build(mesh: DeviceMesh, compiler: Any) -> Any:
+        return torch.compile(sharded(mesh, wrong=False), backend=compiler)
+
+    torch._dynamo.reset()
+    for compiler, verdict in (("aot_eager", Verdict.VERIFIED), (on_rank_1, Verdict.REFUTED)):
+        made = functools.partial(build, compiler=compiler)
+        found = on_ranks(made, (torch.randn(4, 16),), names=("dp",), spec=Means())
+        assert found.verdict is verdict, str(found)
+        assert "compiled.grad.blocks.1.up.weight" in {item.name for item in found.tensors}
 
 
 class Narrow(Activated):

@@ -27,7 +27,6 @@ class InTheJob:
         self.ranks = tuple(range(dist.get_world_size()))
         self.how = "on the ranks of the running job"
         self.left_uncompiled = False
-        self.may_compile = True
         self._own = dist.get_rank()
         self._phases = phases
         made = phases.run(lambda: make(model()))

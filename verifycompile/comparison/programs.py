@@ -127,15 +127,14 @@ Hooks = tuple[object, ...]
 
 def copy_for_rank(model: Any) -> tuple[Any, Hooks]:
     """The model with parameters and buffers of the rank that this process acts as, whose values are not set yet."""
-    return _with_hooks(Relocator(_fresh), model)
+    return _with_hooks(Relocator(_fresh, compiles=True), model)
 
 
 def _with_hooks(copier: Relocator, model: Any) -> tuple[Any, Hooks]:
     """A copy whose tensors have copies of what the model's own have: attributes, and hooks on their gradients."""
-    inner = uncompiled(model)
-    copy = copier(inner)
+    copy = copier(model)
     copies, kept = named_tensors(copy, {}), list[object]()
-    for name, tensor in named_tensors(inner, {}).items():
+    for name, tensor in named_tensors(model, {}).items():
         made = copies.get(name)
         if made is None or made is tensor:
             continue
@@ -170,7 +169,7 @@ class Spec:
 
 def copied_spec(spec: Callable[..., Any]) -> Spec:
     """The spec that the user gave, with tensors of its own."""
-    copy, hooks = _with_hooks(Globalizer(_own), spec)
+    copy, hooks = _with_hooks(Globalizer(_own), uncompiled(spec))
     return Spec(copy, hooks=hooks)
 
 

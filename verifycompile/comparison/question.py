@@ -253,9 +253,8 @@ class Question:
 
     def _as_compiled(self, comparing: Comparing, places: Places, *, drew: bool) -> list[Finding]:
         """What is off in the program as it is compiled, where nothing is off as Python runs it."""
-        why = "all ranks are threads of one process (`torchrun -m verifycompile compare` runs it so)"
-        why = "random numbers were drawn, which a compiler draws in other ways" if drew else why
-        if drew or not comparing.ranks.may_compile:
+        if drew:
+            why = "random numbers were drawn, which a compiler draws in other ways"
             text = f"what a compiler makes of the program computes the same; it ran uncompiled, since {why}"
             self.assumptions.append(Assumption(text, AssumptionKind.OTHER, ()))
             return []

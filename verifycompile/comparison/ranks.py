@@ -11,6 +11,7 @@ from verifycompile.comparison.worker import Worker
 from verifycompile.errors import UsageError
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.eager_frames import uncompiled
+from verifycompile.torch_interface.own_compilation import OwnCompilation
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads, RanksWaitError
 from verifycompile.torch_interface.source import raising_line
 
@@ -40,14 +41,12 @@ class RankFailedError(Exception):
 class Ranks(Protocol):
     """Calls methods of all ranks' workers and gives what they return, by rank. Raises ``RankFailedError``.
 
-    ``left_uncompiled``: whether a compiled program was called, which ran as Python runs it. ``may_compile``: whether
-    it can run as it is compiled, once workers are asked to.
+    ``left_uncompiled``: whether a compiled program was called, which ran as Python runs it.
     """
 
     ranks: tuple[int, ...]
     how: str
     left_uncompiled: bool
-    may_compile: bool
 
     def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
         """``method`` of every worker, with ``common`` arguments and those that are a rank's own."""
@@ -62,8 +61,7 @@ class InThisProcess:
         self.ranks = threads.ranks
         self.how = "all ranks in one process, a thread each, which take turns"
         self.left_uncompiled = False
-        # What Dynamo compiled for one rank it would take for the other ones.
-        self.may_compile = len(self.ranks) == 1
+        self._compilations = {rank: OwnCompilation() for rank in self.ranks}
         self._workers = self._run(make)
 
     def call(self, method: str, *common: Any, each: Mapping[int, tuple[Any, ...]] | None = None) -> dict[int, Any]:
@@ -74,9 +72,13 @@ class InThisProcess:
             own = () if each is None else each[rank]
             return getattr(self._workers[rank], method)(*common, *own)
 
+        def called_as_compiled(rank: int) -> Any:
+            with self._compilations[rank].entered():
+                return called(rank)
+
         if any(worker.compiles for worker in self._workers.values()):
             with _failures(self._threads):
-                return {rank: called(rank) for rank in self.ranks}
+                return self._threads.run(called_as_compiled)
         return self._run(called)
 
     def worker(self, rank: int) -> Worker:

@@ -27,6 +27,7 @@ from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.types import ConvertFrameReturn
 
 from verifycompile.torch_interface.dynamo import Frame
+from verifycompile.torch_interface.own_compilation import own_compilation
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.whole_program import is_function_given
 
@@ -184,6 +185,8 @@ def _install() -> None:
         if _uncompiled:
             _uncompiled[-1].any |= _compiler_of(callback) is not None
             return from_stance(callback)
+        if (own := own_compilation()) is not None:
+            return own.callback(from_stance(callback))
         if callback is False:
             return _only_verified(from_stance(callback))
         compiler = _compiler_of(callback)

@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 
 from verifycompile.assumption import Assumption, AssumptionKind
+from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.constructed import constructed_as
 from verifycompile.torch_interface.parametrizations import (
     is_parametrized,
@@ -82,15 +83,22 @@ class Relocator:
 
     One instance copies a shared object once, so tied parameters stay tied. ``assumptions`` collects what was
     left out and has no proof of its own. ``keeps_breaks``: hooks of ``fully_shard``, which Dynamo does not trace, break
-    the graph of a copy where they break that of the original.
+    the graph of a copy where they break that of the original. ``compiles``: copies are compiled as the originals are.
     """
 
-    def __init__(self, whole_tensor: Callable[[torch.Tensor], torch.Tensor], *, keeps_breaks: bool = False) -> None:
+    def __init__(
+        self,
+        whole_tensor: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        keeps_breaks: bool = False,
+        compiles: bool = False,
+    ) -> None:
         self.assumptions: list[str] = []
         self.modules: list[nn.Module] = []
         """Originals of the modules copied so far."""
         self._whole_tensor = whole_tensor
         self._keeps_breaks = keeps_breaks
+        self._compiles = compiles
         self._copies: dict[int, Any] = {}
         self._originals: list[Any] = []
         self._in_progress: set[int] = set()
@@ -136,7 +144,8 @@ class Relocator:
 
     def _module(self, module: nn.Module) -> nn.Module:
         if isinstance(module, OptimizedModule):
-            self.replace(module, self(module._orig_mod))
+            copy = self(module._orig_mod)
+            self.replace(module, module.dynamo_ctx(copy) if self._compiles else copy)
             return self._copies[id(module)]
         kind = self._class_without_wrappers(module)
         copy = kind.__new__(kind)
@@ -168,6 +177,8 @@ class Relocator:
             if name not in handled:
                 attributes[name] = self(value)
         copy.__dict__.update(attributes)
+        if self._compiles and module._compiled_call_impl is not None:
+            copy._compiled_call_impl = _context(module._compiled_call_impl)(copy._call_impl)
         constructed_as(module, copy)
         return copy
 
@@ -236,6 +247,9 @@ class Relocator:
     def _function(self, value: types.FunctionType) -> Any:
         if value.__closure__ is None:
             return value
+        if self._compiles and (original := getattr(value, "_torchdynamo_orig_callable", None)) is not None:
+            copy = self(original)
+            return value if copy is original else _context(value)(copy)
         cells = [_cell_contents(cell) for cell in value.__closure__]
         contents = [self(content) for content in cells]
         if all(new is old for new, old in zip(contents, cells, strict=True)):
@@ -264,6 +278,12 @@ class Relocator:
         copy.__dict__.update(attributes)
         copy.__dict__.update(changed)
         return copy
+
+
+def _context(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """What ``torch.compile``, or ``torch.compiler.disable``, has made the function ``compiled`` with."""
+    function = cast("types.FunctionType", compiled)
+    return dict(closed_over(function.__code__, function.__closure__))["self"]
 
 
 def _break_graph(module: nn.Module, args: object) -> None:  # noqa: ARG001 - called as a hook is

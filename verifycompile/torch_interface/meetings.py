@@ -51,6 +51,11 @@ class Communication(TorchDispatchMode):
         super().__init__()
         self._place = place
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled communicates once it runs."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # A DTensor communicates in its own dispatch, which must run with this mode still on.
         if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):

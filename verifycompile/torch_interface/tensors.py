@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,8 +17,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.placement_types import Partial, Replicate
-
-from verifycompile.torch_interface.replaced import replaced
 
 
 def without_pending_collective(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,16 +85,34 @@ def like_dtensor(output: DTensor, local: torch.Tensor) -> DTensor:
     )
 
 
+class _Recording(threading.local):
+    """Of a thread: what it records, where it does. Threads of ranks take turns, and end in any order."""
+
+    taken: list[tuple[DTensor, torch.Tensor]] | None = None
+
+
+_recording = _Recording()
+_originals: list[Any] = []
+"""The method of torch, once for each thread that records."""
+
+
 @contextlib.contextmanager
 def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
-    """While entered, yields what ``DTensor.from_local`` makes, with what it makes it of."""
-    taken: list[tuple[DTensor, torch.Tensor]] = []
-    original = vars(DTensor)["from_local"]
+    """While entered, yields what ``DTensor.from_local`` makes in this thread, with what it makes it of."""
+    original = _originals[0] if _originals else vars(DTensor)["from_local"]
 
     def recorded(local: torch.Tensor, *args: Any, **kwargs: Any) -> DTensor:
         made = original.__func__(local, *args, **kwargs)
-        taken.append((made, local))
+        if _recording.taken is not None:
+            _recording.taken.append((made, local))
         return made
 
-    with replaced([(DTensor, "from_local", staticmethod(recorded))]):
-        yield taken
+    before, _recording.taken = _recording.taken, []
+    _originals.append(original)
+    DTensor.from_local = staticmethod(recorded)  # type: ignore[method-assign]  # until no thread records
+    try:
+        yield _recording.taken
+    finally:
+        _recording.taken = before
+        if _originals.pop() is not None and not _originals:
+            DTensor.from_local = original  # type: ignore[method-assign]
