@@ -16,7 +16,15 @@ from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
 from verifycompile.capture.own_losses import on_sums_that_leave, with_own_losses
-from verifycompile.cause import Cause, OneGraph, Subject, find_causes, with_causes, with_styles
+from verifycompile.cause import (
+    Cause,
+    OneGraph,
+    Subject,
+    find_causes,
+    with_causes,
+    with_gradients_passed,
+    with_styles,
+)
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
@@ -124,7 +132,10 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
     causes: tuple[Cause, ...] = ()
-    if verdict is Verdict.REFUTED and result.mismatch is not None and not result.mismatch.certain:
+    if verdict is Verdict.REFUTED and findings[0].code == "VC111":
+        findings[0] = _with_gradients_passed(findings[0], spec, implementation, repairs)
+    is_open = verdict is Verdict.REFUTED and not findings[0].hint
+    if is_open and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
         shown = None if search is None else (search.spec, search.implementation)
         causes = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
@@ -343,6 +354,13 @@ def _with_witness(
         finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes, output=witness.output
     )
     return _certain(refuted) if finding.code in UNPROVED_CODES else refuted, search
+
+
+def _with_gradients_passed(finding: Finding, spec: Program, implementation: Program, repairs: Repairs) -> Finding:
+    try:
+        return with_gradients_passed(finding, spec, implementation, repairs.proves, _SECONDS_FOR_CAUSES)
+    except Exception:  # noqa: BLE001 - the finding stands without help: what fails here can accept nothing
+        return finding
 
 
 def _mended(search: Search, implementation: Program, repairs: Repairs, causes: Sequence[Cause]) -> Program | None:

@@ -56,6 +56,34 @@ class Detached(Reduced):
         return (scaled.tanh() + scaled - scaled.detach()) * self.gain
 
 
+class Summed(torch.autograd.Function):
+    """The value; its gradient is summed over the ranks of a group."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return funcol.all_reduce(gradients[0], "sum", ctx.group), None
+
+
+class Stopped(Reduced):
+    """``first`` takes no part in the backward pass, nor does the function that would sum its gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.first.detach()
+        return (x * Summed.apply(first, self.group)).tanh() * self.gain
+
+
+class Ungraded(Reduced):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scaled = x * self.first
+        return scaled.tanh() * self.gain
+
+
 class Shifted(Reduced):
     """What is detached leaves the results again."""
 
@@ -78,6 +106,7 @@ class Mistake:
     wrong: Callable[[DeviceMesh], nn.Module]
     line: str
     words: str
+    hint: str = ""
 
 
 def everything(mesh: DeviceMesh) -> nn.Module:
@@ -97,6 +126,27 @@ MISTAKES = {
         lambda mesh: Detached(mesh, "tp", "first", "gain"),
         "return (scaled.tanh() + scaled - scaled.detach()) * self.gain",
         "no gradient passes `scaled.detach()`, and that of `first` is not the spec's",
+        "leave out `detach()` or `.data` at line {} (checked)",
+    ),
+    "stopped": Mistake(
+        "VC111",
+        lambda mesh: Stopped(mesh, "tp", "gain"),
+        "first = self.first.detach()",
+        "the implementation has no gradient `grad.first`",
+        "leave out `detach()` or `.data` at line {} (checked)",
+    ),
+    "without gradients": Mistake(
+        "VC111",
+        lambda mesh: Ungraded(mesh, "tp", "first", "gain"),
+        "scaled = x * self.first",
+        "the implementation has no gradient `grad.first`",
+        "compute line {} outside of `torch.no_grad()` (checked)",
+    ),
+    "stopped and not summed": Mistake(
+        "VC111",
+        lambda mesh: Ungraded(mesh, "tp", "gain"),
+        "scaled = x * self.first",
+        "the implementation has no gradient `grad.first`",
     ),
     "not summed": Mistake(
         "VC101",
@@ -136,6 +186,8 @@ def test_the_mistake_is_refused_by_its_name_at_its_line(name: str) -> None:
     module: Any = inspect.getmodule(verified)
     line = "" if place is None else inspect.getsource(module).splitlines()[place.line - 1].strip()
     assert line == mistake.line
+    if mistake.code == "VC111":
+        assert (finding.hint or "") == mistake.hint.format(0 if place is None else place.line)
 
 
 @pytest.mark.parametrize("right", [everything, lambda mesh: Shifted(mesh, "tp", "first", "gain")])

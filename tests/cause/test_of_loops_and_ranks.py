@@ -199,6 +199,22 @@ def gated_part(_, wrong):
     return program
 
 
+def squared(x, y):
+    return (x.square().sum() + y.square().sum()).sqrt() * x
+
+
+def squared_by_ranks(mesh, wrong):
+    def program(x, y):
+        first, total = mesh.get_local_rank() == 0, torch.zeros(())
+        if first or not wrong:
+            total = total + x.square().sum()
+        if first:
+            total = total + y.square().sum()
+        return funcol.all_reduce(total, "sum", mesh).sqrt() * x
+
+    return program
+
+
 def of_size(*shapes: tuple[int, ...]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
@@ -252,6 +268,10 @@ MISTAKES = {
         gated, gated_part, of_size((3, 4), (4, 3), (4, 3)), {"gate": (S1,), "up": (S1,)}, ((S1,),), "VC108",
         "return torch.nn.functional.silu(x @ gate) * (x @ up)",
         "exchange `up` and `gate` where they are used (checked)",
+    ),
+    "line_of_one_rank": Mistake(
+        squared, squared_by_ranks, of_size((2,), (3,)), {"x": (S0,)}, ((S0,),), "VC108",
+        "total = total + x.square().sum()", "let rank 1 run line {line} too (checked)",
     ),
     "scattered_along_columns": Mistake(
         squashed, scattered, of_size((4, 3), (3, 4)), {"x": (S1,), "w": (S0,)}, ((S0,),), "VC104",

@@ -27,7 +27,7 @@ def test_the_codes_are_the_published_ones() -> None:
         "VC105": "wrong mesh axis",
         "VC106": "output layout other than declared",
         "VC107": "no relation found",
-        "VC108": "different operand",
+        "VC108": "step left out, or other than the spec's",
         "VC109": "ranks wait for different collectives",
         "VC110": "shards of a DTensor result that are not DTensor's chunks",
         "VC111": "gradients, outputs or writes of one program alone",

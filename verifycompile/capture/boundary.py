@@ -14,6 +14,7 @@ from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
 from verifycompile.torch_interface.dynamo import TracedFrame
+from verifycompile.torch_interface.gradient_stops import without_regions
 from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.returned_values import Place
 from verifycompile.torch_interface.sources import source_of
@@ -54,7 +55,7 @@ def export(
             names[position] = known_names[id(value)]
     results, passed_through = _name_results(traced, placeholders, names)
     try:
-        joint = export_joint(traced.graph, traced.example_inputs, for_all_ranks=for_all_ranks)
+        joint = export_joint(without_regions(traced.graph), traced.example_inputs, for_all_ranks=for_all_ranks)
     except Exception as failure:
         text = "torch cannot trace the model's forward and backward on these inputs."
         if any(isinstance(value, torch.SymInt) for value in traced.example_inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +33,7 @@ from verifycompile.program import Blocker, Mesh, OutputKind, OwnCapture, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame, trace_frame, traced_frame_under_compilation
+from verifycompile.torch_interface.gradient_stops import Stop, gradients_pass, stops_of
 from verifycompile.torch_interface.mesh import (
     RootMesh,
     describe_mesh,
@@ -56,6 +58,7 @@ from verifycompile.torch_interface.tensors import forget_layouts
 EXPORT = "verifycompile.export"
 MESH = "verifycompile.mesh"
 SAMPLES = "verifycompile.samples"
+STOPS = "verifycompile.stops"
 """Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
 
 
@@ -153,6 +156,18 @@ def capture_traced(
         finally:
             forget_layouts()
 
+    def passed(stop: Stop) -> Program:
+        forget_layouts()
+        try:
+            with gradients_pass(stop):
+                return trace_frame(
+                    traced.frame, lambda other: capture_traced(other, options, unwrapped, whole, remake=remake)
+                )
+        finally:
+            forget_layouts()
+
+    if stops := stops_of(traced.graph.graph):
+        graph.meta[STOPS] = {stop: functools.partial(passed, stop) for stop in stops}
     before = others.given_before if isinstance(others, Built) else ()
     general = _of_answers(before) if isinstance(others, Built) else _of_one_object(found.mesh)
 

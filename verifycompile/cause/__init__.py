@@ -2,6 +2,7 @@
 
 from verifycompile.cause.findings import with_causes, with_styles
 from verifycompile.cause.search import Cause, find_causes
+from verifycompile.cause.stopped import with_gradients_passed
 from verifycompile.cause.subject import OneGraph, Subject
 
-__all__ = ["Cause", "OneGraph", "Subject", "find_causes", "with_causes", "with_styles"]
+__all__ = ["Cause", "OneGraph", "Subject", "find_causes", "with_causes", "with_gradients_passed", "with_styles"]

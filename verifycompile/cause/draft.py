@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Placement
 
-from verifycompile.program import OutputKind, Program, ProgramOutput
+from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput
 from verifycompile.torch_interface.evaluation import symbolic_expression
 from verifycompile.torch_interface.graph_modules import module_of
 from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
@@ -48,6 +48,10 @@ class Draft:
             raise DraftError("the nodes of the graph do not keep their names in a copy")
         self._group_key = group_key
         self.rank = rank
+        self.ranks: tuple[int, ...] = ()
+        """Where each rank has a graph of its own, those that run this one's calls."""
+        self.others: tuple[Draft, ...] = ()
+        """Those of the ranks that run other calls, one for each of their graphs."""
         self.spec = spec
         self.nodes = {node.name: node for node in graph.nodes}
         self.program = dataclasses.replace(
@@ -79,6 +83,11 @@ class Draft:
         group = node.args[-1] if node.args else None
         name = group.name if isinstance(group, torch.fx.Node) else str(group)
         return tuple(self.program.groups.get(name, ()))
+
+    def check_order(self) -> None:
+        """Raises ``DraftError`` where a call takes what is computed behind it, of itself perhaps."""
+        if any(not operand < node for node in self.changed for operand in node.all_input_nodes):
+            raise DraftError("a value that is not there yet")
 
     # -- changing
 
@@ -170,6 +179,18 @@ class Draft:
         self._set_program(inputs=inputs, outputs=outputs)
         for item in changed:
             self._note(item.node)
+
+    def add_input(self, item: ProgramInput) -> torch.fx.Node:
+        """An input that ranks with another graph take: every rank holds what its model has."""
+        if self.program.captured_elsewhere:
+            raise DraftError("a rank has no other objects than its graph uses")
+        graph = self.program.graph.graph
+        with graph.inserting_before(next(iter(graph.nodes))):
+            new = graph.placeholder(item.name.replace(".", "_"))
+        new.meta["val"] = item.node.meta["val"]
+        self._added(new)
+        self._set_program(inputs=(dataclasses.replace(item, node=new), *self.program.inputs))
+        return new
 
     def set_outputs(self, outputs: Iterable[ProgramOutput]) -> None:
         """Lets outputs be other nodes, or have other requirements."""

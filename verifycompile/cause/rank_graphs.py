@@ -39,6 +39,12 @@ class RankGraphs:
         for draft in self._drafts:
             alike.setdefault(_calls(draft), []).append(draft)
         self._alike = {id(same[-1]): same for same in alike.values()}
+        position = {id(draft): at for at, draft in enumerate(self._drafts)}
+        for same in alike.values():
+            others = tuple(other[-1] for other in alike.values() if other is not same)
+            members = tuple(mesh.ranks[position[id(draft)]] for draft in same)
+            for draft in same:
+                draft.ranks, draft.others = members, others
         self._marks: list[list[tuple[Draft, int]]] = []
 
     def drafts(self) -> Sequence[Draft]:
@@ -79,6 +85,8 @@ class RankGraphs:
             for move in moves:
                 for other, _ in marks:
                     move.apply(other)
+            for other, _ in marks:
+                other.check_order()
         except Exception:  # noqa: BLE001 - a move that does not fit these graphs is no repair of them
             _undo(marks)
             return False

@@ -20,6 +20,7 @@ import torch.fx
 from verifycompile import bounds
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
+from verifycompile.cause.as_other_ranks import lines_of_other_ranks
 from verifycompile.cause.as_spec import calls_of_spec, missing_summands
 from verifycompile.cause.boundary import other_input_placements, other_output_placements
 from verifycompile.cause.collectives import (
@@ -487,7 +488,8 @@ class _Search:
         first = step.moves[0]
         index = self.subject.drafts().index(step.draft)
         draft, mended = self.proved.drafts()[index], tuple(sorted(step.mended))
-        return Cause(draft.node(first.node), step.moves, mended, _texts(step.moves, draft), draft=index)
+        node = draft.node(first.node) if first.pointed is None else first.pointed
+        return Cause(node, step.moves, mended, _texts(step.moves, draft), draft=index)
 
     def _steps(
         self, trial: Trial, outcome: Outcome, wanted: frozenset[str], changes: Iterable[Change]
@@ -641,6 +643,8 @@ def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
 def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
+        lines_of_other_ranks(scene),
+        arguments_of_spec(scene),
         missing_summands(scene),
         missing_factors(scene),
         gathered_along_others(scene),
@@ -652,7 +656,6 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         other_orders(scene),
         neighbouring_positions(scene),
         own_part_of_operand(scene),
-        arguments_of_spec(scene),
         needless_calls(scene),
         exchanged_pieces(scene),
         exchanged_inputs(scene),

@@ -77,6 +77,7 @@ class OneGraph:
         try:
             for move in moves:
                 move.apply(draft)
+            draft.check_order()
         except Exception:  # noqa: BLE001 - a move that does not fit this graph is no repair of it
             draft.undo(mark)
             return False

@@ -166,21 +166,23 @@ CODES = (
     ),
     Code(
         code="VC108",
-        title="different operand",
+        title="step left out, or other than the spec's",
         severity=Severity.ERROR,
         meaning=(
-            "The implementation applies the right operator to another value than the spec does: two weights or two "
-            "activations of equal shape are exchanged."
+            "The implementation does not compute what the spec computes at this step: it leaves a call out (a "
+            "residual, a normalisation, a scale), makes one that the spec does not make, gives a call another operand "
+            "or number, or takes two values of equal shape for each other."
         ),
         reason="Equal shapes and dtypes let the program run; each rank computes a consistent but different function.",
         example=(
-            "gate = F.silu(self.up(x))        # spec: F.silu(self.gate(x))\nreturn self.down(gate * self.gate(x))"
+            "gate = F.silu(self.up(x))        # spec: F.silu(self.gate(x))\n"
+            "return self.down(gate * self.gate(x))    # spec: x + self.down(...)"
         ),
         fix=(
-            "Pass the operand that the message names as expected. Where only names differ between spec and "
-            "implementation, map them with `param_names`."
+            "Compute what the message says that the spec computes, or pass the operand that it names as expected. "
+            "Where only names differ between spec and implementation, map them with `param_names`."
         ),
-        fixed_example="gate = F.silu(self.gate(x))\nreturn self.down(gate * self.up(x))",
+        fixed_example="gate = F.silu(self.gate(x))\nreturn x + self.down(gate * self.up(x))",
     ),
     Code(
         code="VC109",
