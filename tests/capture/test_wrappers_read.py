@@ -164,11 +164,13 @@ RIGHT = {
     ),
     "fully_shard, mixed precision": Case(
         lambda m, mesh: fully_shard(
-            m, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            m, mesh=mesh, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.float64)
         ),
         (
             mean("fully_shard", "dp") + OUTSIDE,
-            casts("fully_shard", "computes in torch.bfloat16 and reduces in torch.float32"),
+            casts(
+                "fully_shard", "computes in torch.bfloat16 and reduces in torch.float32 and returns in torch.float64"
+            ),
         ),
     ),
     "fully_shard by columns": Case(
@@ -322,6 +324,24 @@ def test_the_first_fsdp_is_named() -> None:
         with pytest.raises(UsageError) as raised:
             torch.compile(model, backend="verify", options={"inner": "eager"})(*pairs())
         assert str(raised.value) == FIRST_FSDP
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("does", ["returns", "reduces"])
+def test_mixed_precision_that_does_more_than_round(does: str) -> None:
+    """A module whose parameters other wrappers manage returns what its own policy says."""
+    with fake_mesh_world(*FOUR) as mesh:
+        model = Regression()
+        if does == "returns":
+            fully_shard([model.up, model.down], mesh=mesh)
+        dtype = "output_dtype" if does == "returns" else "reduce_dtype"
+        fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(**{dtype: torch.int32}))
+        for ask in (verifycompile.verify, lambda m, args: torch.compile(m, backend="verify")(*args)):
+            with pytest.raises(UsageError) as raised, torch.set_grad_enabled(does == "reduces"):
+                ask(model, pairs())
+            assert str(raised.value) == (
+                f"error[VC310]: `fully_shard` {does} in torch.int32 by its mixed precision, which is no rounding."
+            )
 
 
 class Counter:

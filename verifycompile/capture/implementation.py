@@ -23,7 +23,7 @@ from verifycompile.capture.held_numbers import assumption, held_numbers, write_n
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
 from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, returned_at
-from verifycompile.capture.outer import mean_axes, outer_assumptions, outer_gradients, sample_axes
+from verifycompile.capture.outer import cast_assumptions, mean_axes, outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
 from verifycompile.capture.sizes import remaining_guards, solve_divisibility, uneven_blockers
@@ -297,6 +297,7 @@ def _program(
         assumptions=(
             *root.assumptions,
             *outer_assumptions(gradients, root.mesh, _with_gradient(outputs)),
+            *cast_assumptions(outer),
             *boundary.assumptions(),
             *groups.assumptions,
             *hooked.assumptions,

@@ -27,7 +27,6 @@ class OuterGradient:
     reduction: str
     kept: tuple[int, ...] = ()
     setting: str = ""
-    casts: tuple[str, ...] = ()
     unknown: str = ""
     gathers: bool = False
     hooks: tuple[str, ...] = ()
@@ -88,7 +87,6 @@ def _over_axes(contract: OuterReduction, root: RootMesh) -> OuterGradient:
         contract.reduction,
         kept,
         contract.setting if kept else "",
-        contract.casts_said,
         unknown,
         contract.gathers,
         contract.hooks,
@@ -166,10 +164,18 @@ def _sentences(gradient: OuterGradient, names: Sequence[str], root: RootMesh) ->
     elif gathers:
         text = f"outside of the graph, `{wrapper}` gathers the parameters before"
         lines.append(Assumption(text, AssumptionKind.WRAPPER, of))
-    if gradient.casts:
-        text = f"casts of `{wrapper}`, which {' and '.join(gradient.casts)}, are treated as identities"
-        lines.append(Assumption(text, AssumptionKind.PRECISION, of))
     return lines
+
+
+def cast_assumptions(outer: Outer) -> tuple[str, ...]:
+    """What the wrappers round, in a sentence for each."""
+    casts = dict.fromkeys((contract.wrapper, contract.casts_said) for contract in outer.contracts if contract.casts)
+    return tuple(
+        Assumption(
+            f"casts of `{wrapper}`, which {' and '.join(said)}, are treated as identities", AssumptionKind.PRECISION
+        )
+        for wrapper, said in casts
+    )
 
 
 def _names(axes: tuple[int, ...], root: RootMesh) -> str:

@@ -24,12 +24,13 @@ from torch.distributed._composable.replicate import _ReplicateState, replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks import _reducer_allreduce_and_upcast_hook
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.nn.parallel import DistributedDataParallel
 
+from verifycompile.errors import UsageError
 from verifycompile.torch_interface.gradient_hooks import GradientHook, registered_hooks
 from verifycompile.torch_interface.wrappers import holds_mesh
 
@@ -111,7 +112,7 @@ def outer_of(parameters: Sequence[Any]) -> Outer:
             if id(held.parameter) in wanted:
                 found[id(held.parameter)] = held.reduction
     for state in states_in_forward():
-        around.extend(contract_of_group(group) for group in state._fsdp_param_groups)
+        around.extend(contracts_of_state(state))
     active = active_ddp()
     if active is not None:
         contract = contract_of_ddp(active, ddp_name(active))
@@ -170,9 +171,16 @@ def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
     return list(wrapper._module_parameters)
 
 
-def _casts(computes: torch.dtype | None, reduces: torch.dtype | None) -> list[tuple[str, torch.dtype]]:
-    said = {"computes in": computes, "reduces in": reduces}
-    return [(what, dtype) for what, dtype in said.items() if dtype is not None]
+_REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def _casts(wrapper: str, **dtypes: torch.dtype | None) -> list[tuple[str, torch.dtype]]:
+    """What the wrapper does in a dtype of its own. Raises ``UsageError`` VC310 where that does more than round."""
+    casts = [(f"{what.replace('_', ' ')} in", dtype) for what, dtype in dtypes.items() if dtype is not None]
+    for what, dtype in casts:
+        if dtype not in _REAL:
+            raise UsageError("VC310", f"`{wrapper}` {what} {dtype} by its mixed precision, which is no rounding.")
+    return casts
 
 
 def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDataParallel") -> OuterReduction:
@@ -182,10 +190,13 @@ def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDa
     mesh = held if isinstance(held, DeviceMesh) else mesh_of(wrapper.process_group)
     is_kept = not wrapper.require_backward_grad_sync
     precision = wrapper.mixed_precision
-    casts = [] if precision is None else _casts(precision.param_dtype, precision.reduce_dtype)
+    casts: list[tuple[str, torch.dtype]] = []
+    if precision is not None:
+        buffers = precision.buffer_dtype
+        casts = _casts(name, computes=precision.param_dtype, reduces=precision.reduce_dtype, holds_buffers=buffers)
     unknown = _not_reduced_as_usual(wrapper)
     for hook, state in getattr(wrapper, "_comm_hooks", ()):
-        casts += _casts(None, _COMPRESSING.get(hook))
+        casts += _casts(name, reduces=_COMPRESSING.get(hook))
         if not _takes_the_mean(hook, state, wrapper):
             hook_name = getattr(hook, "__qualname__", type(hook).__qualname__)
             unknown = f"its communication hook `{hook_name}` may do anything with the gradients"
@@ -231,21 +242,25 @@ def mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """The parameter that a module holds now, FSDP's ``record`` of it, and what becomes of its gradient."""
+    """The parameter that a module holds now, FSDP's ``record`` of it, and the group that it is communicated with."""
 
     parameter: nn.Parameter
     record: Any
-    reduction: OuterReduction
+    group: FSDPParamGroup
+
+    @property
+    def reduction(self) -> OuterReduction:
+        """What becomes of its gradient."""
+        return _with_hooks(contract_of_group(self.group), registered_hooks(self.record.sharded_param))
 
 
 def of_fully_shard(state: FSDPState) -> Iterator[Held]:
     """The parameters that ``fully_shard`` manages in this state."""
     for group in state._fsdp_param_groups:
-        contract = contract_of_group(group)
         for record in group.fsdp_params:
             held = record._module_info.module._parameters.get(record._module_info.param_name)
             if held is not None:
-                yield Held(held, record, _with_hooks(contract, registered_hooks(record.sharded_param)))
+                yield Held(held, record, group)
 
 
 def _with_hooks(contract: OuterReduction, hooks: Sequence[GradientHook]) -> OuterReduction:
@@ -259,6 +274,17 @@ def _with_hooks(contract: OuterReduction, hooks: Sequence[GradientHook]) -> Oute
     return dataclasses.replace(contract, hooks=names)
 
 
+def contracts_of_state(state: FSDPState) -> list[OuterReduction]:
+    """Of its groups of parameters; a module without parameters of its own still casts what it returns."""
+    _casts_of_policy("fully_shard", state._mp_policy)
+    return [contract_of_group(group) for group in state._fsdp_param_groups]
+
+
+def _casts_of_policy(wrapper: str, policy: MixedPrecisionPolicy) -> list[tuple[str, torch.dtype]]:
+    dtypes = {"computes": policy.param_dtype, "reduces": policy.reduce_dtype, "returns": policy.output_dtype}
+    return _casts(wrapper, **dtypes)
+
+
 def contract_of_group(group: FSDPParamGroup) -> OuterReduction:
     """What becomes of the gradients of a group of parameters that are communicated together, as it is set now."""
     info = group.mesh_info
@@ -269,9 +295,8 @@ def contract_of_group(group: FSDPParamGroup) -> OuterReduction:
         kept, setting = dimensions, "set_requires_gradient_sync(False)"
     elif not group.all_reduce_grads and info.replicate_mesh_dim is not None:
         kept, setting = (info.replicate_mesh_dim,), "set_requires_all_reduce(False)"
-    policy = group.mp_policy
-    casts = _casts(policy.param_dtype, policy.reduce_dtype)
     name = "fully_shard" if info.shard_mesh_dim is not None else "replicate"
+    casts = _casts_of_policy(name, group.mp_policy)
     found = OuterReduction(
         name, info.mesh, dimensions, "avg", kept, setting, tuple(casts), gathers=info.shard_mesh_dim is not None
     )

@@ -21,6 +21,7 @@ from verifycompile.torch_interface.outer import (
     Outer,
     OuterReduction,
     contract_of_ddp,
+    contracts_of_state,
     holds_first_fsdp,
     managed_by_ddp,
     of_fully_shard,
@@ -68,9 +69,8 @@ class _Unwrapper(Relocator):
         for module in model.modules():
             state = _composable_state._get_module_state(module)
             if isinstance(state, FSDPState):
-                for held in of_fully_shard(state):
-                    self._sharded[id(held.parameter)] = held
-                    self.contracts.append(held.reduction)
+                self._sharded.update((id(held.parameter), held) for held in of_fully_shard(state))
+                self.contracts.extend(contracts_of_state(state))
             elif isinstance(module, DistributedDataParallel):
                 self._manage(managed_by_ddp(module), contract_of_ddp(module))
             elif (replicated := replicate_state(module)) is not None:

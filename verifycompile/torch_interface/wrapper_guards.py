@@ -131,8 +131,8 @@ def _held_by(record: Any) -> tuple[Any, ...]:
 
 def _group_settings(group: FSDPParamGroup) -> tuple[Any, ...]:
     comms = type(group._reduce_scatter_comm), type(group._all_gather_comm)
-    info, policy = group.mesh_info, group.mp_policy
-    layout = info.mesh, info.replicate_mesh_dim, info.shard_mesh_dim, policy.param_dtype, policy.reduce_dtype
+    info = group.mesh_info
+    layout = info.mesh, info.replicate_mesh_dim, info.shard_mesh_dim, group.mp_policy
     return group.gradient_divide_factor, group._all_reduce_hook, group.force_sum_reduction_for_comms, *comms, *layout
 
 
@@ -143,4 +143,5 @@ def _of_surrounding() -> Check:
 
 
 def _surrounding() -> list[tuple[Any, ...]]:
-    return [_group_settings(group) for state in states_in_forward() for group in state._fsdp_param_groups]
+    states = states_in_forward()
+    return [(state._mp_policy, *map(_group_settings, state._fsdp_param_groups)) for state in states]
