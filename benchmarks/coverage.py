@@ -48,7 +48,8 @@ class Package:
 class Case:
     """One program. ``mode``: what else tells it apart (``training``, ``inference, sdpa``).
 
-    ``expected``: "verified", or "refuted" for a program that is known to be wrong.
+    ``expected``: "verified", "refuted" for a program that is known to be wrong, or "unproved" for one that is right or
+    wrong by what its caller does.
     """
 
     program: str

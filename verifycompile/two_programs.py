@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture.in_parts import cuts_unevenly, in_parts, joins_and_cuts
-from verifycompile.capture.own_losses import on_sums_that_leave, with_own_losses
+from verifycompile.capture.own_losses import Multiplied, with_multiplied_sums, with_own_losses
 from verifycompile.cause import (
     Cause,
     OneGraph,
@@ -105,7 +105,10 @@ def verify_programs(spec: Program, implementation: Program, options: Options, re
     return within_limits(options, seconds, lambda: answer(OF_PAIRS, pair))
 
 
-def _report(spec: Program, implementation: Program, options: Options, repairs: Repairs) -> Report:
+def _report(
+    spec: Program, implementation: Program, options: Options, repairs: Repairs, captured: Program | None = None
+) -> Report:
+    """``captured``: the implementation, where what is given is it with the cotangents of each rank's own loss."""
     started = time.thread_time()
     blockers = _distinct((*implementation.blockers, *spec.blockers))
     fatal = _fatal(blockers)
@@ -116,7 +119,7 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         result, ended = (result, proof) if isinstance(proof, RanOut) else (proof, None)
     own = None if result.mismatch is None else with_own_losses(implementation, result.placements)
     if own is not None:
-        return _report(spec, own, options, repairs)
+        return _report(spec, own, options, repairs, implementation)
     proof_seconds = time.thread_time() - started
 
     findings = [finding_of_mismatch(result.mismatch)] if result.mismatch is not None else []
@@ -128,7 +131,10 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
     ]
     verdict = Verdict.UNPROVED if findings else Verdict.VERIFIED
     search: Search | None = None
-    if findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
+    outside = _right_by_code_outside(spec, captured or implementation, result)
+    if outside is not None:
+        findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, outside.note), hint=outside.hint)
+    elif findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
     causes: tuple[Cause, ...] = ()
@@ -140,8 +146,6 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         shown = None if search is None else (search.spec, search.implementation)
         causes = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
         findings[:1] = with_causes(findings[0], causes, result.mismatch.output)
-        if findings[0].code == "VC103" and (note := on_sums_that_leave(implementation, result.placements)):
-            findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
     findings = [with_styles(finding, implementation.styles) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
@@ -176,6 +180,17 @@ def _report(spec: Program, implementation: Program, options: Options, repairs: R
         second_look=look,
         programs=(spec, implementation),
     )
+
+
+def _right_by_code_outside(spec: Program, implementation: Program, result: RefinementResult) -> Multiplied | None:
+    """The program that is proved where code outside of the graph multiplies a loss: nothing is refuted then."""
+    if result.mismatch is None or result.mismatch.certain:
+        return None
+    multiplied = with_multiplied_sums(implementation, result.placements)
+    if multiplied is None:
+        return None
+    proof = bounds.attempt("the proof with a loss that is multiplied outside", lambda: proves(spec, multiplied.program))
+    return multiplied if proof is True else None
 
 
 def _fatal(blockers: Sequence[Blocker]) -> list[Blocker]:

@@ -96,8 +96,8 @@ def cases(version: str) -> Iterator[Case]:
             yield Case(program, "tp=2", f"training, mutant: {mutant}", "refuted")
         for degree in ("fsdp=2", "fsdp=4", "dp_replicate=2,fsdp=2"):
             yield Case(program, degree, "training")
-        # DDP takes the mean of what the ranks' own sums of losses give: see docs/found.md.
-        yield Case(program, "dp_replicate=2", "training", "refuted")
+        # DDP takes the mean of the ranks' own sums of losses, which a trainer could make up for: docs/found.md.
+        yield Case(program, "dp_replicate=2", "training", "unproved")
         yield Case(program, "fsdp=2", "training, mutant: mean of gradients", "refuted")
         yield Case(program, "dp_replicate=2", "training, logits")
     for program in ("llama3 simple_fsdp", *(() if old else ("deepseek_v3 simple_fsdp",))):

@@ -86,11 +86,19 @@ def test_the_gate_asks_about_a_job_without_dtensors(name: str, inner_first: bool
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_a_sum_under_a_mean_is_refused(name: str, reports: list[Report]) -> None:
+def test_a_sum_under_a_mean_is_right_only_by_code_outside(name: str, reports: list[Report]) -> None:
     call(Summed(), WRAPPERS[name])
     (found,) = reports
-    assert found.verdict is Verdict.REFUTED
-    assert found.findings[0].message == "`grad.up.weight` is averaged over dp, though the ranks hold parts of a sum"
+    assert found.verdict is Verdict.UNPROVED
+    (finding,) = found.findings
+    assert finding.code == "VC103"
+    assert finding.message == "`grad.up.weight` is averaged over dp, though the ranks hold parts of a sum"
+    assert finding.notes[-1] == (
+        "`output.0` leaves the graph as a rank's part of a sum, of which the wrapper takes the mean: the gradients are "
+        "those of the spec if the code outside multiplies it by 4, the number of ranks, before `backward()`, and 4 times "
+        "too small if not"
+    )
+    assert finding.hint == "multiply `output.0` by 4 within what is compiled, and no longer outside of it (checked)"
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -102,7 +102,7 @@ def test_a_loss_and_what_it_is_of(name: str) -> None:
     assert found.certificate is not None
     assert verifycompile.check_certificate(found.certificate)
     wrong = report(WithSamplesInAll, WRAPPERS[name])
-    assert wrong.verdict is Verdict.REFUTED
+    assert wrong.verdict is Verdict.UNPROVED
     assert wrong.findings[0].code == "VC103"
 
 
@@ -125,9 +125,9 @@ def test_a_loss_and_what_it_is_of_element_by_element() -> None:
 
 
 @pytest.mark.parametrize("name", ["ddp", "replicate", "nested fully_shard"])
-def test_the_mean_of_sums_is_refuted(name: str) -> None:
+def test_the_mean_of_sums_is_not_proved(name: str) -> None:
     found = report(Total, WRAPPERS[name])
-    assert found.verdict is Verdict.REFUTED
+    assert found.verdict is Verdict.UNPROVED
     assert found.findings[0].code == "VC103"
     expected = "`grad.up.weight` is averaged over dp, though the ranks hold parts of a sum"
     assert found.findings[0].message == expected
@@ -140,7 +140,7 @@ class Weighted(Total):
         return super().forward(x, y) / count * ranks
 
 
-@pytest.mark.parametrize("ranks", [4, 1])
+@pytest.mark.parametrize("ranks", [4, 1, 2])
 def test_a_sum_divided_by_the_count_of_all_ranks(ranks: int) -> None:
     class Trained(Weighted):
         def forward(self, x: torch.Tensor, y: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def test_a_sum_divided_by_the_count_of_all_ranks(ranks: int) -> None:
     with fake_mesh_world((4,), ("dp",)) as mesh:
         model, arguments = fully_shard(Trained(), mesh=mesh), (*pairs(), torch.tensor(8))
         found = verifycompile.verify(model, arguments, spec=Weighted(), in_placements=BATCH)
-    assert found.verdict is (Verdict.VERIFIED if ranks == 4 else Verdict.REFUTED), str(found)
+    assert found.verdict is (Verdict.VERIFIED if ranks == 4 else Verdict.UNPROVED if ranks == 1 else Verdict.REFUTED), str(found)
 
 
 def test_fully_shard_that_sums() -> None:

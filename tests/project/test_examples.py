@@ -39,7 +39,7 @@ def assert_shown(printed: str, name: str, *arguments: str) -> None:
 def assert_refused_at(printed: str, name: str, expected: tuple[str, str, str]) -> None:
     code, text, label = expected
     first, place, *rest = printed.splitlines()
-    assert first.startswith(f"error[{code}]: ")
+    assert first.startswith((f"error[{code}]: ", f"unproved[{code}]: "))
     assert f"examples/{name}.py:{line_of(name, text)}:" in place
     assert label in rest[2]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.fx
@@ -43,17 +44,49 @@ def with_own_losses(implementation: Program, placements: Mapping[str, Sequence[P
     return dataclasses.replace(changed, outputs=tuple(outputs))
 
 
-def on_sums_that_leave(implementation: Program, placements: Mapping[str, Sequence[Placement]]) -> str:
-    """What code outside of the graph may do with a loss that leaves it as a sum over ranks; "" where none does."""
-    flowing = [item.name for item in implementation.inputs if item.role is Role.TANGENT and item.name in placements]
-    means = _means(implementation)
-    sums = [name for name in flowing if any(placements[name][axis] == Partial("sum") for axis in means)]
-    if not sums:
-        return ""
-    return (
-        f"`{sums[0]}` leaves the graph as a rank's part of a sum: where the code outside multiplies it by the number "
-        "of ranks before `backward()`, compile that as well"
-    )
+@dataclasses.dataclass(frozen=True)
+class Multiplied:
+    """A program whose losses that leave it as sums over ranks are multiplied by the ranks: ``output`` by ``factor``."""
+
+    program: Program
+    output: str
+    factor: int
+
+    @property
+    def note(self) -> str:
+        """What is right where code outside of the graph multiplies, and what is where it does not."""
+        return (
+            f"`{self.output}` leaves the graph as a rank's part of a sum, of which the wrapper takes the mean: the "
+            f"gradients are those of the spec if the code outside multiplies it by {self.factor}, the number of ranks, "
+            f"before `backward()`, and {self.factor} times too small if not"
+        )
+
+    @property
+    def hint(self) -> str:
+        where = "within what is compiled, and no longer outside of it (checked)"
+        return f"multiply `{self.output}` by {self.factor} {where}"
+
+
+def with_multiplied_sums(implementation: Program, placements: Mapping[str, Sequence[Placement]]) -> Multiplied | None:
+    """The program as code outside of it makes it right that multiplies a loss by the number of ranks, or None."""
+    mesh, means = implementation.mesh, _means(implementation)
+    flowing = (item.name for item in implementation.inputs if item.role is Role.TANGENT and item.name in placements)
+    sums = {name: {axis for axis in means if placements[name][axis] == Partial("sum")} for name in flowing}
+    factors = {name: _ranks(mesh, axes) for name, axes in sums.items() if axes} if mesh is not None else {}
+    if not factors:
+        return None
+    changed, _ = copied(implementation)
+    graph = changed.graph.graph
+    for item in changed.inputs:
+        if item.role is Role.TANGENT:
+            _read_multiplied(graph, item.node, factors.get(item.name, 1))
+    outputs = [
+        dataclasses.replace(item, node=_returned(graph, item, torch.ops.aten.mul.Tensor, factors[item.name]))
+        if item.name in factors
+        else item
+        for item in changed.outputs
+    ]
+    return Multiplied(dataclasses.replace(changed, outputs=tuple(outputs)), *next(iter(factors.items())))
 
 
 def _means(implementation: Program) -> frozenset[int]:
@@ -85,9 +118,15 @@ def _of_own_loss(graph: torch.fx.Graph, output: ProgramOutput, mixed: Collection
     factor = _ranks(mesh, [axis for axis in axes if not isinstance((output.placements or ())[axis], Partial)])
     if factor == 1:
         return dataclasses.replace(output, outer_mean=kept)
-    with graph.inserting_after(output.node):
-        divided = graph.call_function(torch.ops.aten.div.Tensor, (output.node, factor))
-    divided.meta = dict(output.node.meta)
-    results = next(iter(graph.find_nodes(op="output")))
-    results.update_arg(0, tuple(divided if k == output.index else item for k, item in enumerate(results.args[0])))
+    divided = _returned(graph, output, torch.ops.aten.div.Tensor, factor)
     return dataclasses.replace(output, node=divided, outer_mean=kept)
+
+
+def _returned(graph: torch.fx.Graph, output: ProgramOutput, operator: Any, factor: int) -> torch.fx.Node:
+    """The operator of the output and ``factor``, which the graph returns in the output's place."""
+    with graph.inserting_after(output.node):
+        made = graph.call_function(operator, (output.node, factor))
+    made.meta = dict(output.node.meta)
+    results = next(iter(graph.find_nodes(op="output")))
+    results.update_arg(0, tuple(made if k == output.index else item for k, item in enumerate(results.args[0])))
+    return made
