@@ -93,6 +93,8 @@ def test_settings_of_fully_shard(kind: str) -> None:
     found = on_ranks(build, (torch.randn(4, 16),), names=("dp",), spec=Means())
     assert found.verdict is verdict, str(found)
     assert found.epsilons[1] == torch.finfo(torch.bfloat16 if policy is POLICY else torch.float32).eps
+    told = "precision: `fully_shard` computes in torch.bfloat16; the most that a result is off by is "
+    assert any(note.startswith(told) for note in found.notes) is (policy is POLICY)
     if verdict is Verdict.REFUTED:
         assert found.findings[0].message.startswith("`grad.blocks.1.down.weight` differs from the spec's by ")
         assert all(str(finding.output).startswith("grad.blocks.1.") for finding in found.findings)

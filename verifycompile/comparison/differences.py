@@ -168,15 +168,28 @@ def scales_of(outputs: list[Judged], mesh: Mesh) -> tuple[float, ...]:
     return tuple(sorted(found - {1.0}))
 
 
-def precision_notes(judged: list[Judged]) -> list[str]:
-    """Where the parallel program has a coarser dtype than the spec, within what rounding explains."""
+def precision_notes(judged: list[Judged], casts: Mapping[str, torch.dtype], epsilon: float) -> list[str]:
+    """Where the parallel program is coarser than the spec, whose epsilon is given, within what rounding explains.
+
+    ``casts``: what wrappers do in dtypes of their own, of which the tensors that come out have no sign.
+    """
     notes: list[str] = []
-    for item in judged:
+    within = [item for item in judged if item.layout is not None and not item.exceeds]
+    final = [item for item in within if item.kind in FINAL]
+    for what, dtype in casts.items():
+        if final and torch.finfo(dtype).eps > epsilon:
+            worst = max(final, key=_relative)
+            notes.append(f"precision: {what}; the most that a result is off by is {_relative(worst):.2e}, `{worst.name}`")
+    for item in within:
         spec, own = (getattr(torch, name, None) for name in item.dtypes)
-        if not isinstance(spec, torch.dtype) or not isinstance(own, torch.dtype) or item.exceeds:
+        if not isinstance(spec, torch.dtype) or not isinstance(own, torch.dtype):
             continue
         if spec.is_floating_point and own.is_floating_point and torch.finfo(own).eps > torch.finfo(spec).eps:
-            size = item.error / (item.norm or 1.0)
             own_dtype, spec_dtype = item.dtypes[1], item.dtypes[0]
-            notes.append(f"precision: `{item.name}` is {own_dtype}, the spec's {spec_dtype}; off by {size:.2e}")
+            text = f"precision: `{item.name}` is {own_dtype}, the spec's {spec_dtype}; off by {_relative(item):.2e}"
+            notes.append(text)
     return notes
+
+
+def _relative(item: Judged) -> float:
+    return item.error / (item.norm or 1.0)

@@ -107,12 +107,14 @@ def wrapped_axes(model: Any, root: RootMesh | None) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def dtypes_of_wrappers(model: Any) -> tuple[torch.dtype, ...]:
-    """The dtypes in which data-parallel wrappers compute or communicate."""
+def casts_of_wrappers(model: Any) -> dict[str, torch.dtype]:
+    """What data-parallel wrappers do in dtypes of their own, and in which."""
     if not isinstance(inner_model(model), nn.Module):
-        return ()
+        return {}
     _, outer = without_outer_wrappers(uncompiled(model))
-    return tuple(dtype for contract in outer.contracts for _, dtype in contract.casts)
+    return {
+        f"`{contract.wrapper}` {what} {dtype}": dtype for contract in outer.contracts for what, dtype in contract.casts
+    }
 
 
 def needs_a_model_for_each_rank(model: Any) -> bool:

@@ -27,9 +27,9 @@ from verifycompile.comparison.passes import run
 from verifycompile.comparison.phases import Phases
 from verifycompile.comparison.programs import (
     Spec,
+    casts_of_wrappers,
     copied_spec,
     copy_for_rank,
-    dtypes_of_wrappers,
     layout_over,
     needs_a_model_for_each_rank,
     recovered_spec,
@@ -178,11 +178,12 @@ class Question:
         self._describe(parameters, inputs, spec, own)
         early = unequal_replicas(parameters, inputs)
         reference = self._reference(spec, each)
+        casts = casts_of_wrappers(model)
         epsilons = (
             epsilon_of(t.dtype for t in (*named_tensors(spec.model, {}).values(), *inputs.whole.values())),
             epsilon_of(
                 (*(e.dtype for by in entries.values() for e in by.values()),
-                 *(t.dtype for t in inputs.whole.values()), *dtypes_of_wrappers(model))
+                 *(t.dtype for t in inputs.whole.values()), *casts.values())
             ),
         )  # fmt: skip
         thresholds = reference.thresholds(epsilons, self.seeds)
@@ -194,6 +195,7 @@ class Question:
         causes = findings_of(comparing.found, places, departed, parameters.whole, alone)
         if causes:
             causes[0] = self._at_line(causes[0], comparing, departed, epsilons)
+        self.notes += precision_notes(comparing.found.judged, casts, epsilons[0])
         drew = drew or reference.drew
         if not causes and ranks.left_uncompiled:
             causes = self._as_compiled(comparing, places, drew=drew)
@@ -302,7 +304,6 @@ class Question:
         verdict = Verdict.REFUTED if refuted else Verdict.UNPROVED if findings else Verdict.VERIFIED
         if not any(item.kind in FINAL for item in found.judged) and not refuted:
             verdict = Verdict.UNPROVED
-        notes = [*self.notes, *precision_notes(found.judged)]
         measured = Measured(
             found.judged,
             verdict,
@@ -316,7 +317,7 @@ class Question:
             findings=tuple(findings),
             tensors=tuple(found.judged),
             not_compared=tuple((name, why) for name, _, why in found.missing),
-            notes=tuple(notes),
+            notes=tuple(self.notes),
             assumptions=tuple(dict.fromkeys(self.assumptions)),
             how=ranks.how,
             ranks=len(ranks.ranks),

@@ -7,6 +7,7 @@ import html
 import json
 import math
 import pathlib
+from collections.abc import Sequence
 
 from verifycompile.comparison.judge import Judged
 from verifycompile.comparison.trace import Kind
@@ -96,12 +97,10 @@ class CompareReport:
             ),
             f" = steps of the optimizer: {self.steps}; seconds: {self.seconds:.2f}",
             *(f" = contradiction: {text}" for text in ([self.contradiction] if self.contradiction else [])),
-            *(f" = note: {note}" for note in self.notes),
+            *_first("note", self.notes, "notes"),
             *(f" = assumption: {assumption}" for assumption in self.assumptions),
-            *(f" = not compared: `{name}`: {why}" for name, why in self.not_compared[:_SHOWN]),
+            *_first("not compared", [f"`{name}`: {why}" for name, why in self.not_compared], "not_compared"),
         ]
-        if len(self.not_compared) > _SHOWN:
-            lines.append(f" = not compared: {len(self.not_compared) - _SHOWN} more, listed in `not_compared`")
         parts = ["\n".join(lines)]
         if self.proof:
             parts.append(_columns([("assumption of the proof", "state", "why"), *map(dataclasses.astuple, self.proof)]))
@@ -142,6 +141,12 @@ class CompareReport:
             f"{_heat_table(self.tensors)}{_plot(self.tensors)}<pre>{html.escape(self.table)}</pre>\n"
         )
         pathlib.Path(path).write_text(page, encoding="utf-8")
+
+
+def _first(what: str, texts: Sequence[str], attribute: str) -> list[str]:
+    """A line for each, of which there may be one for each tensor; how many are left out is the last line."""
+    rest = [f"{len(texts) - _SHOWN} more, listed in `{attribute}`"] if len(texts) > _SHOWN else []
+    return [f" = {what}: {text}" for text in (*texts[:_SHOWN], *rest)]
 
 
 def _row(item: Judged) -> tuple[str, ...]:
