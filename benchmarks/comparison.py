@@ -3,6 +3,7 @@
 Cost: a tensor-parallel model on two ranks against both programs run by themselves, in processor time and in peak
 memory above what the process had. Thresholds: TTrace's fourteen bugs and their right twins, over seeds and dtypes, with
 the estimated thresholds and with ``torch.allclose`` of fixed tolerances: how many false alarms, how many missed bugs.
+``--further``: of other bugs, which were written once the rules for the thresholds were settled, instead.
 ``--models``: ten models of Hugging Face transformers under their own plans instead, in which nothing may be found.
 """
 
@@ -22,6 +23,7 @@ import verifycompile
 from benchmarks.__main__ import table
 from benchmarks.real_programs import transformers
 from tests.comparison.fourteen import BUGS, Bug
+from tests.comparison.further import FURTHER
 from tests.comparison.programs import Model, on_ranks, tensor_parallel
 from tests.support import fake_mesh_world
 from verifycompile.comparison.judge import Judged
@@ -99,12 +101,12 @@ def answers(bug: Bug, wrong: bool, dtype: torch.dtype, seed: int) -> tuple[bool,
     return not found, *(beyond(found.tensors, relative) for _, relative in FIXED)
 
 
-def thresholds(seeds: int) -> list[tuple[str, ...]]:
+def thresholds(seeds: int, bugs: Sequence[Bug]) -> list[tuple[str, ...]]:
     """Rows: false alarms and missed bugs of each way, by dtype."""
     rows: list[tuple[str, ...]] = []
     for dtype in (torch.float32, torch.bfloat16):
-        right = [answers(bug, False, dtype, seed) for bug in BUGS.values() for seed in range(seeds)]
-        wrong = [answers(bug, True, dtype, seed) for bug in BUGS.values() for seed in range(seeds)]
+        right = [answers(bug, False, dtype, seed) for bug in bugs for seed in range(seeds)]
+        wrong = [answers(bug, True, dtype, seed) for bug in bugs for seed in range(seeds)]
         for index, name in enumerate(("estimated", *(name for name, _ in FIXED))):
             alarms, missed = sum(one[index] for one in right), sum(not one[index] for one in wrong)
             rows.append((str(dtype), name, f"{alarms} of {len(right)}", f"{missed} of {len(wrong)}"))
@@ -137,10 +139,14 @@ def of_model(name: str, dtype: torch.dtype, seed: int) -> CompareReport:
         dist.destroy_process_group()
 
 
+_THRESHOLDS = ("dtype", "threshold", "false alarms", "missed bugs")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Both tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks comparison", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="of each bug and twin")
+    parser.add_argument("--further", action="store_true", help="further bugs instead")
     parser.add_argument("--models", action="store_true", help="models of transformers instead")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
@@ -148,8 +154,11 @@ def main(arguments: Sequence[str]) -> int:
         header = ("model", "dtype", "tensors", "false alarms", "largest ratio to a threshold")
         print(table(header, models(options.seeds)))
         return 0
+    if options.further:
+        print(table(_THRESHOLDS, thresholds(options.seeds, tuple(FURTHER.values()))))
+        return 0
     rows = [costs(*sizes) for sizes in ((512, 4, 8, 256), (256, 4, 8, 128), (64, 2, 8, 64))]
     print(table(("model", "both s", "compare s", "ratio", "both KiB", "compare KiB more"), rows))
     print()
-    print(table(("dtype", "threshold", "false alarms", "missed bugs"), thresholds(options.seeds)))
+    print(table(_THRESHOLDS, thresholds(options.seeds, tuple(BUGS.values()))))
     return 0

@@ -281,15 +281,16 @@ class WithRms(nn.Module):
 
 
 # 24. Gradients are clipped by the norm of the rank's own parts. 25. The bias is added on every rank before the sum.
+# 34. The gradients of what a column-parallel layer takes are not added up.
 
 
 class Columns(nn.Module):
     """A column-parallel and a row-parallel layer."""
 
-    def __init__(self, mesh: DeviceMesh | None = None, wrong: bool = False) -> None:
+    def __init__(self, mesh: DeviceMesh | None = None, wrong: bool = False, *, copies: bool = True) -> None:
         super().__init__()
         self.group = None if mesh is None else mesh.get_group("tp")
-        self.wrong = wrong
+        self.wrong, self.copies = wrong, copies
         size = 1 if mesh is None else mesh.size()
         self.up = nn.Parameter(torch.randn(WIDTH, 2 * WIDTH // size) / 2)
         self.down = nn.Parameter(torch.randn(2 * WIDTH // size, WIDTH) / 2)
@@ -298,7 +299,8 @@ class Columns(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.group is None:
             return torch.tanh(x @ self.up) @ self.down + self.bias
-        parts = torch.tanh(CopyTo.apply(x, self.group) @ self.up) @ self.down
+        copy = CopyTo.apply(x, self.group) if self.copies else x
+        parts = torch.tanh(copy @ self.up) @ self.down
         if self.wrong:
             return ReduceFrom.apply(parts + self.bias, self.group)  # wrong; named: 25
         return ReduceFrom.apply(parts, self.group) + self.bias
@@ -308,12 +310,12 @@ SPLIT = {"mlp.up": (Shard(1),), "mlp.down": (Shard(0),)}
 
 
 class Mlp(nn.Module):
-    def __init__(self, mesh: DeviceMesh | None = None, wrong: bool = False) -> None:
+    def __init__(self, mesh: DeviceMesh | None = None, wrong: bool = False, *, copies: bool = True) -> None:
         super().__init__()
-        self.first, self.mlp = nn.Linear(WIDTH, WIDTH), Columns(mesh, wrong)
+        self.first, self.mlp = nn.Linear(WIDTH, WIDTH), Columns(mesh, wrong, copies=copies)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.mlp(torch.tanh(self.first(x)))
+        return self.mlp(torch.tanh(self.first(x)))  # named: 34
 
 
 CLIPPING: dict[str, Any] = {}
@@ -563,5 +565,8 @@ FURTHER: dict[str, Bug] = {
     "33 tied head": Bug(
         WholeHead, VocabularyHead, token_ids, "middle",
         options={"param_placements": {"weight": (Shard(0),)}, "out_placements": {"output.0": (Shard(2),)}},
+    ),
+    "34 gradient of an input": Bug(
+        Mlp, lambda mesh, wrong: Mlp(mesh, copies=not wrong), drawn(4, WIDTH), "mlp", options={"param_placements": SPLIT}
     ),
 }  # fmt: skip

@@ -59,6 +59,7 @@ def test_synchronisation_of_fsdp_that_is_switched_off() -> None:
         "`grad.blocks.0.up.weight`: the parallel program has no such tensor after backward, so that the parameter is not "
         "trained"
     )
+    assert (len(found.findings), found.findings[0].followers) == (1, 11)  # of one cause
     # One call cannot tell a step of accumulation from one that trains: the proof says which of them it speaks of.
     with fake_mesh_world((2,), ("dp",)) as mesh:
         proof = verifycompile.verify(sharded(mesh, wrong=True), (torch.randn(4, 16),))

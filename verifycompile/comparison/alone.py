@@ -7,7 +7,7 @@ What is off in such a run is off by its own code.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch.distributed.tensor.placement_types import Partial
@@ -57,9 +57,19 @@ def _parts_of_the_spec(
 
 def _faults(judged: Sequence[Judged]) -> list[Judged]:
     """The first tensor that is off of each module, in forward, or in backward where nothing is off in forward."""
-    beyond = [item for item in judged if item.exceeds]
-    forward = [item for item in beyond if item.kind in _FORWARD]
+    forward = list(_by_themselves(judged, _FORWARD))
     found: dict[str, Judged] = {}
-    for item in forward or [item for item in beyond if item.kind in _BACKWARD]:
+    for item in forward or _by_themselves(judged, _BACKWARD):
         found.setdefault(item.module, item)
     return list(found.values())
+
+
+def _by_themselves(judged: Sequence[Judged], kinds: Collection[Kind]) -> Iterator[Judged]:
+    """What is off, but for what follows at once from a sum over ranks that is: the ranks have no parts of the spec's."""
+    follows = False
+    for item in judged:
+        if item.kind not in kinds:
+            continue
+        if item.exceeds and not follows:
+            yield item
+        follows = item.exceeds and (follows or any(isinstance(p, Partial) for p in item.layout or ()))

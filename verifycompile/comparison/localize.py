@@ -84,8 +84,12 @@ def findings_of(
         if more := [f"`{item.module}`" for item in others[_MOST:]]:
             note = f"by themselves these are off as well: {', '.join(more)}"
             findings[-1] = dataclasses.replace(findings[-1], notes=(*findings[-1].notes, note))
+    alike: dict[tuple[str, str, bool], list[str]] = {}
     for name, why in absent:
-        findings.append(_absent(name, why, places, findings, name.partition(".")[2] in parameters))
+        kind, _, owner = name.partition(".")
+        alike.setdefault((kind, why, owner in parameters), []).append(name)
+    for (_, why, is_held), names in alike.items():
+        findings.append(_absent(names, why, places, findings, is_held))
     open_tensors = [item for item in found.judged if item.layout is None]
     for item in open_tensors:
         location, labels = places.of(item.module)
@@ -116,8 +120,9 @@ def module_to_look_into(name: str, judged: Sequence[Judged]) -> tuple[bool, str 
     return forward, max(called, key=len, default="")
 
 
-def _absent(name: str, why: str, places: Places, findings: Sequence[Finding], is_held: bool) -> Finding:
-    """``is_held``: whether it is of a parameter that the parallel program has."""
+def _absent(names: Sequence[str], why: str, places: Places, findings: Sequence[Finding], is_held: bool) -> Finding:
+    """Tensors of one kind. ``is_held``: whether they are of parameters that the parallel program has."""
+    name, *others = names
     kind, _, owner = name.partition(".")
     location, labels = places.of(owner.rpartition(".")[0] if kind == "grad" else "")
     is_gradient = kind == "grad" and is_held
@@ -128,8 +133,10 @@ def _absent(name: str, why: str, places: Places, findings: Sequence[Finding], is
         message=message,
         impl_location=None if findings else location,
         labels=() if findings else labels,
+        notes=(f"nor is there {', '.join(f'`{other}`' for other in others[:_MOST])}",) if others else (),
         output=name,
         verdict=Verdict.REFUTED if is_gradient else Verdict.UNPROVED,
+        followers=len(others),
     )
 
 
@@ -202,7 +209,12 @@ def _culprit(judged: Sequence[Judged], beyond: Sequence[Judged]) -> tuple[Judged
 
 
 def _partial_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
-    """The last result of a module before that is the spec's as parts of a sum, unless they were added up since."""
+    """Where the value became a sum over ranks that is not added up before it is used.
+
+    In forward the last result of a module, in backward the first of the gradients that are such sums until the culprit.
+    """
+    if culprit.kind in _BACKWARD:
+        return _partial_gradient_before(culprit, judged)
     if culprit.kind not in _FORWARD:
         return []
     found: list[Judged] = []
@@ -211,11 +223,28 @@ def _partial_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
             break
         if ".output." not in item.name:
             continue
-        if any(isinstance(placement, Partial) for placement in item.layout or ()):
+        if _is_partial(item):
             found = [item]
         elif found and _holds(item.module, found[0].module):
             found = []
     return found
+
+
+def _partial_gradient_before(culprit: Judged, judged: Sequence[Judged]) -> list[Judged]:
+    found: list[Judged] = []
+    for item in judged:
+        if item.name == culprit.name:
+            return found if culprit.kind is Kind.ACTIVATION_GRADIENT else []
+        if item.kind is not Kind.ACTIVATION_GRADIENT:
+            continue
+        found = (found or [item]) if _is_partial(item) and not item.exceeds else []
+        if culprit.kind is Kind.GRADIENT and item.module == culprit.module and ".output." in item.name:
+            return found
+    return []
+
+
+def _is_partial(item: Judged) -> bool:
+    return any(isinstance(placement, Partial) for placement in item.layout or ())
 
 
 def _holds(module: str, inner: str) -> bool:
