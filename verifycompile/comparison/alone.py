@@ -65,7 +65,7 @@ def _faults(judged: Sequence[Judged]) -> list[Judged]:
 
 
 def _by_themselves(judged: Sequence[Judged], kinds: Collection[Kind]) -> Iterator[Judged]:
-    """What is off, but for what follows at once from a sum over ranks that is: the ranks have no parts of the spec's."""
+    """What is off, but for what follows at once from a sum over ranks that is: no part of it is the spec's."""
     follows = False
     for item in judged:
         if item.kind not in kinds:

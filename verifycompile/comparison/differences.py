@@ -179,7 +179,8 @@ def precision_notes(judged: list[Judged], casts: Mapping[str, torch.dtype], epsi
     for what, dtype in casts.items():
         if final and torch.finfo(dtype).eps > epsilon:
             worst = max(final, key=_relative)
-            notes.append(f"precision: {what}; the most that a result is off by is {_relative(worst):.2e}, `{worst.name}`")
+            largest = f"the most that a result is off by is {_relative(worst):.2e}, `{worst.name}`"
+            notes.append(f"precision: {what}; {largest}")
     for item in within:
         spec, own = (getattr(torch, name, None) for name in item.dtypes)
         if not isinstance(spec, torch.dtype) or not isinstance(own, torch.dtype):
