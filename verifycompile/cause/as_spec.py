@@ -19,6 +19,7 @@ from verifycompile.cause.draft import Draft, DraftError, called
 from verifycompile.cause.frontier import holders
 from verifycompile.cause.move import Move, Scene, is_derivative, is_floating, is_tensor, shape_of
 from verifycompile.cause.operands import exchanged_texts
+from verifycompile.torch_interface.evaluation import is_view
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.value_names import call_name, is_backward
 from verifycompile.witness.interpreter import ancestors, descendants
@@ -93,6 +94,10 @@ def _missing(scene: Scene, held: Held) -> Iterator[tuple[torch.fx.Node, ...]]:
     """The calls that lead from values that are held to one that is not; the shortest ways first."""
     order = [node for node in scene.trial.spec.graph.graph.nodes if node in held]
     seeds = [node for node in order if _computes(node) and not held[node] and _available(node, held, ())]
+    looked: dict[torch.fx.Node, None] = {}  # views of what is held, which the calls behind a seed may take as well
+    for node in order:
+        if not held[node] and is_view(node.target) and _available(node, held, looked):
+            looked[node] = None
     ways: list[tuple[torch.fx.Node, ...]] = []
     for seed in [node for node in seeds if is_floating(node) or not is_tensor(node)][:_MOST_SEEDS]:
         steps = [seed]
@@ -100,11 +105,14 @@ def _missing(scene: Scene, held: Held) -> Iterator[tuple[torch.fx.Node, ...]]:
         for node in order[position + 1 :]:
             if len(steps) == _MOST_STEPS:
                 break
-            if not held[node] and not set(steps).isdisjoint(node.all_input_nodes) and _available(node, held, steps):
+            if held[node] or set(steps).isdisjoint(node.all_input_nodes):
+                continue
+            if _available(node, held, {*steps, *looked}):
                 steps.append(node)
         for node in steps:
             needed = ancestors([node])
-            ways.append(tuple(step for step in steps if step in needed))
+            taken = {*steps, *looked}
+            ways.append(tuple(step for step in order if step in taken and step in needed))
     return iter(sorted((way for way in ways if is_floating(way[-1])), key=len))
 
 

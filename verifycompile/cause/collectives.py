@@ -98,6 +98,28 @@ def other_reductions(scene: Scene) -> Iterator[Move]:
             yield Move(("reduction", other), node.name, "VC103", fixed(message, hint), change)
 
 
+def sums_of_logarithms(scene: Scene) -> Iterator[Move]:
+    """Each sum over ranks of logarithms, as the logarithm of the sum of what they are of."""
+    for node in _all_reduces(scene):
+        source = node.args[0]
+        if node.args[1] == "sum" and isinstance(source, torch.fx.Node) and "log" in str(source.target):
+            over, value = scene.names(scene.draft.group_axes(node)) or "its group", scene.value(source)
+            message = f"{value} is a logarithm of each rank's own sum, and {scene.line(node)} adds these over {over}"
+            hint = f"all-reduce `exp` of {value} over {over} (sum) at {scene.line(node)}, and take the logarithm of it"
+            change = functools.partial(_of_exponentials, node.name)
+            yield Move(("exponentials",), node.name, "VC108", fixed(message, hint), change)
+
+
+def _of_exponentials(name: str, draft: Draft) -> None:
+    own = draft.node(name)
+    users = list(own.users)
+    opened = draft.insert(own, torch.ops.aten.exp.default, (own.args[0],), before=True)
+    draft.set_arguments(own, (opened, *own.args[1:]))
+    waits = [user for user in users if user.target is functional_collectives().wait_tensor.default]
+    for result in waits or [own]:
+        draft.redirect(result, draft.insert(result, torch.ops.aten.log.default, (result,)))
+
+
 def _with_reduction(name: str, operation: str, draft: Draft) -> None:
     own = draft.node(name)
     draft.set_arguments(own, (own.args[0], operation, *own.args[2:]))

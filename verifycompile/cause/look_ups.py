@@ -17,6 +17,8 @@ from verifycompile.witness.interpreter import ancestors
 
 aten = torch.ops.aten
 
+_POSITIONS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+
 
 def indices_of_part(scene: Scene) -> Iterator[Move]:
     """Each integer that an index is made of, with the beginning of the rank's part of the table taken off."""
@@ -70,6 +72,39 @@ def _with_other_bound(scene: Scene, node: torch.fx.Node) -> Move:
         return message, f"compare with `{wanted}` in the place of `{found}` in {value}"
 
     return Move(("bound",), node.name, "VC117", texts, apply)
+
+
+def ends_of_parts(scene: Scene) -> Iterator[Move]:
+    """Each order of positions within a rank's part, as one of positions in the whole with its bound near its end."""
+    for node in scene.calls:
+        first, bound = node.args[:2] if node.target in _TURNED else (None, None)
+        if isinstance(first, torch.fx.Node) and first.target in _POSITIONS and isinstance(bound, int):
+            yield from (_at_end_of_whole(scene, node, axis) for axis in scene.axes)
+
+
+def _at_end_of_whole(scene: Scene, node: torch.fx.Node, axis: int) -> Move:
+    ranks = scene.ranks((axis,))
+
+    def bounds(draft: Draft) -> tuple[int, int, int]:
+        """How many positions a part has, the bound, and the bound that is as far from the end of the whole."""
+        own = draft.node(node.name)
+        length, bound = own.all_input_nodes[0].meta["val"].numel(), int(own.args[1])  # pyright: ignore[reportArgumentType]  # a number, see the caller
+        return length, bound, bound + (ranks - 1) * length
+
+    def apply(draft: Draft) -> None:
+        own, (length, _, last) = draft.node(node.name), bounds(draft)
+        first = draft.number(own, operator.mul, (draft.coordinate(axis), length))
+        positions = own.all_input_nodes[0]
+        moved = draft.insert(own, aten.add.Tensor, (positions, first), positions.meta["val"], before=True)
+        draft.set_arguments(own, (moved, last))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        over, value, (length, found, wanted) = scene.names((axis,)), scene.value(node), bounds(draft)
+        message = f"{value} takes the end of each rank's part for the end of the whole"
+        where = f"the rank's coordinate on {over} times {length}"
+        return message, f"count from {where} on in {value}, and compare with {wanted} in the place of {found}"
+
+    return Move(("end of whole", axis), node.name, "VC117", texts, apply)
 
 
 def numbers_of_part(scene: Scene) -> Iterator[Move]:

@@ -1,4 +1,4 @@
-"""Moves that let a mean divide by the number of items on all ranks: a loss counts the targets of its rank alone."""
+"""Moves that let a mean divide by the number of items that count: on all ranks, and of those that a mask keeps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft, DraftError
-from verifycompile.cause.move import Move, Scene
+from verifycompile.cause.move import Move, Scene, is_derivative
 from verifycompile.rewrites.loss import SUM
 from verifycompile.rewrites.pointwise_losses import ignored_by_mean
+from verifycompile.torch_interface.value_names import is_backward
 
+aten = torch.ops.aten
+
+_DIVISIONS = (aten.div.Tensor, aten.div.Scalar)
 _REDUCTION = 3
 """The position of the argument ``reduction``."""
 
@@ -24,6 +28,33 @@ def means_of_all(scene: Scene) -> Iterator[Move]:
             for axes in scene.axis_sets:
                 for is_reduced in (False, True):
                     yield _counted_on_all(scene, node, axes, is_reduced)
+
+
+def means_of_kept(scene: Scene) -> Iterator[Move]:
+    """Each division by a number of entries of which a mask keeps some, as one by the number of those that it keeps."""
+    masks = [node for node in scene.calls if node.meta["val"].dtype is torch.bool and not is_backward(node)]
+    for node in [node for node in scene.calls if node.target in _DIVISIONS and not is_backward(node)]:
+        for mask in masks:
+            if node.args[1] == mask.meta["val"].numel() > 1:
+                yield _over_kept(scene, node, mask)
+
+
+def _over_kept(scene: Scene, node: torch.fx.Node, mask: torch.fx.Node) -> Move:
+    divisions = [node, *(item for item in scene.calls if item.args[1:] == node.args[1:] and is_derivative(item, node))]
+    names = [item.name for item in divisions if item.target in _DIVISIONS]
+
+    def apply(draft: Draft) -> None:
+        kept, number = draft.node(mask.name), draft.node(node.name).meta["val"].new_empty(())
+        count = draft.insert(kept, aten.sum.default, (kept,), number.to(torch.int64))
+        for own in map(draft.node, names):
+            draft.redirect(own, draft.insert(own, aten.div.Tensor, (own.args[0], count)))
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        value, kept, entries = scene.value(node), scene.value(mask), draft.node(node.name).args[1]
+        message = f"{value} divides by {entries}, the number of all entries, of which {kept} keeps some"
+        return message, f"divide by the number of entries that {kept} keeps, the sum of it, at {scene.line(node)}"
+
+    return Move(("over kept",), node.name, "VC113", texts, apply)
 
 
 def _counted_on_all(scene: Scene, node: torch.fx.Node, axes: tuple[int, ...], is_reduced: bool) -> Move:

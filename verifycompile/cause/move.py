@@ -209,3 +209,11 @@ def shape_of(node: torch.fx.Node) -> tuple[object, ...]:
 def computed(node: torch.fx.Node) -> bool:
     """Whether a node is a call that computes something new, no view and no piece of a result."""
     return node.op == "call_function" and not is_view(node.target) and is_tensor(node)
+
+
+def views(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """A value, what it is a view of, and so on."""
+    found = [node]
+    while is_view(found[-1].target) and found[-1].all_input_nodes and is_tensor(found[-1].all_input_nodes[0]):
+        found.append(found[-1].all_input_nodes[0])
+    return found

@@ -14,7 +14,7 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, fixed, is_tensor, shape_of, views
 from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.evaluation import is_view, operator_name
 from verifycompile.torch_interface.model_lines import model_location_of
@@ -68,7 +68,7 @@ def other_operands(scene: Scene) -> Iterator[Move]:
         for operand in dict.fromkeys(node.all_input_nodes):
             if not is_tensor(operand):
                 continue
-            for depth, looked_at in enumerate(_views(operand)):
+            for depth, looked_at in enumerate(views(operand)):
                 earlier = [other for other in values if position[other] < position[node] and _alike(looked_at, other)]
                 for other in sorted(earlier, key=lambda other: abs(position[other] - position[looked_at])):
                     if other is looked_at or _same_value(scene, looked_at, other):
@@ -236,7 +236,7 @@ def other_pieces(scene: Scene) -> Iterator[Move]:
         if is_view(node.target):
             continue
         for operand in dict.fromkeys(node.all_input_nodes):
-            piece = _views(operand)[-1] if is_tensor(operand) else operand
+            piece = views(operand)[-1] if is_tensor(operand) else operand
             count, number = _pieces(piece)
             for other in range(count):
                 if other != number:
@@ -260,7 +260,7 @@ def _of_another_piece(
     def apply(draft: Draft) -> None:
         own, taken, held = (draft.node(item.name) for item in (node, operand, piece))
         value = draft.insert(own, operator.getitem, (held.args[0], other), held.meta["val"], before=True)
-        for view in reversed(_views(taken)[:-1]):
+        for view in reversed(views(taken)[:-1]):
             value = draft.insert(own, view.target, (value, *view.args[1:]), view.meta["val"], before=True)
         draft.redirect(taken, value, [own])
 
@@ -272,14 +272,6 @@ def _of_another_piece(
 
     code = "VC119" if other == turn > 0 else "VC108"
     return Move(("piece", other - turn), node.name, code, texts, apply)
-
-
-def _views(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """A value, what it is a view of, and so on."""
-    found = [node]
-    while is_view(found[-1].target) and found[-1].all_input_nodes and is_tensor(found[-1].all_input_nodes[0]):
-        found.append(found[-1].all_input_nodes[0])
-    return found
 
 
 def _operand_texts(
@@ -320,6 +312,44 @@ def arguments_of_spec(scene: Scene) -> Iterator[Move]:
         for same in means if node.target in _DIVISIONS and isinstance(own.get(1), (int, float)) else ():
             if _entries(same) != own[1]:
                 yield _as_spec(scene, node, 1, same, _entries(same))
+
+
+def shares_of_numbers(scene: Scene) -> Iterator[Move]:
+    """Each whole number of a call that the spec's call of the same operator has too, divided by the number of ranks."""
+    spec: dict[object, list[torch.fx.Node]] = {}
+    for node in scene.spec.graph.graph.nodes:
+        spec.setdefault(node.target, []).append(node)
+    counts = dict.fromkeys(map(scene.ranks, scene.axis_sets))
+    for node in scene.calls if scene.values else ():
+        call = node.all_input_nodes[0] if node.target is operator.getitem else node
+        if node.target is operator.getitem and node.args[1] != 0:
+            continue
+        alike = [same for same in spec.get(call.target, ()) if _first_shape(same) != _first_shape(call)]
+        for place, value in enumerate(call.args) if alike else ():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+                continue
+            if any(same.args[place : place + 1] == (value,) for same in alike):
+                yield from (_share(scene, call, place, count) for count in counts if value % count == 0)
+
+
+def _first_shape(node: torch.fx.Node) -> tuple[object, ...]:
+    return next((shape_of(operand) for operand in node.all_input_nodes if is_tensor(operand)), ())
+
+
+def _share(scene: Scene, node: torch.fx.Node, place: int, count: int) -> Move:
+    def apply(draft: Draft) -> None:
+        own = draft.node(node.name)
+        number: Any = own.args[place]
+        draft.set_arguments(own, (*own.args[:place], number // count, *own.args[place + 1 :]))
+        draft.record_again(own)
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        number: Any = draft.node(node.name).args[place]
+        value = scene.value(node)
+        message = f"{value} counts {number} on each of {count} ranks, of which each has {number // count}"
+        return message, f"pass {number // count}, this rank's share of {number}, at {scene.line(node)}"
+
+    return Move(("share", place, count), node.name, "VC114", texts, apply)
 
 
 def numbers_of_lines(scene: Scene) -> Iterator[Move]:
@@ -434,7 +464,7 @@ def _exchanged(name: str, operand: str, depth: int, other: str) -> Callable[[Dra
     def apply(draft: Draft) -> None:
         own, taken = draft.node(name), draft.node(operand)
         value = draft.node(other)
-        for view in reversed(_views(taken)[:depth]):
+        for view in reversed(views(taken)[:depth]):
             arguments = (value, *view.args[1:])
             value = draft.insert(own, view.target, arguments, view.meta["val"], before=True)
         draft.redirect(taken, value, [own])

@@ -30,13 +30,15 @@ from verifycompile.cause.collectives import (
     needless_collectives,
     other_groups,
     other_reductions,
+    sums_of_logarithms,
 )
 from verifycompile.cause.draft import Draft, DraftError
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
-from verifycompile.cause.look_ups import foreign_rows, indices_of_part, numbers_of_part, other_bounds
-from verifycompile.cause.means import means_of_all
+from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of_part, numbers_of_part, other_bounds
+from verifycompile.cause.means import means_of_all, means_of_kept
 from verifycompile.cause.move import Move, Scene, is_derivative
+from verifycompile.cause.numbers import other_numbers
 from verifycompile.cause.offsets import own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
     arguments_of_spec,
@@ -47,6 +49,7 @@ from verifycompile.cause.operands import (
     other_dimensions,
     other_operands,
     other_pieces,
+    shares_of_numbers,
 )
 from verifycompile.cause.orders import other_orders
 from verifycompile.cause.scales import (
@@ -63,6 +66,7 @@ from verifycompile.cause.trial import Outcome, Trial
 from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
     gathered_operands,
+    gathered_repeats,
     needless_gathers,
     scattered_along_others,
     whole_inputs,
@@ -87,6 +91,8 @@ MAX_HINTS = 6
 """What there is to do at more places of one line is not told for each of them."""
 MAX_ALTERNATIVES = 2
 """Changes that are tried as the first of several that are needed."""
+MAX_OF_PAIRS = 24
+"""Of so many changes of where a rank's part lies two are tried at once."""
 MAX_MOVES = 4000
 """Moves of one kind that are tried."""
 _SHARE_OF_SEARCH = 0.7
@@ -250,6 +256,13 @@ class _Search:
         trial, outcome = started
         return self._mended(trial, outcome, ()) or self._of_some_outputs(trial, outcome)
 
+    @functools.cached_property
+    def _lacking(self) -> frozenset[str]:
+        """Outputs that the program does not have: gradients that its backward pass does not compute."""
+        programs = self.subject.programs()
+        spec, own = ({output.name for output in program.outputs} for program in programs or ())
+        return frozenset(spec - own)
+
     def _start(self) -> tuple[Trial, Outcome] | None:
         """An input on which an output is wrong."""
         programs = self.subject.programs()
@@ -299,11 +312,12 @@ class _Search:
             forward: list[_Step] = []
             changes = self._changes(trial, outcome, wanted, stage, focus)
             for step, after in self._steps(trial, outcome, wanted, changes):
-                if step.mended >= outcome.wrong and not after.wrong:
-                    if self._proved():
-                        self._undo()  # the texts are of the program as it is
-                        return (*causes, self._cause(step))
-                elif step.mended and all(step.mended != other.mended for other in partial):
+                is_whole = step.mended >= outcome.wrong and not after.wrong
+                if is_whole and not self._lacking and self._proved():
+                    self._undo()  # the texts are of the program as it is
+                    return (*causes, self._cause(step))
+                is_part = bool(step.mended) and (not is_whole or bool(self._lacking))
+                if is_part and all(step.mended != other.mended for other in partial):
                     partial.append(step)
                     self.partial += [] if causes else [step]
                     forward += [step] if after.wrong <= outcome.backward else []
@@ -318,6 +332,8 @@ class _Search:
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
             found = found or (() if self.subject.values else self._in_all_graphs(trial, outcome, causes, stage))
+            if stage is _Stage.UNLIKELY and not found and not partial:
+                found = self._in_pairs(trial, outcome, causes, focus)
             if found or self.over:
                 return found
         is_last = focus is None and not partial
@@ -343,6 +359,28 @@ class _Search:
                 self._undo()
             if is_proved:
                 return (*causes, *of_graphs)
+        return ()
+
+    def _in_pairs(
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus
+    ) -> tuple[Cause, ...]:
+        """Two changes of where a rank's part lies: who forgets it at one place forgets it at others."""
+        wanted = _wanted(outcome)
+        moves = self._moves(trial, outcome, wanted, _of_places, focus)
+        changes = list(itertools.islice((change for change in moves if len(change[1]) == 1), MAX_OF_PAIRS))
+        for first, second in itertools.combinations(changes, 2):
+            if self.over:
+                return ()
+            if first[1][0].node == second[1][0].node or first[0] is not second[0]:
+                continue
+            pair = tuple(self._cause(_Step(draft, moves, outcome.wrong)) for draft, moves in (first, second))
+            made = [self._apply(draft, moves) for draft, moves in (first, second)]
+            after = self._outcome(trial, outcome, wanted) if all(made) else None
+            is_proved = after is not None and not after.wrong and self._proved()
+            for _ in range(sum(made)):
+                self._undo()
+            if is_proved:
+                return (*causes, *pair)
         return ()
 
     def _with_its_derivative(
@@ -480,7 +518,7 @@ class _Search:
         proved = tuple(sorted(right)) if causes and self._proved(right) else ()
         while self.applied:
             self._undo()
-        unmended = tuple(sorted(outcome.wrong))
+        unmended = tuple(sorted(outcome.wrong | self._lacking))
         return tuple(dataclasses.replace(item, proved=proved, unmended=unmended) for item in causes) if proved else ()
 
     def _cause(self, step: _Step) -> Cause:
@@ -609,12 +647,14 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
     factors_of_their_own, other_factors, factors_of_spec = factor_changes(scene, found)
     return (
         means_of_all(scene),
+        means_of_kept(scene),
         iter(factors_of_their_own),
         needless_collectives(scene),
         iter(other_factors),
         other_groups(scene),
         exchanged_groups(scene),
         other_reductions(scene),
+        sums_of_logarithms(scene),
         added_on_every_rank(scene),
         iter(factors_of_spec),
         missing_gradient_reductions(scene),
@@ -628,8 +668,16 @@ def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         numbers_of_part(scene),
         foreign_rows(scene),
         other_steps(scene),
+        other_numbers(scene),
+        ends_of_parts(scene),
+        shares_of_numbers(scene),
         numbers_of_lines(scene),
     )
+
+
+def _of_places(scene: Scene) -> tuple[Iterator[Move], ...]:
+    """Where a rank's part begins and ends."""
+    return other_numbers(scene), ends_of_parts(scene), other_steps(scene), arranged_before_cut(scene), own_parts(scene)
 
 
 def _missing(scene: Scene) -> tuple[Iterator[Move], ...]:
@@ -648,6 +696,7 @@ def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
         missing_summands(scene),
         missing_factors(scene),
         gathered_along_others(scene),
+        gathered_repeats(scene),
         scattered_along_others(scene),
         gathered_operands(scene),
         needless_gathers(scene),

@@ -13,7 +13,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Shard
 
 from verifycompile.cause.draft import Draft, DraftError, Grown, called
-from verifycompile.cause.move import Move, Scene, fixed, is_floating, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, fixed, is_floating, is_tensor, shape_of, views
 from verifycompile.refinement.own_part import dimensions_read_whole
 from verifycompile.torch_interface.ranks import functional_collectives
 from verifycompile.witness.inputs import tangent_inputs
@@ -25,6 +25,8 @@ _LAYOUTS = (
     operator.getitem, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.cat.default,
     aten.transpose.int, aten.permute.default, aten.view.default, aten.reshape.default, aten.clone.default,
 )  # fmt: skip
+
+_REPEATS = (aten.cat.default, aten.repeat.default)
 
 MAX_PARTS = 3
 """Of more inputs of which each rank has a part, no subset is tried as wholes."""
@@ -116,10 +118,33 @@ def gathered_along_others(scene: Scene) -> Iterator[Move]:
         source = node.args[0] if node.target is functional_collectives().all_gather_into_tensor.default else None
         axes = scene.draft.group_axes(node) if isinstance(source, torch.fx.Node) else ()
         if isinstance(source, torch.fx.Node) and len(axes) == 1:
-            dims = ((later, _grown(source, later)) for later in reversed(laid_out(node)))
-            later, dim = next(((later, dim) for later, dim in dims if dim is not None), (node, None))
-            if dim is not None:
-                yield _gathered_along(scene, source, later, dim, axes[0])
+            for part in _copied(source):
+                dims = ((later, _grown(part, later)) for later in reversed(laid_out(node)))
+                later, dim = next(((later, dim) for later, dim in dims if dim is not None), (node, None))
+                if dim is not None:
+                    yield _gathered_along(scene, part, later, dim, axes[0])
+
+
+def gathered_repeats(scene: Scene) -> Iterator[Move]:
+    """Each value that repeats another one as often as there are ranks, as the parts of all ranks."""
+    for node in scene.calls:
+        parts = list(dict.fromkeys(node.all_input_nodes))
+        dim = _grown(parts[0], node) if node.target in _REPEATS and len(parts) == 1 and is_tensor(parts[0]) else None
+        if dim is None:
+            continue
+        whole, part = node.meta["val"].shape[dim], parts[0].meta["val"].shape[dim]
+        for axis in scene.differing(parts[0]):
+            if whole == part * scene.ranks((axis,)):
+                over, value, own = scene.names((axis,)), scene.value(node), scene.value(parts[0])
+                message = f"{value} repeats {own}, this rank's part, where the parts of all ranks of {over} belong"
+                texts = fixed(message, f"gather {own} over {over} along dimension {dim} at {scene.line(node)}")
+                yield dataclasses.replace(_gathered_along(scene, parts[0], node, dim, axis), texts=texts)
+
+
+def _copied(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """A value, what it is a view or a copy of, and so on."""
+    found = views(node)
+    return [*found, *_copied(found[-1].all_input_nodes[0])] if found[-1].target is aten.clone.default else found
 
 
 def _gathered_along(scene: Scene, source: torch.fx.Node, result: torch.fx.Node, dim: int, axis: int) -> Move:

@@ -1,0 +1,159 @@
+"""Causes in where the ranks' parts lie, in what a rank counts, and in how partial results are put together."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+
+import pytest
+import torch
+import torch.distributed._functional_collectives as funcol
+import torch.nn.functional as F
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from tests.cause.test_of_loops_and_ranks import Mistake, of_size, report_of
+from verifycompile import Verdict
+
+R, S0, S1 = Replicate(), Shard(0), Shard(1)
+
+
+def by_place(x):
+    return x * torch.arange(x.shape[0])[:, None]
+
+
+def by_place_of_rank(mesh, wrong):
+    def program(x):
+        rank, rows = mesh.get_local_rank(), x.shape[0]
+        first = (mesh.size() - 1 - rank if wrong else rank) * rows
+        return x * (torch.arange(rows) + first)[:, None]
+
+    return program
+
+
+def shares(q, k, v):
+    return (q @ k.t()).softmax(-1) @ v
+
+
+def shares_of_parts(mesh, wrong):
+    def program(q, k, v):
+        scores = q @ k.t()
+        own = torch.logsumexp(scores, -1, keepdim=True)
+        total = funcol.all_reduce(own if wrong else own.exp(), "sum", mesh)
+        total = total if wrong else total.log()
+        return funcol.all_reduce(torch.exp(scores - total) @ v, "sum", mesh)
+
+    return program
+
+
+def of_kept(x, y):
+    return F.cross_entropy(x, y, ignore_index=0)
+
+
+def counted_kept(_, wrong):
+    def program(x, y):
+        kept = y != 0
+        each = F.cross_entropy(x, y, reduction="none") * kept
+        return each.sum() / (y.numel() if wrong else kept.sum())
+
+    return program
+
+
+def in_groups(x):
+    return F.group_norm(x, 4)
+
+
+def in_groups_of_rank(_, wrong):
+    return lambda x: F.group_norm(x, 4 if wrong else 2)
+
+
+def in_documents(x, document):
+    return (document[:, None] == document[None]).float() @ x
+
+
+def in_documents_of_rank(mesh, wrong):
+    def program(x, document):
+        x = funcol.all_gather_tensor(x, 0, mesh)
+        others = torch.cat([document, document]) if wrong else funcol.all_gather_tensor(document, 0, mesh)
+        return (document[:, None] == others[None]).float() @ x
+
+    return program
+
+
+def of_earlier(x):
+    place = torch.arange(x.shape[0])
+    return (place[None] <= place[:, None]).float() @ x
+
+
+def of_earlier_on_ranks(mesh, wrong):
+    def program(x):
+        rank, rows = mesh.get_local_rank(), x.shape[0]
+        whole = funcol.all_gather_tensor(x, 0, mesh)
+        own, others = torch.arange(rows), torch.arange(rows * mesh.size())
+        if wrong:
+            others = others + rank * rows
+        else:
+            own = own + rank * rows
+        return (others[None] <= own[:, None]).float() @ whole
+
+    return program
+
+
+MISTAKES = {
+    "mirrored": Mistake(
+        by_place, by_place_of_rank, of_size((3, 2)), {"x": (S0,)}, ((S0,),), "VC117",
+        "return x * (torch.arange(rows) + first)[:, None]",
+        "let line {line} take 0, 3 on the ranks: the rank's coordinate on `tp` times 3 (checked)",
+    ),
+    "logarithms": Mistake(
+        shares, shares_of_parts, of_size((3, 4), (2, 4), (2, 3)), {"k": (S0,), "v": (S0,)}, ((R,),), "VC108",
+        'total = funcol.all_reduce(own if wrong else own.exp(), "sum", mesh)',
+        "all-reduce `exp` of `own` over `tp` (sum) at line {line}, and take the logarithm of it (checked)",
+    ),
+    "entries": Mistake(
+        of_kept, counted_kept, lambda: (torch.randn(4, 3), torch.tensor([0, 1, 2, 0])), {}, ((R,),), "VC113",
+        "return each.sum() / (y.numel() if wrong else kept.sum())",
+        "divide by the number of entries that `kept` keeps, the sum of it, at line {line} (checked)",
+    ),
+    "groups": Mistake(
+        in_groups, in_groups_of_rank, of_size((2, 4, 3)), {"x": (S1,)}, ((S1,),), "VC114",
+        "return lambda x: F.group_norm(x, 4 if wrong else 2)",
+        "pass 2, this rank's share of 4, at line {line} (checked)",
+    ),
+    "documents": Mistake(
+        in_documents, in_documents_of_rank, lambda: (torch.randn(3, 2), torch.tensor([0, 0, 1])),
+        {"x": (S0,), "document": (S0,)}, ((S0,),), "VC104",
+        "others = torch.cat([document, document]) if wrong else funcol.all_gather_tensor(document, 0, mesh)",
+        "gather `document` over `tp` along dimension 0 at line {line} (checked)",
+    ),
+}  # fmt: skip
+TWO = Mistake(of_earlier, of_earlier_on_ranks, of_size((3, 2)), {"x": (S0,)}, ((S0,),), "VC117", "", "")
+
+
+@pytest.mark.parametrize("name", [*MISTAKES, "two"])
+def test_the_mended_program_is_verified(name):
+    assert report_of(MISTAKES.get(name, TWO), wrong=False).verdict is Verdict.VERIFIED
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_mistake_is_told_at_its_line(name):
+    mistake = MISTAKES[name]
+    report = report_of(mistake, wrong=True)
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert linecache.getline(place.file, place.line).strip() == mistake.line
+    assert (finding.code, finding.hint) == (mistake.code, mistake.hint.format(line=place.line))
+    assert finding.counterexample is not None
+
+
+def test_an_offset_that_the_other_positions_have_is_two_mistakes():
+    report = report_of(TWO, wrong=True)
+    assert report.verdict is Verdict.REFUTED
+    first = inspect.getsourcelines(of_earlier_on_ranks)[1]
+    together = "(checked, together with the help of the other findings)"
+    told = {(f.code, f.impl_location.line - first, f.hint) for f in report.findings if f.impl_location is not None}
+    assert told == {
+        ("VC117", 6, f"let line {first + 6} take 0 on all ranks {together}"),
+        ("VC117", 4, f"add the rank's coordinate on `tp` times 3 to `own` {together}"),
+    }

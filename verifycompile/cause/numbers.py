@@ -1,0 +1,106 @@
+"""Moves of numbers that are computed of the rank: another multiple of a coordinate, or the same on all ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sympy
+import torch.fx
+
+from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.move import Move, Scene, is_tensor
+from verifycompile.torch_interface.evaluation import symbolic_expression
+
+Numbers = list[int]
+_SHOWN = 8
+"""Numbers of so many ranks are listed."""
+
+_STEPS = ("one", "inner", "range")
+"""By how much the number may grow from one rank of an axis to the next: see ``_times``."""
+
+
+def other_numbers(scene: Scene) -> Iterator[Move]:
+    """Each number of the rank that calls take, as another multiple of a coordinate above the least of its values."""
+    shape = scene.mesh.shape
+    for node in scene.order if scene.draft.rank is None else ():
+        found = None if is_tensor(node) or not any(map(is_tensor, node.users)) else _by_rank(scene.draft, node)
+        if found is None or min(found) == max(found):
+            continue
+        yield _changed(scene, node, None, "")
+        seen = [found]
+        for axis, step in itertools.product(scene.axes, _STEPS):
+            wanted = _multiples(found, shape, axis, step)
+            if wanted not in seen:
+                seen.append(wanted)
+                yield _changed(scene, node, axis, step)
+
+
+def _changed(scene: Scene, node: torch.fx.Node, axis: int | None, step: str) -> Move:
+    """``axis`` None: the least of its values on all ranks."""
+    shape, user = scene.mesh.shape, next(user for user in node.users if is_tensor(user))
+
+    def now(draft: Draft) -> Numbers:
+        found = _by_rank(draft, draft.node(node.name))
+        if found is None:
+            raise DraftError("no number of the rank")
+        return found
+
+    def apply(draft: Draft) -> None:
+        own, found = draft.node(node.name), now(draft)
+        number: Any = min(found)
+        if axis is not None:
+            first = draft.number(own, operator.mul, (draft.coordinate(axis), _times(found, shape, axis, step)))
+            number = draft.number(own, operator.add, (first, number)) if number else first
+        for later in list(own.users):
+            taken = torch.fx.map_arg((later.args, later.kwargs), lambda item: number if item is own else item)
+            draft.set_arguments(later, *taken)
+
+    def texts(draft: Draft) -> tuple[str, str]:
+        found, line = now(draft), scene.line(user)
+        if axis is None:
+            message = f"{scene.value(user)} computes with {_listed(found)} on the ranks, where all need the same number"
+            return message, f"let {line} take {min(found)} on all ranks"
+        wanted, times = _multiples(found, shape, axis, step), _times(found, shape, axis, step)
+        message = f"{scene.value(user)} computes with {_listed(found)} on the ranks, where {_listed(wanted)} is needed"
+        plus = f", plus {min(found)}" if min(found) else ""
+        over = f"the rank's coordinate on {scene.names((axis,))} times {times}{plus}"
+        return message, f"let {line} take {_listed(wanted)} on the ranks: {over}"
+
+    return Move(("number", axis, step), user.name, "VC117", texts, apply)
+
+
+def _multiples(found: Numbers, shape: tuple[int, ...], axis: int, step: str) -> Numbers:
+    times = _times(found, shape, axis, step)
+    return [place[axis] * times + min(found) for place in _places(shape)]
+
+
+def _times(found: Numbers, shape: tuple[int, ...], axis: int, step: str) -> int:
+    if step == "range":
+        return (max(found) - min(found)) // (shape[axis] - 1)
+    return math.prod(shape[axis + 1 :]) if step == "inner" else 1
+
+
+def _places(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*map(range, shape))
+
+
+def _by_rank(draft: Draft, node: torch.fx.Node) -> Numbers | None:
+    """A number on each rank, where it depends on the coordinates alone."""
+    expression = symbolic_expression(node.meta.get("val"))
+    mesh, axes = draft.program.mesh, draft.program.coordinates
+    if not isinstance(expression, sympy.Expr) or mesh is None or not expression.free_symbols:
+        return None
+    if not axes.keys() >= expression.free_symbols:
+        return None
+    places = _places(mesh.shape)
+    found = [expression.subs({symbol: place[axis] for symbol, axis in axes.items()}) for place in places]
+    return [int(value) for value in found] if all(value.is_Integer for value in found) else None
+
+
+def _listed(numbers: Numbers) -> str:
+    shown = ", ".join(map(str, numbers[:_SHOWN]))
+    return f"{shown}, ..." if len(numbers) > _SHOWN else shown
