@@ -37,8 +37,18 @@ class Added(Perceptron):
         return super().forward(x) + y
 
 
-def parallel(mesh: DeviceMesh) -> nn.Module:
-    return parallelize_module(Perceptron(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+def parallel(mesh: DeviceMesh, kind: type[nn.Module] = Perceptron) -> nn.Module:
+    return parallelize_module(kind(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+class Silent(Perceptron):
+    def forward(self, x: torch.Tensor) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().forward(x)
+
+
+class Listed(Perceptron):
+    def forward(self, x: list[torch.Tensor]) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(x[0])
 
 
 def doubled() -> torch.fx.GraphModule:
@@ -118,6 +128,11 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
         lambda m: verify(torch.export.export(Perceptron(), (X,)), (X,), mesh=m),
         f"{MODEL} it is an exported program: pass the model that was exported, or its graphs to `verify_graphs`.",
     ),
+    "a scripted model": (
+        lambda m: verify(torch.jit.script(Perceptron()), (X,), mesh=m),
+        f"{MODEL} it is scripted: pass the Python program that was scripted.",
+    ),
+    "a model that returns nothing": (lambda m: verify(parallel(m, Silent), (X,)), "error[VC306]: the model returns no tensor and changes none, so that there is nothing to verify: return what it computes."),
     "a builder of a class": (lambda _: verify(None, (X,), build=lambda: Perceptron), f"{MODEL} it is the class `Perceptron`: make a model of it first."),
     "a generator as model": (lambda m: verify(yielding, (X,), mesh=m), "error[VC306]: `yielding` yields or awaits: torch traces functions that return their results."),
     "arguments of a spec given twice": (lambda m: verify(parallel(m), (X,), spec=functools.partial(Perceptron(), X)), "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."),
@@ -128,6 +143,7 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a tensor as args of compare": (lambda m: compare(parallel(m), X, spec=Perceptron()), f"{TUPLE} `Tensor`: write `(x,)`."),
     "a tensor as one of the batches": (lambda m: compare(parallel(m), batches=[X], spec=Perceptron()), "error[VC306]: each of `batches` must be a tuple of arguments: write `(x,)`."),
     "a number as optimizer": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=3), "error[VC306]: option `optimizer` must be a function of parameters."),
+    "a number as batches": (lambda m: compare(parallel(m), batches=3, spec=Perceptron()), "error[VC306]: option `batches` is a list of the arguments of each pass, in the place of `args`."),
     "text as number of steps": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), optimizer=torch.optim.SGD, steps="2"), "error[VC306]: options `steps` and `accumulation` must be whole numbers greater than zero."),
     "text as proof": (lambda m: compare(parallel(m), (X,), spec=Perceptron(), proof="report"), "error[VC306]: option `proof` must be a report of `verifycompile.verify`."),
     "no args of compare": (lambda m: compare(parallel(m), spec=Perceptron()), f"{CALL} missing a required argument: 'x'."),
@@ -147,12 +163,18 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
         "error[VC304]: the spec and the model have different parameters. Only in the model: `down.bias`, `down.weight`, `up.bias`, `up.weight`. Only in the spec: `bias`, `weight`. Map names that differ with the option `param_names`.",
     ),
     "the model as its own spec": (itself, "error[VC307]: the option `spec` is no single-device program: its tensor `up.weight` is a DTensor."),
+    "a spec in a wrapper": (
+        lambda m: verify(parallel(m), (X,), spec=nn.parallel.DistributedDataParallel(Perceptron())),
+        "error[VC307]: the option `spec` is no single-device program: it is wrapped in `DistributedDataParallel`: pass the module that was wrapped, `spec.module`.",
+    ),
     "a plain model without a mesh": (lambda _: verify(Perceptron(), (X,)), "error[VC301]: no device mesh: no parameter or input of this graph is a DTensor. Name the mesh of your process groups with the option `mesh`."),
     "a number as mesh": (lambda m: verify(parallel(m), (X,), mesh=2), "error[VC306]: option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
     "placements in a list": (lambda m: verify(parallel(m), (X,), in_placements=[Shard(0)]), f"{PLACEMENTS} must map names to tuples of placements."),
     "placements as text": (lambda m: verify(parallel(m), (X,), in_placements={"x": "Shard(0)"}), f"{PLACEMENTS}: the value for `x` must be a tuple of placements."),
     "placements of a position": (lambda m: verify(parallel(m), (X,), in_placements={0: Shard(0)}), f"{PLACEMENTS} must map names to tuples of placements; `0` is no name."),
     "placements of an unknown input": (lambda m: verify(parallel(m), (X,), in_placements={"z": Shard(0)}), f"{PLACEMENTS} names `z`; the plain tensor inputs are `x`."),
+    "placements of a part of a tensor": (lambda m: verify(parallel(m), (X,), in_placements={"x.0": Shard(0)}), f"{PLACEMENTS} names `x.0`; the plain tensor inputs are `x`."),
+    "placements of an item that is none": (lambda m: verify(parallel(m, Listed), ([X],), in_placements={"x.1": Shard(0)}), f"{PLACEMENTS} names `x.1`; the plain tensor inputs are `x.0`."),
     "too many placements": (lambda m: verify(parallel(m), (X,), in_placements={"x": (Shard(0), Shard(1))}), "error[VC303]: `x` has 2 placements, but the mesh has 1 axis (tp)."),
     "no placements": (lambda m: verify(parallel(m), (X,), in_placements={"x": ()}), "error[VC303]: option `in_placements`: `x` has 0 placements, but the mesh has 1 axis (tp)."),
     "a dimension from the end": (lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(-1)}), f"{PLACEMENTS}: `x` counts a dimension from the end, S(-1); count it from the front."),
@@ -160,6 +182,14 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "placements of a DTensor": (lambda m: verify(parallel(m), (X,), param_placements={"up.weight": Shard(1)}), "error[VC310]: option `param_placements` does not apply to `up.weight`: it is a DTensor and has placements (S(0)) of its own."),
     "placements of no parameter": (lambda m: verify(parallel(m), (X,), param_placements={"z.*": Shard(1)}), "error[VC306]: option `param_placements`: nothing matches `z.*`; the plain tensors are none."),
     "names in a list": (lambda m: verify(parallel(m), (X,), param_names=["up"]), "error[VC306]: option `param_names` must map implementation names to spec names."),
+    "a name that the spec does not have": (
+        lambda m: verify(parallel(m), (X,), spec=Perceptron(), param_names={"up.weight": "z"}),
+        "error[VC304]: option `param_names` maps `up.weight` to `z`, which the spec does not have; its tensors are `down.bias`, `down.weight`, `up.bias`, `up.weight`.",
+    ),
+    "one name for two tensors": (
+        lambda m: verify(parallel(m), (X,), spec=Perceptron(), param_names={"up.weight": "up.bias", "up.bias": "up.bias"}),
+        "error[VC304]: option `param_names` maps `up.weight` and `up.bias` both to `up.bias`.",
+    ),
     "a number as a name": (lambda m: verify(parallel(m), (X,), param_names={"up.weight": 3}), "error[VC306]: option `param_names` must map implementation names to spec names."),
     "an unknown output": (lambda m: verify(parallel(m), (X,), out_placements={"output.7": Shard(0)}), "error[VC306]: option `out_placements` names `output.7`; the outputs are `output.0`."),
     "an unknown option": (lambda m: verify(parallel(m), (X,), placements={}), f"error[VC306]: unknown option `placements`; {OPTIONS}"),
@@ -189,6 +219,8 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     ),
     "relations of an unknown input": (lambda _: verify_graphs(doubled(), [doubled()] * 2, in_relations={"z": Shard(0)}), "error[VC306]: `in_relations` names `z`, the graph of rank 0 has the inputs `x_1`."),
     "relations of an unknown output": (lambda _: verify_graphs(doubled(), [doubled()] * 2, out_relations={"output.5": Shard(0)}), "error[VC306]: `out_relations` names `output.5`, which the graph of rank 0 does not return."),
+    "a mesh of no ranks": (lambda _: verify_graphs(doubled(), [doubled()] * 2, mesh={"tp": -2}), "error[VC306]: the sizes of `mesh` must be numbers of ranks greater than zero, not {'tp': -2}."),
+    "a mesh of names": (lambda _: verify_graphs(doubled(), [doubled()] * 2, mesh={"tp": "two"}), "error[VC306]: the sizes of `mesh` must be numbers of ranks greater than zero, not {'tp': 'two'}."),
     "a mesh of another size": (lambda _: verify_graphs(doubled(), [doubled()] * 2, mesh={"tp": 3}), "error[VC303]: the mesh has 3 ranks and there are 2 rank graphs."),
 }
 

@@ -90,6 +90,18 @@ def test_what_is_computed_outside_of_graphs_is_not_known() -> None:
         sharded("sum outside", ___stack0=(Shard(0),))
 
 
+def test_the_report_says_in_which_line_a_value_between_graphs_is_computed() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = Broken("mean outside")
+        parallelize_module(model, mesh, {"down": RowwiseParallel(input_layouts=Replicate(), output_layouts=Partial())})
+        with pytest.raises(RefinementError) as refused:
+            run(model, torch.randn(4, 8), torch.randn(4, 8))
+    line = inspect.getsource(Broken).splitlines().index("            hidden = outside(hidden)")
+    place = f"line {inspect.getsourcelines(Broken)[1] + line} of test_graph_breaks.py"
+    said = f"`___stack0`, a value in {place}, is computed between graphs, which nothing checks"
+    assert said in refused.value.report.assumptions
+
+
 class Parts(nn.Module):
     def __init__(self, is_linear: bool) -> None:
         super().__init__()

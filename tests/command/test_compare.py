@@ -86,6 +86,12 @@ def test_misuse(file: str, target: str, sentence: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().err.rstrip().endswith(sentence.format(file=file, training=training))
 
 
+def test_a_number_of_ranks_that_is_none(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", f"{file}:question", "--ranks", "0"]) == 2
+    said = "option `--ranks` must be a number of ranks greater than zero, not 0."
+    assert capsys.readouterr().err == f"verifycompile compare: error[VC306]: {said}\n"
+
+
 @pytest.mark.parametrize(
     ("function", "status", "told"),
     [

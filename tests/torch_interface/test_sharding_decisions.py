@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._guards import TracingContext, tracing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 
@@ -100,8 +102,12 @@ def test_what_a_decision_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
         with tracing(TracingContext(None)):
             with sharding_decided_once():
                 of_frame = decided(spec(0, size), 1)
-            with sharding_decided_once():
-                assert decided(spec(0, size), 1) is of_frame, "another trace of the frame"
+            same: Any = shapes.create_symintnode(size.node.expr, hint=None)
+            with sharding_decided_once():  # another trace of the frame, which has an object of its own for the size
+                renewed: Any = decided(spec(0, same), 1)
+                assert decided(spec(0, same), 1).output_spec == renewed.output_spec == of_frame.output_spec
+            assert renewed.output_spec.tensor_meta.shape[0] is same
+            assert made[next(asked) - 1] is of_frame, "the last decision that was made"
 
 
 def test_a_decision_holds_for_other_objects_as_the_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,3 +137,17 @@ def test_a_decision_holds_for_other_objects_as_the_mesh(monkeypatch: pytest.Monk
         specs = (DTensorSpec(one, (Shard(0),), meta),) * 2
         getattr(ShardingPropagator, _NAME)(None, OpSchema(torch.ops.aten.add.Tensor, specs, {}))
         assert len(asked) == 2, "one mesh twice is another question than two"
+
+
+def test_what_is_compiled_has_the_sizes_of_its_own_trace() -> None:
+    """The inner compiler takes decisions made for the proof: of their sizes its trace knows nothing."""
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8, bias=False))
+        plan = {
+            "0": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "1": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        }
+        parallelize_module(model, mesh, plan)
+        compiled = torch.compile(model, backend="verify", options={"inner": "aot_eager"}, dynamic=True)
+        compiled(torch.zeros(4, 6, dtype=torch.int64)).sum().backward()
+    assert model[0].weight.grad is not None

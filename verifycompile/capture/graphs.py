@@ -82,7 +82,9 @@ def mesh_of(mesh: object, ranks: int | None) -> Mesh:
         if not named and not isinstance(mesh, (tuple, list)):
             raise UsageError("VC306", "`mesh` must be a DeviceMesh, a tuple of sizes, or a mapping of names to sizes.")
         sizes = dict(mesh) if named else {f"dim_{i}": size for i, size in enumerate(mesh)}
-        axes = tuple(MeshAxis(str(name), int(size)) for name, size in sizes.items())
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes.values()):
+            raise UsageError("VC306", f"the sizes of `mesh` must be numbers of ranks greater than zero, not {mesh!r}.")
+        axes = tuple(MeshAxis(str(name), size) for name, size in sizes.items())
         found = Mesh(axes, tuple(range(math.prod(axis.size for axis in axes))))
     if ranks is not None and len(found.ranks) != ranks:
         raise UsageError("VC303", f"the mesh has {len(found.ranks)} ranks and there are {ranks} rank graphs.")

@@ -88,6 +88,8 @@ def capture_model(
 
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
         both = capture_both(lambda whole: capture_traced(traced, options, outer, whole, remake=remake), options)
+        if not both.spec.outputs and not both.implementation.outputs:
+            raise UsageError("VC306", _NOTHING)
         return both.spec, both.implementation
 
     function, outer = without_outer_wrappers(uncompiled(model))
@@ -121,6 +123,9 @@ def _entered(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappin
         raise UsageError("VC303", text) from mismatch
 
 
+_NOTHING = (
+    "the model returns no tensor and changes none, so that there is nothing to verify: return what it computes."
+)
 _UNREPEATED = Assumption(
     "what checkpointed functions change outside of themselves (attributes, hooks) does not change what backward "
     "computes when it repeats them",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,7 +69,7 @@ class OptionNames:
         for name in self._options.in_placements:
             if name in self._inputs:
                 continue
-            value = self._frame.locals.get(name.split(".", maxsplit=1)[0], _MISSING)
+            value = _value_at(name, self._frame.locals)
             if self._frame.is_resumption:
                 self._unknown("in_placements", name, "")
                 continue
@@ -160,6 +161,20 @@ def check_outputs(outputs: Sequence[ProgramOutput], dtensors: Mapping[str, Layou
 
 
 _MISSING = object()
+
+
+def _value_at(name: str, variables: Mapping[str, Any]) -> Any:
+    """What ``batch.tokens`` leads to, through mappings, sequences and attributes; ``_MISSING`` for nothing."""
+    first, *steps = name.split(".")
+    found = variables.get(first, _MISSING)
+    for step in steps:
+        if isinstance(found, Mapping):
+            found = {str(key): item for key, item in found.items()}.get(step, _MISSING)
+        elif isinstance(found, list | tuple) and step.isdecimal():
+            found = found[int(step)] if int(step) < len(found) else _MISSING
+        else:
+            found = _MISSING if isinstance(found, torch.Tensor) else getattr(found, step, _MISSING)
+    return found
 
 
 def _plain_tensors(values: Iterable[object]) -> list[str]:

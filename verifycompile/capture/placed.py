@@ -39,6 +39,9 @@ from verifycompile.torch_interface.returned import ReturnedLayout, is_argument_o
 from verifycompile.torch_interface.shapes import shape_of, size_of
 
 _TENSOR_PARTS = (Part.WHOLE, Part.LOCAL)
+_PLACED = AssumptionKind.PLACEMENT
+_MADE_UP = "___stack"
+"""With it begin Dynamo's names for values in the expression that a graph break cuts."""
 
 
 _NOT_TRACED = (
@@ -86,6 +89,7 @@ class PlacedBoundary:
         self._fed_layouts = layouts_of_from_local(exported, root.mesh)
         self._between: dict[str, ReturnedLayout] = {}
         self._returned: list[str] = []
+        self._made_between: list[str] = []
         self._unknown_here: tuple[str, ...] = ()
         self._dtensors = {
             exported.names[flat.index].name
@@ -168,6 +172,8 @@ class PlacedBoundary:
         default = self._samples.default(flat, name, shape, fed) if role is Role.INPUT and not declared else None
         chosen = declared or default or (Replicate(),) * len(self._mesh.axes)
         placements = self._checked(name, chosen, len(shape))
+        if between and not declared and name.startswith(_MADE_UP):
+            self._made_between.append(name)
         if between and (declared or default):
             self._between[name] = ReturnedLayout(self._mesh.axes, placements, None, self._samples.means)
         return _Placed(placements, global_shape(name, shape, placements, self._mesh), assumed=declared is None)
@@ -204,7 +210,7 @@ class PlacedBoundary:
     def _described(self, name: str) -> str:
         """With the line, where Dynamo has made up the name for a value in the expression that a graph break cuts."""
         frame = self._exported.traced.frame
-        if not frame.is_resumption or not name.startswith("___stack"):
+        if not frame.is_resumption or not name.startswith(_MADE_UP):
             return f"`{name}`"
         return f"`{name}`, a value in line {frame.resumed_line} of {pathlib.Path(frame.code.co_filename).name},"
 
@@ -214,12 +220,16 @@ class PlacedBoundary:
         returned = (
             Assumption(
                 f"`{name}` is placed ({layout}), as the graph that returned it holds it",
-                AssumptionKind.PLACEMENT,
+                _PLACED,
                 [name],
             )
             for name, layout in layouts.items()
         )
-        return (*self._samples.assumptions(), *self._unknown_here, *returned)
+        made = (
+            Assumption(f"{self._described(name)} is computed between graphs, which nothing checks", _PLACED, [name])
+            for name in self._made_between
+        )
+        return (*self._samples.assumptions(), *self._unknown_here, *made, *returned)
 
     def _place_dtensor(self, layout: Layout, name: str) -> _Placed:
         whole = tuple(size_of(size) for size in layout.global_shape)

@@ -7,12 +7,13 @@ import inspect
 import itertools
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import (
@@ -31,7 +32,14 @@ from verifycompile.capture.correspondence import correspond
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.held_numbers import OF_SPEC, held_numbers
 from verifycompile.capture.implementation import EXPORT
-from verifycompile.capture.names import call_arguments, called_through, tensors_of_modules, wrapper_arguments
+from verifycompile.capture.names import (
+    call_arguments,
+    called_through,
+    clean_module_name,
+    tensors_of_modules,
+    wrapper_arguments,
+)
+from verifycompile.capture.option_names import listed
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
 from verifycompile.capture.sizes import remaining_guards
 from verifycompile.capture.whole_tensors import WholeTensors
@@ -134,6 +142,7 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
     if exported.traced.is_broken:
         raise UsageError("VC305", BROKEN)
     _check_single_device(options.spec)
+    _check_names(options.spec, options.param_names)
     tensors = WholeTensors(exported, implementation, options)
     globalizer = Globalizer(tensors)
     # A method, a partial or an object of the parallelized model holds its parameters as well.
@@ -169,6 +178,24 @@ def _check_single_device(spec: Callable[..., Any]) -> None:
         if isinstance(tensor, DTensor):
             text = f"the option `spec` is no single-device program: its tensor `{name}` is a DTensor."
             raise UsageError("VC307", text)
+    if any(isinstance(module, DistributedDataParallel) for module in spec.modules()):
+        text = "it is wrapped in `DistributedDataParallel`: pass the module that was wrapped, `spec.module`."
+        raise UsageError("VC307", f"the option `spec` is no single-device program: {text}")
+
+
+def _check_names(spec: Callable[..., Any], names: Mapping[str, str]) -> None:
+    """Raises ``UsageError`` VC304 for names of the model that mean no tensor of the spec, or both the same."""
+    module = spec if isinstance(spec, nn.Module) else nn.Module()
+    held = (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    known = {clean_module_name(name.split(".")) for name, _ in itertools.chain(*held)}
+    means: dict[str, str] = {}
+    for own, named in names.items():
+        if known and named not in known:
+            have = f"which the spec does not have; its tensors are {listed(sorted(known))}"
+            raise UsageError("VC304", f"option `param_names` maps `{own}` to `{named}`, {have}.")
+        other = means.setdefault(named, own)
+        if other != own:
+            raise UsageError("VC304", f"option `param_names` maps `{other}` and `{own}` both to `{named}`.")
 
 
 def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Globalizer) -> Frame:

@@ -36,6 +36,8 @@ def compare_question(target: str, ranks: int, tell: Callable[[CompareReport], No
     if not file or not pathlib.Path(file).is_file():
         raise UsageError("VC306", f"`{target}` must be FILE.py:FUNCTION, with a file that is there.")
     launched = "WORLD_SIZE" in os.environ
+    if ranks < 1:
+        raise UsageError("VC306", f"option `--ranks` must be a number of ranks greater than zero, not {ranks}.")
     with _launched_group() if launched else fake_process_group(ranks, 0):
         function = _function_of(pathlib.Path(file), name)
         with _errors_told(f"`{name}`"):

@@ -184,10 +184,13 @@ def separated(modules: Iterable[nn.Module]) -> Iterator[tuple[Attribute, Attribu
 
 def _size(module: nn.Module, name: str) -> Size | None:
     """Of how many modules a container is, of which shape a buffer; None for everything else."""
-    found = vars(module).get("_modules", {}).get(name)
+    held = vars(module)
+    if isinstance(module, torch.jit.ScriptModule):  # which holds both in objects of its own
+        return None
+    found = held.get("_modules", {}).get(name)
     if isinstance(found, Sized):
         return len(found)
-    buffer = vars(module).get("_buffers", {}).get(name)
+    buffer = held.get("_buffers", {}).get(name)
     return None if buffer is None else tuple(buffer.shape)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,8 +23,12 @@ from torch.utils import _pytree as pytree
 from verifycompile.torch_interface.mesh import real_object
 from verifycompile.torch_interface.replaced import replaced
 
-_Decisions = dict[Any, tuple[OutputSharding, tuple[Any, ...]]]
-"""Operator and arguments, in which meshes are numbers, with what was decided, and for which objects as meshes."""
+_Decisions = dict[Any, tuple[OutputSharding, tuple[Any, ...], object]]
+"""Operator and arguments, in which meshes are numbers, with what was decided, for which objects as meshes, and when.
+
+A trace knows where its own sizes come from, and not those of another one: what was decided in another trace is used
+with the sizes of the question, or not at all.
+"""
 
 _OF_FRAMES: weakref.WeakKeyDictionary[TracingContext, _Decisions] = weakref.WeakKeyDictionary()
 """All traces of a frame have one environment of symbolic sizes, in which the guards of a decision are added once."""
@@ -39,6 +43,7 @@ def sharding_decided_once() -> Generator[None]:
     original = ShardingPropagator.propagate_op_sharding_non_cached
     context = TracingContext.try_get()
     decisions: _Decisions = {} if context is None else _OF_FRAMES.setdefault(context, {})
+    here = object()
 
     def decide(self: ShardingPropagator, op_schema: OpSchema) -> OutputSharding:
         meshes: dict[int, Any] = {}
@@ -48,14 +53,17 @@ def sharding_decided_once() -> Generator[None]:
         except TypeError:  # an argument cannot be compared
             return original(self, op_schema)
         if known is not None:
-            found, earlier = known
+            found, earlier, where = known
             renewed = dict(zip(map(id, earlier), meshes.values(), strict=True))
-            return found if list(renewed) == list(meshes) else _with_meshes(found, renewed)
+            sizes = {} if where is here else {size.node.expr: size for size in _sizes(_leaves(op_schema))}
+            if where is here or {size.node.expr for size in _sizes(_leaves(found))} <= sizes.keys():
+                is_same = list(renewed) == list(meshes) and not sizes
+                return found if is_same else _renewed(found, renewed, sizes)
         found = original(self, op_schema)
         decided = _leaves(found)
         # A size that depends on data is another one at each call.
         if _symbols(decided) <= _symbols(_leaves(op_schema)) and _meshes(decided) <= meshes.keys():
-            decisions[key] = found, tuple(meshes.values())
+            decisions[key] = found, tuple(meshes.values()), here
         return found
 
     with replaced([(ShardingPropagator, "propagate_op_sharding_non_cached", decide)]):
@@ -83,21 +91,27 @@ def _frozen(value: Any, meshes: dict[int, Any]) -> Any:
     return (type(value), value)
 
 
-def _with_meshes(value: Any, meshes: Mapping[int, Any]) -> Any:
-    """A decision, or a part of one, for other objects as meshes: ``meshes`` has them by the identity of those in it."""
+def _renewed(value: Any, meshes: Mapping[int, Any], sizes: Mapping[Any, torch.SymInt]) -> Any:
+    """A decision, or a part of one, for other objects as meshes and sizes.
+
+    ``meshes`` has them by the identity of those in it, ``sizes`` by the expression; what it lacks stays.
+    """
     if id(value) in meshes:
         return meshes[id(value)]
+    if isinstance(value, torch.SymInt):
+        return sizes.get(value.node.expr, value)
     if isinstance(value, DTensorSpec | OutputSharding | OpSchema):
         renewed = copy.copy(value)
         for name, item in vars(value).items():
-            setattr(renewed, name, _with_meshes(item, meshes))
+            setattr(renewed, name, _renewed(item, meshes, sizes))
         return renewed
     if isinstance(value, dict):
-        return {name: _with_meshes(item, meshes) for name, item in value.items()}
+        return {name: _renewed(item, meshes, sizes) for name, item in value.items()}
     if isinstance(value, tuple | list):
-        items = [_with_meshes(item, meshes) for item in value]
-        is_same = all(new is old for new, old in zip(items, value, strict=True))
-        return value if is_same else type(value)(items)
+        items = [_renewed(item, meshes, sizes) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return TensorMeta(*items) if isinstance(value, TensorMeta) else type(value)(items)
     return value
 
 
@@ -116,9 +130,11 @@ def _meshes(leaves: Iterable[Any]) -> set[int]:
 
 
 def _symbols(leaves: Iterable[Any]) -> set[Any]:
-    found: set[Any] = set()
+    return {symbol for size in _sizes(leaves) for symbol in size.node.expr.free_symbols}
+
+
+def _sizes(leaves: Iterable[Any]) -> Iterator[torch.SymInt]:
     for leaf in leaves:
         meta = leaf.tensor_meta if isinstance(leaf, DTensorSpec) else None
         sizes = (*meta.shape, *meta.stride) if isinstance(meta, TensorMeta) else (leaf,)
-        found.update(*(size.node.expr.free_symbols for size in sizes if isinstance(size, torch.SymInt)))
-    return found
+        yield from (size for size in sizes if isinstance(size, torch.SymInt))

@@ -16,7 +16,7 @@ from verifycompile.torch_interface.dynamo import Frame
 HELD_IN = frozenset({"_modules", "_parameters", "_buffers"})
 """Where a module holds its modules and tensors."""
 
-_SAME_OBJECT = (dynamo.NNModuleSource, dynamo.OptimizerSource, dynamo.SkipGuardSource)
+_SAME_OBJECT = (dynamo.NNModuleSource, dynamo.OptimizerSource, dynamo.SkipGuardSource, dynamo.NumpyTensorSource)
 _ATTRIBUTES = (dynamo.AttrSource, dynamo.GenericAttrSource, dynamo.GradSource)
 _ITEMS = (dynamo.GetItemSource, dynamo.DictGetItemSource, dynamo.DictSubclassGetItemSource)
 _NAMED_ATTRIBUTES = {dynamo.ClosureSource: "__closure__", dynamo.CodeSource: "__code__"}
