@@ -14,7 +14,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import UNIT, IndexFact, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites import formula
-from verifycompile.rewrites.formula import Formula
+from verifycompile.rewrites.formula import Formula, Key
 from verifycompile.rewrites.operations import FLOOR, MINIMUM, PAD, RESHAPE, SLICE, TRUNCATED
 from verifycompile.rewrites.solver import holds
 
@@ -71,13 +71,15 @@ class Translator:
     """Views over one index space as numbers and truths of formulas; equal views become equal variables.
 
     ``facts``: of terms. ``given``: what they say of the variables that occurred, by who says so and the variable.
+    ``opaque``: the views that are variables.
     """
 
     def __init__(self, facts: Mapping[Term, Sequence[IndexFact]] | None = None) -> None:
         self.indices: dict[int, Formula] = {}
         self.given: dict[tuple[str, str], Formula] = {}
+        self.opaque: dict[Key, View] = {}
         self._facts = facts or {}
-        self._opaque: dict[tuple[object, ...], Formula] = {}
+        self._variables: dict[tuple[object, ...], Formula] = {}
 
     def index(self, dim: int) -> Formula:
         return self.indices.setdefault(dim, formula.index(dim))
@@ -160,9 +162,9 @@ class Translator:
 
     def _variable(self, view: View) -> Formula:
         key = (view.term.id, view.axes)
-        name = f"x{len(self._opaque)}"
+        name = f"x{len(self._variables)}"
         # What is not known to be whole may be: what holds for all reals holds for the integers among them.
-        known = self._opaque.get(key)
+        known = self._variables.get(key)
         if known is not None:
             return known
         variable = formula.integer(name) if is_whole(view.term) else formula.real(name)
@@ -171,7 +173,8 @@ class Translator:
             if fact.exception is not None:
                 said = formula.either(said, variable == fact.exception)
             self.given[fact.source, name] = said
-        return self._opaque.setdefault(key, variable)
+        self.opaque[variable.kind, name] = view
+        return self._variables.setdefault(key, variable)
 
     @property
     def sources(self) -> tuple[str, ...]:

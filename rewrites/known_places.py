@@ -17,6 +17,8 @@ from verifycompile.ir.relabel import permute, remove_dim, substitute
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, UNIT, Axis, Digit, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.formula import Key, evaluate
+from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
 from verifycompile.rewrites.layout import slice_tensor
 from verifycompile.rewrites.padding import slice_backward
 from verifycompile.rewrites.stored_tensors import CONSTANT as STORED
@@ -172,28 +174,38 @@ def _stretches(b: Builder, index: View, size: Size) -> list[tuple[int, int]] | N
 
 def _elements(view: View, dim: int, count: int) -> list[Fraction] | None:
     """The elements along a dimension; None where they are not known, or depend on another one."""
-    factor, term = view.coefficient, view.term
-    if not isinstance(factor, Fraction):
-        return None
-    if term.operation is UNIT:
-        return [factor] * count
+    term = view.term
     if concatenated_dim(view) == dim:
         parts = [_elements(piece, dim, int(piece.shape[dim])) for piece in pieces_of(view, dim)]
         return None if None in parts else [n for part in parts if part is not None for n in part]
-    if term.operation is COMBINE:
-        columns = [_elements(v.scaled(factor), dim, count) for v in open_view(view.unscaled()).operands]
-        known = [column for column in columns if column is not None]
-        return [sum(row, Fraction(0)) for row in zip(*known, strict=True)] if len(known) == len(columns) else None
-    if term.operation is not IOTA and not (term.operation is STORED and len(term.index_sizes) == 1):
-        return None
-    if any(digit[0] not in (dim, CONSTANT) for digit in view.axes[0]):
-        return None
-    numbers = [_spelled(view.axes[0], place) for place in range(count)]
     if term.operation is STORED:
+        if len(term.index_sizes) != 1 or not isinstance(view.coefficient, Fraction):
+            return None
+        if any(digit[0] not in (dim, CONSTANT) for digit in view.axes[0]):
+            return None
         content = term.attributes[2]
         assert isinstance(content, tuple)
-        return [factor * Fraction(content[number]) for number in numbers]
-    return [factor * number for number in numbers]
+        return [view.coefficient * Fraction(content[_spelled(view.axes[0], place)]) for place in range(count)]
+    return _computed(view, dim, count)
+
+
+def _computed(view: View, dim: int, count: int) -> list[Fraction] | None:
+    """The elements of what is computed of places and of known elements."""
+    translator = Translator()
+    try:
+        number = translator.integer(view)
+    except UntranslatableError:
+        return None
+    parts: dict[Key, list[Fraction]] = {}
+    for key, part in translator.opaque.items():
+        elements = None if part == view.unscaled() else _elements(part, dim, count)
+        if elements is None:
+            return None
+        parts[key] = elements
+    if set(translator.indices) - {dim}:
+        return None
+    places = ({("index", dim): n, **{key: elements[n] for key, elements in parts.items()}} for n in range(count))
+    return [Fraction(evaluate(number, values)) for values in places]
 
 
 def _spelled(digits: Axis, place: int) -> int:

@@ -123,8 +123,7 @@ def _rolled(b: Builder, view: View, shift: Size, dim: int) -> View | None:
         return None
     start = -shift % size
     ends = (start, size - start), (0, start)
-    parts = [b.pool.piecewise.narrowed(b.pool, view, position, first, length) for first, length in ends]
-    return b.pool.piecewise.joined(b.pool, parts, position)
+    return b.concatenate([b.narrow(view, dim, first, length) for first, length in ends], dim)
 
 
 # ------------------------------------------------------------------------------------------------ order

@@ -119,6 +119,21 @@ KNOWN: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor],
         lambda x, y: x.index_fill(0, places(2, 3), 0.0).index_add(0, places(4, 5), y),
         lambda x, y: x.index_fill(0, places(2, 4), 0.0).index_add(0, places(4, 5), y),
     ),
+    "read by a remainder": (
+        lambda x, y: torch.cat([x[4:], x[:4]]).tanh(),
+        lambda x, y: x[(torch.arange(6) + 4) % 6].tanh(),
+        lambda x, y: x[(torch.arange(6) + 3) % 6].tanh(),
+    ),
+    "read where a choice says": (
+        lambda x, y: torch.cat([x[4:], x[:4]]).tanh(),
+        lambda x, y: x[torch.where(torch.arange(6) < 2, torch.arange(6) + 4, torch.arange(6) - 2)].tanh(),
+        lambda x, y: x[torch.where(torch.arange(6) < 2, torch.arange(6) + 3, torch.arange(6) - 2)].tanh(),
+    ),
+    "rolled": (
+        lambda x, y: x.roll(2, 0).tanh(),
+        lambda x, y: x[places(4, 5, 0, 1, 2, 3)].tanh(),
+        lambda x, y: x[places(5, 4, 0, 1, 2, 3)].tanh(),
+    ),
     "the lowest bit": (
         lambda x, y: negated(x, torch.arange(6) % 2 == 0),
         lambda x, y: negated(x, (torch.arange(6) & 1) == 0),

@@ -27,6 +27,9 @@ _CUTS = (aten.slice.Tensor, aten.select.int, aten.unbind.int)
 _BOUNDS = (aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar)
 _MOST_PIECES = 16
 _MOVES = (aten.constant_pad_nd.default, aten.roll.default)
+_READS = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
+_PLACED = (*_READS, aten.index_put.default, aten.index_copy.default)
+"""What reads or writes at places, which may be known."""
 
 
 def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]]:
@@ -47,9 +50,11 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
 
 
 def joins_and_cuts(program: Program) -> bool:
-    """Whether a program concatenates something and takes parts of something, as one with fused weights does."""
+    """Whether a program assembles something from parts, as one with fused weights does."""
     targets = {node.target for node in program.graph.graph.nodes}
-    return not targets.isdisjoint(_JOINS) and not targets.isdisjoint((*_SPLITS, *_CUTS))
+    return not targets.isdisjoint((*_MOVES, *_PLACED)) or (
+        not targets.isdisjoint(_JOINS) and not targets.isdisjoint((*_SPLITS, *_CUTS))
+    )
 
 
 def cuts_unevenly(program: Program) -> bool:
