@@ -41,6 +41,7 @@ CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     lookups.masks_of_look_ups,
     lookups.look_ups_of_sums,
     masks.masks_of_masked,
+    masks.beside_masks,
     distribution.sums_about_a_constant,
 )
 """What is tried on the factors of a product, in this order: what makes terms plainer before what makes more of them."""

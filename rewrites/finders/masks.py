@@ -11,7 +11,8 @@ from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, factors_without
-from verifycompile.rewrites.lemmas.indicators import MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
+from verifycompile.rewrites.beside_masks import may_hold, with_one_for
+from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
 
@@ -32,6 +33,23 @@ def _masks_of_masked(pool: TermPool, factors: Sequence[View], free: int) -> Iter
             masked = _masked_summands(pool, total, mask)
             if masked is not None:
                 yield Proposal(MASK_OF_MASKED, Substitution({"m": (mask,)}, each={"a": masked}), (mask, total))
+
+
+def _beside_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """A mask of what is computed under the mask as well."""
+    for mask in factors:
+        if not mask.term.operation.indicator:
+            continue
+        for value in factors:
+            if value is mask or not may_hold(pool, mask.term, value.term):
+                continue
+            try:
+                plain = with_one_for(pool, mask, value)
+            except ValueError:  # no layout, or an infinity under the mask
+                continue
+            if plain != value:
+                given = Substitution({"m": (mask,), "a": (value,), "b": (plain,)})
+                yield Proposal(BESIDE_MASK, given, (mask, value))
 
 
 def _masked_summands(pool: TermPool, total: View, mask: View) -> tuple[Factors, ...] | None:
@@ -74,4 +92,5 @@ def _has_fixed_digit(view: View) -> bool:
 
 equal_masks = ProductFinder(_equal_masks)
 decided_masks = ProductFinder(_decided_masks)
+beside_masks = ProductFinder(_beside_masks)
 masks_of_masked = ProductFinder(_masks_of_masked)

@@ -87,6 +87,13 @@ def _is_equivalent(pool: TermPool, shape: Shape, substitution: Substitution, giv
     return equivalent(left, right, shape)
 
 
+def _is_beside(pool: TermPool, shape: Shape, substitution: Substitution, mask: str, value: str, other: str) -> bool:
+    from verifycompile.rewrites.beside_masks import with_one_for  # here, because few masks stand in what is beside them
+
+    ((one,), (left,), (right,)) = (substitution.values[name] for name in (mask, value, other))
+    return with_one_for(pool, one, left) == right
+
+
 def _is_known(pool: TermPool, shape: Shape, substitution: Substitution, name: str) -> bool:
     translator = Translator(pool.facts)
     try:
@@ -143,6 +150,7 @@ _GUARDS: dict[str, Callable[..., bool]] = {
     "reads": _reads,
     "implies": _implies,
     "equivalent": _is_equivalent,
+    "beside": _is_beside,
     "known": _is_known,
     "indicator": _of_elements(is_indicator),
     "positive": _of_elements(lambda view: is_positive(view) or is_positive_sum(view)),

@@ -15,6 +15,11 @@ MASK_OF_MASKED = Lemma(
     (("indicator", "m"), ("independent", "m", "k")),
 )  # fmt: skip
 
+BESIDE_MASK = Lemma(
+    "VL169", "beside-mask", "beside a mask a value is what it is where the mask is one",
+    ("mul", "m", "a"), ("mul", "m", "b"), (("indicator", "m"), ("beside", "m", "a", "b")),
+)  # fmt: skip
+
 SAME_TRUTH = Lemma(
     "VL21", "same-truth", "masks that hold at the same places are equal",
     "m", "n", (("indicator", "m"), ("indicator", "n"), ("equivalent", "m", "n")),
@@ -83,7 +88,7 @@ COMPARED_DIGITS = Lemma(
 )  # fmt: skip
 
 INDICATORS = (
-    MASK_ONCE, MASK_OF_MASKED, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF, LOOK_UP,
+    MASK_ONCE, MASK_OF_MASKED, BESIDE_MASK, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF, LOOK_UP,
     PLACE_LOOKED_UP, COUNT_OR,
     LOOK_UP_AGAIN, LOOK_UP_INSIDE, COMPARED_DIGITS,
 )  # fmt: skip

@@ -117,6 +117,7 @@ EXPRESSIONS: dict[str, tuple[str, Expression]] = {
     "powers of a positive sum": ("merge-powers", powers_of_a_sum),
     "exponential and a combination": ("distribute", exponential_of_a_combination),
     "squares about the mean": ("distribute", variance),
+    "a mask in what it masks": ("beside-mask", lambda b: b.mul(kept(b), b.exp(b.mul(kept(b), largest(b))))),
     "masked difference": (
         "distribute", lambda b: b.mul(kept(b), b.sub(largest(b), picked(b, logits(b)))),
     ),
@@ -127,6 +128,12 @@ OTHERS: dict[str, Expression] = {
     "squares about a value of the row": lambda b: b.sum(b.power(b.sub(logits(b), b.scale(logits(b), 2)), 2), [1]),
     "a factor that leaves its sum": lambda b: b.contraction(
         "i v, i v, i -> i", logits(b), one_hot(b, labels(b)), largest(b)
+    ),
+    "another mask in what is masked": lambda b: b.mul(
+        kept(b), b.exp(b.mul(b.negate(b.equal(labels(b), 1)), largest(b)))
+    ),
+    "a mask of other rows in what is masked": lambda b: b.mul(
+        kept(b), b.sum(b.exp(b.mul(column(b, kept(b)), logits(b))), [0, 1])
     ),
     "two masks": lambda b: b.mul(kept(b), b.negate(b.equal(labels(b), 1)), largest(b)),
     "other exponents": lambda b: b.mul(b.exp(logits(b)), b.exp(b.scale(column(b, largest(b)), -1))),

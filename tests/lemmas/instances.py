@@ -235,6 +235,8 @@ class Maker:
 
     def _relate(self, values: dict[str, tuple[View, ...]]) -> None:
         """What masks inside and outside of a sum are together is both of them, and what masks are of each other."""
+        if any(guard[0] == "beside" for guard in self.lemma.guards):
+            self._relate_beside(values)
         if self.lemma.code not in ("VL40", "VL138", "VL139"):
             return
         counter = iota(self.pool, SIZE)
@@ -248,6 +250,14 @@ class Maker:
             return
         values["c"] = values["m"] if self.broken and self.broken[0] == "equivalent" else (*values["m"], *values["n"])
 
+
+    def _relate_beside(self, values: dict[str, tuple[View, ...]]) -> None:
+        """A function of a masked value, and that function of the value itself, or of another one."""
+        ((mask,), (plain,)) = values["m"], values["b"]
+        masked = multiply_views(self.pool, mask, plain)
+        values["a"] = (elementwise(self.pool, EXPONENTIAL, (), (masked,)),)
+        if self.broken is None or self.broken[0] != "beside":
+            values["b"] = (elementwise(self.pool, EXPONENTIAL, (), (plain,)),)
 
     def _relate_masks(self, values: dict[str, tuple[View, ...]], place: View) -> None:
         """Positions before the first bound and from the second one on, or one of two bounds within the other."""

@@ -136,6 +136,11 @@ def _guard_rows() -> Iterator[tuple[Space, Guard, Substitution, bool]]:
     yield s, ("positive", "a"), _given({"a": [combine(s.pool, [square, s.number(1)])]}), True
     yield s, ("positive", "a"), _given({"a": [square]}), False
     mask = s.leaf("mask", 1, indicator=True)
+    under, free = (s.of(EXPONENTIAL, view) for view in (multiply_views(s.pool, mask, one), one))
+    for view, plain, expected in ((under, free, True), (under, under, False), (one, one, True), (one, free, False)):
+        yield s, ("beside", "m", "a", "b"), _given({"m": [mask], "a": [view], "b": [plain]}), expected
+    elsewhere = s.of(EXPONENTIAL, multiply_views(s.pool, s.leaf("mask", 0, indicator=True), one))
+    yield s, ("beside", "m", "a", "b"), _given({"m": [mask], "a": [elsewhere], "b": [free]}), False
     masked = combine(s.pool, [one, multiply_views(s.pool, mask, s.infinity())])
     for view, expected in ((combine(s.pool, [one, other]), True), (s.infinity(), True), (masked, False)):
         yield s, ("number", "a"), _given({"a": [view]}), expected

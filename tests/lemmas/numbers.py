@@ -148,6 +148,9 @@ class Draw:
         value = self.values[wanted]
         self.values[wanted] = np.where(self.evaluate(given) == 1, 1.0, np.where(value == 1, other, value))
 
+    def make_beside(self, mask: str, name: str, other: str) -> None:
+        self.values[other] = np.where(self.values[mask] == 1, self.values[name], self.values[other])
+
     def make_above(self, name: str, number: str) -> None:
         self.values[name] = self.numbers[number] + np.exp(np.clip(self.values[name], -3, 3))
 
@@ -211,6 +214,7 @@ def _by_torch(name: str, value: Any) -> Any:
 _TOGETHER: dict[str, Any] = {
     "implies": Draw.make_implied,
     "equivalent": Draw.make_equivalent,
+    "beside": Draw.make_beside,
     "known": Draw.make_known,
     "above": Draw.make_above,
     "not_below": Draw.make_not_below,

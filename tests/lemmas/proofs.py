@@ -306,6 +306,9 @@ class Sides:
     def implies(self, given: Pattern, wanted: Pattern) -> Any:
         return z3.Implies(self.evaluate(given) == 1, self.evaluate(wanted) == 1)
 
+    def beside(self, mask: str, name: str, other: str) -> Any:
+        return z3.Implies(self.value(mask) == 1, self.value(name) == self.value(other))
+
     def equivalent(self, given: Pattern, wanted: Pattern) -> Any:
         return (self.evaluate(given) == 1) == (self.evaluate(wanted) == 1)
 
@@ -337,6 +340,7 @@ _GUARDS: dict[str, Any] = {
     "indicator": Sides.indicator,
     "implies": Sides.implies,
     "equivalent": Sides.equivalent,
+    "beside": Sides.beside,
     "known": lambda sides, name: sides.value(name) == 1,
     "reads": Sides.reads,
     "ordered": lambda sides, low, high: sides.numbers[low] <= sides.numbers[high],

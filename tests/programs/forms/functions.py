@@ -225,6 +225,33 @@ def in_micro_batches(mesh: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+def experts(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Each expert sees its own tokens, and zeros in the place of the others."""
+    weights, chosen = (x @ gate).softmax(-1).max(-1)
+    result = torch.zeros_like(x)
+    for number in range(up.shape[0]):
+        own = (chosen == number)[:, None].to(x.dtype)
+        result = result + weights[:, None] * (F.gelu((x * own) @ up[number]) @ down[number])
+    return result
+
+
+def own_experts(mesh: DeviceMesh, mistake: str) -> Function:
+    """Each expert sees all tokens, and its results for the others are dropped."""
+
+    def program(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        x, gate = (comm.enter(value, mesh.get_group()) for value in (x, gate))
+        weights, chosen = (x @ gate).softmax(-1).max(-1)
+        result = torch.zeros_like(x)
+        for number in range(up.shape[0]):
+            place = number if mistake == "places of the first rank" else number + up.shape[0] * mesh.get_local_rank()
+            own = (chosen != place if mistake == "the others" else chosen == place)[:, None].to(x.dtype)
+            kept = 1 if mistake == "not dropped" else own
+            result = result + kept * weights[:, None] * (F.gelu(x @ up[number]) @ down[number])
+        return comm.leave(result, mesh.get_group())
+
+    return program
+
+
 def form(
     name: str, spec: Any, program: Any, *mistakes: str, args: Callable[[], tuple[Any, ...]], placed: Mapping[str, Any],
     outputs: tuple[Any, ...], **options: Any,
@@ -283,6 +310,11 @@ FORMS = (
         "gate-in-pairs", fused, fused_in_pairs, "halves", "exchanged", "gradient not reduced",
         args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4))),
         placed={"x": R, "w": S1, "u": S0}, outputs=(R,),
+    ),
+    form(
+        "experts-that-drop-results", experts, own_experts, "places of the first rank", "the others", "not dropped",
+        args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4, 3), (2, 3, 4))),
+        placed={"x": R, "gate": R, "up": S0, "down": S0}, outputs=(R,),
     ),
     form(
         "micro-batches-of-two-sizes", loss_of_kept, in_micro_batches,
