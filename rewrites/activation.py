@@ -7,17 +7,14 @@ import math
 import torch
 
 from verifycompile.ir.exponential import MAXIMUM
-from verifycompile.ir.scalar import as_scalar, multiply
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.scalar import ONE, as_scalar, divide, multiply
+from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
-from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, require_same_on_ranks
+from verifycompile.rewrites.elementwise import FUNCTIONS, choose, require_real, require_same_on_ranks
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import operator
 
 aten = torch.ops.aten
-
-SOFTPLUS = Operation("softplus")
-SOFTPLUS_DERIVATIVE = Operation("softplus_derivative")
 
 _GELU_FACTOR = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
@@ -73,15 +70,22 @@ def tanh_backward(b: Builder, grad_output: View, output: View) -> View:
 
 @operator(aten.softplus.default)
 def softplus(b: Builder, self: View, beta: Number, threshold: Number) -> View:
+    """``log(1 + exp(x))``, and x itself where it is above the threshold, as torch computes it."""
+    require_real(b, "self")
     require_same_on_ranks(b, beta=beta, threshold=threshold)
-    return b.pointwise(SOFTPLUS, self, attributes=(beta, threshold))
+    scaled = b.scale(self, beta)
+    smooth = b.pointwise(FUNCTIONS["log1p"], b.exp(scaled))
+    return choose(b, b.less(threshold, scaled), self, b.scale(smooth, divide(ONE, b.scalar(beta))))
 
 
 @operator(aten.softplus_backward.default)
 def softplus_backward(b: Builder, grad_output: View, self: View, beta: Number, threshold: Number) -> View:
     require_real(b, "grad_output", "self")
     require_same_on_ranks(b, beta=beta, threshold=threshold)
-    return b.mul(grad_output, b.pointwise(SOFTPLUS_DERIVATIVE, self, attributes=(beta, threshold)))
+    scaled = b.scale(self, beta)
+    above = b.less(threshold, scaled)
+    smooth = b.mul(grad_output, b.negate(above), b.pointwise(FUNCTIONS["sigmoid"], scaled))
+    return b.add(b.mul(grad_output, above), smooth)
 
 
 # ------------------------------------------------------------------------------------------------ piecewise linear

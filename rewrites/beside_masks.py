@@ -1,7 +1,8 @@
-"""Values beside a mask: wherever the mask stands in one, it may be taken for one.
+"""Values beside a mask: wherever the mask stands in one, it may be taken for one, and what it decides is decided.
 
 So ``m f(m x)`` is ``m f(x)``, through all that is computed for each of the mask's positions alone: an expert whose tokens
-are masked before its layers computes for them what it does without.
+are masked before its layers computes for them what it does without. And of distances that are at least zero under a
+causal mask the limit at zero changes nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from verifycompile.ir.algebra import CONTRACT, Opened, contract, open_view, reapply
+from verifycompile.ir.algebra import COMBINE, CONTRACT, Opened, contract, open_view, reapply
+from verifycompile.ir.exponential import MAXIMUM
+from verifycompile.ir.indicator import less_equal
+from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.chosen import applied_anew
+from verifycompile.rewrites.index_arithmetic import implied, is_whole
+from verifycompile.rewrites.operations import MINIMUM
 
 _MAX_DEPTH = 10
+_EXTREMES = (MAXIMUM, MINIMUM)
 
 
 def with_one_for(pool: TermPool, mask: View, view: View) -> View:
@@ -31,6 +39,29 @@ def may_hold(pool: TermPool, mask: Term, term: Term, depth: int = _MAX_DEPTH) ->
     return pool.answers[key]
 
 
+def may_decide(mask: Term, term: Term) -> bool:
+    """Whether a mask that compares numbers may decide which of two numbers in a value is the larger one."""
+    return mask.operation is AT_MOST and _HAS_EXTREME(term)
+
+
+def _is_elementwise(term: Term) -> bool:
+    return len(term.index_sizes) == term.free and not term.fresh
+
+
+def _is_counted(term: Term) -> bool:
+    """Whether a term is a whole number that is computed of places and of numbers."""
+    return is_whole(term) or (term.operation is COMBINE and all(is_whole(operand.term) for operand in term.operands))
+
+
+def _has_extreme(term: Term) -> bool:
+    if term.operation in _EXTREMES:
+        return all(_is_counted(operand.term) for operand in term.operands)
+    return _is_elementwise(term) and any(_HAS_EXTREME(operand.term) for operand in term.operands)
+
+
+_HAS_EXTREME = TermProperty(_is_elementwise, _has_extreme)
+
+
 class _Replacement:
     """One mask, in the dimensions of the product beside it. What was found for a view is kept."""
 
@@ -41,7 +72,8 @@ class _Replacement:
     def inside(self, view: View, depth: int) -> View:
         if view.term is self._mask.term and view.axes == self._mask.axes:
             return self._pool.constant(view.coefficient, view.shape)
-        if not may_hold(self._pool, self._mask.term, view.term, depth):
+        held = may_hold(self._pool, self._mask.term, view.term, depth)
+        if depth == 0 or not (held or may_decide(self._mask.term, view.term)):
             return view
         if view not in self._found:
             self._found[view] = self._opened(view, depth)
@@ -49,10 +81,24 @@ class _Replacement:
 
     def _opened(self, view: View, depth: int) -> View:
         opened = open_view(view)
+        if view.term.operation in _EXTREMES:
+            chosen = self._chosen(view.term.operation is MAXIMUM, *opened.operands)
+            if chosen is not None:
+                return self.inside(chosen.scaled(view.coefficient), depth - 1)
         operands = [self.inside(operand, depth - 1) for operand in opened.operands]
         if operands == list(opened.operands):
             return view
         return dataclasses.replace(_applied(self._pool, view, opened, operands).scaled(view.coefficient), shape=view.shape)
+
+
+    def _chosen(self, largest: bool, left: View, right: View) -> View | None:
+        """The larger or the smaller one of two whole numbers, where the mask says which one that is."""
+        mask = View(self._mask.coefficient, self._mask.term, left.shape, self._mask.axes)
+        for one, other in ((left, right), (right, left)):
+            low, high = (other, one) if largest else (one, other)
+            if implied([mask], [less_equal(self._pool, low, high)], left.shape):
+                return one
+        return None
 
 
 def _applied(pool: TermPool, view: View, opened: Opened, operands: Sequence[View]) -> View:

@@ -11,7 +11,7 @@ from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, factors_without
-from verifycompile.rewrites.beside_masks import may_hold, with_one_for
+from verifycompile.rewrites.beside_masks import may_decide, may_hold, with_one_for
 from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
@@ -41,7 +41,7 @@ def _beside_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterato
         if not mask.term.operation.indicator:
             continue
         for value in factors:
-            if value is mask or not may_hold(pool, mask.term, value.term):
+            if value is mask or not (may_hold(pool, mask.term, value.term) or may_decide(mask.term, value.term)):
                 continue
             try:
                 plain = with_one_for(pool, mask, value)

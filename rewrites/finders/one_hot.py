@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, elementwise, iota, open_view
-from verifycompile.ir.exponential import WHERE
+from verifycompile.ir.exponential import MAXIMUM, WHERE
 from verifycompile.ir.indicator import EQUAL, LESS, LESS_EQUAL, NOT, equal, negate
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import merge_digits
@@ -17,6 +17,7 @@ from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.indicators import IMPLIED_MASK, KNOWN_MASK, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Substitution
+from verifycompile.rewrites.operations import MINIMUM
 
 
 def _masked_sums(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
@@ -75,6 +76,8 @@ def _is_chosen(value: View) -> bool:
     """Whether a condition chooses the value, or a summand of it: a mask, where zero is what is chosen else."""
     if value.term.operation is COMBINE:
         return any(_is_chosen(operand) or _is_masked(operand) for operand in value.term.operands)
+    if value.term.operation in (MAXIMUM, MINIMUM):
+        return any(_is_chosen(operand) for operand in value.term.operands)
     return value.term.operation is WHERE
 
 

@@ -252,6 +252,22 @@ def own_experts(mesh: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+def limited(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decay by distances that are limited below at zero, and softplus."""
+    distance = torch.arange(3)[:, None] - torch.arange(3)
+    return (0.9 ** distance.clamp(min=0) * (distance >= 0)) @ x, F.softplus(x, beta=2.0)
+
+
+def without_limits(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        distance = torch.arange(3)[:, None] - torch.arange(3)
+        seen = distance > 0 if mistake == "without itself" else distance >= 0
+        power = torch.exp(x if mistake == "not scaled" else 2 * x)
+        return torch.where(seen, 0.9**distance, 0.0) @ x, torch.where(2 * x > 20, x, torch.log1p(power) / 2)
+
+    return program
+
+
 def form(
     name: str, spec: Any, program: Any, *mistakes: str, args: Callable[[], tuple[Any, ...]], placed: Mapping[str, Any],
     outputs: tuple[Any, ...], **options: Any,
@@ -315,6 +331,10 @@ FORMS = (
         "experts-that-drop-results", experts, own_experts, "places of the first rank", "the others", "not dropped",
         args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4, 3), (2, 3, 4))),
         placed={"x": R, "gate": R, "up": S0, "down": S0}, outputs=(R,),
+    ),
+    form(
+        "limits-that-are-decided", limited, without_limits, "without itself", "not scaled",
+        args=lambda: (torch.randn(3, 2, requires_grad=True),), placed={"x": S1}, outputs=(S1, S1),
     ),
     form(
         "micro-batches-of-two-sizes", loss_of_kept, in_micro_batches,

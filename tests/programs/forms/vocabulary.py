@@ -76,6 +76,12 @@ class Table(nn.Module):
         table = torch.cat([self.weight, self.weight.new_zeros(1, WIDTH)])
         return F.embedding(torch.where(mine, ids - start, self.rows), table)
 
+    def zero_row_behind(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        """Indices of other ranks are limited to the row of zeros; ``mine`` is not asked."""
+        local = ids - start
+        table = torch.cat([self.weight, self.weight.new_zeros(1, WIDTH)])
+        return F.embedding(torch.where(local < 0, self.rows, local).clamp(max=self.rows), table)
+
     def zero_row_in_front(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
         table = F.pad(self.weight, (0, 0, 1, 0))
         return F.embedding(torch.where(mine, ids - start + 1, 0), table)
@@ -400,6 +406,7 @@ FORMS: tuple[Form, ...] = (
             ("zero_row_in_front", 2),
         )
     ),
+    embedding("zero_row_behind", 2, "start of the next rank", "not reduced", "reduced twice"),
     embedding("remainder", 4, "start of the next rank", "not reduced", "reduced twice"),
     embedding("compared", 4, "start of the next rank", "not reduced", "reduced twice"),
     *(embedding(style, 4, "start of the last rank", "not reduced", "reduced twice") for style in ("padded", "joined")),
