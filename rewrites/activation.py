@@ -12,7 +12,7 @@ from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, choose, require_real, require_same_on_ranks
 from verifycompile.rewrites.operations import MINIMUM
-from verifycompile.rewrites.registry import operator
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
 aten = torch.ops.aten
 
@@ -73,6 +73,8 @@ def softplus(b: Builder, self: View, beta: Number, threshold: Number) -> View:
     """``log(1 + exp(x))``, and x itself where it is above the threshold, as torch computes it."""
     require_real(b, "self")
     require_same_on_ranks(b, beta=beta, threshold=threshold)
+    if b.scalar(beta) == 0:
+        raise UnsupportedError(UNREPRESENTABLE, "softplus divided by zero")
     scaled = b.scale(self, beta)
     smooth = b.pointwise(FUNCTIONS["log1p"], b.exp(scaled))
     return choose(b, b.less(threshold, scaled), self, b.scale(smooth, divide(ONE, b.scalar(beta))))

@@ -1,8 +1,8 @@
 """Values beside a mask: wherever the mask stands in one, it may be taken for one, and what it decides is decided.
 
-So ``m f(m x)`` is ``m f(x)``, through all that is computed for each of the mask's positions alone: an expert whose tokens
-are masked before its layers computes for them what it does without. And of distances that are at least zero under a
-causal mask the limit at zero changes nothing.
+So ``m f(m x)`` is ``m f(x)``, through all that is computed for each of the mask's positions alone: an expert whose
+tokens are masked before its layers computes for them what it does without. And of distances that are at least zero
+under a causal mask the limit at zero changes nothing.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class _Replacement:
         operands = [self.inside(operand, depth - 1) for operand in opened.operands]
         if operands == list(opened.operands):
             return view
-        return dataclasses.replace(_applied(self._pool, view, opened, operands).scaled(view.coefficient), shape=view.shape)
+        result = _applied(self._pool, view, opened, operands)
+        return dataclasses.replace(result.scaled(view.coefficient), shape=view.shape)
 
 
     def _chosen(self, largest: bool, left: View, right: View) -> View | None:

@@ -96,11 +96,6 @@ def truth(value: bool) -> Formula:
     return Formula("truth", (value,))
 
 
-def is_integer(value: Formula) -> Formula:
-    """Whether a number is whole."""
-    return Formula("is_integer", (value,))
-
-
 def floor(value: Formula) -> Formula:
     """The largest whole number that is not larger."""
     return Formula("floor", (value,))
@@ -177,8 +172,6 @@ def evaluate(formula: Formula, values: Mapping[Key, Number]) -> Any:
         return not inner[0]
     if kind == "floor":
         return math.floor(inner[0])
-    if kind == "is_integer":
-        return inner[0].denominator == 1
     return _BINARY[kind](*inner)
 
 

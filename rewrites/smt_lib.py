@@ -65,8 +65,6 @@ def _written(formula: Formula) -> _Written:
         return _applied("ite", inner[0], *alike), alike[0][1]
     if kind == "floor":
         return _applied("to_int", _real(inner[0])) if inner[0][1] == "Real" else inner[0][0], "Int"
-    if kind == "is_integer":
-        return _applied("is_int", inner[0]) if inner[0][1] == "Real" else "true", "Bool"
     if kind in ("and", "or") and len(inner) < 2:
         return inner[0] if inner else ("true" if kind == "and" else "false", "Bool")
     return _applied(kind, *inner), "Bool"

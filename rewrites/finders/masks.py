@@ -10,8 +10,8 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, open_view
 from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import CONSTANT, TermPool, View
-from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, factors_without
 from verifycompile.rewrites.beside_masks import may_decide, may_hold, with_one_for
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, factors_without
 from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution

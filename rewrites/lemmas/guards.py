@@ -77,14 +77,12 @@ def _is_ordered(pool: TermPool, shape: Shape, substitution: Substitution, low: s
     return bool(substitution.numbers[low] <= substitution.numbers[high])
 
 
-def _implies(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
-    left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
-    return implied(left, right, shape)
+def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
+    def is_met(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
+        left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
+        return holds_of(left, right, shape)
 
-
-def _is_equivalent(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
-    left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
-    return equivalent(left, right, shape)
+    return is_met
 
 
 def _is_beside(pool: TermPool, shape: Shape, substitution: Substitution, mask: str, value: str, other: str) -> bool:
@@ -148,8 +146,8 @@ _GUARDS: dict[str, Callable[..., bool]] = {
     "whole": _of_elements(lambda view: counts(view) or view.is_zero),
     "digit": _is_digit,
     "reads": _reads,
-    "implies": _implies,
-    "equivalent": _is_equivalent,
+    "implies": _of_truths(implied),
+    "equivalent": _of_truths(equivalent),
     "beside": _is_beside,
     "known": _is_known,
     "indicator": _of_elements(is_indicator),

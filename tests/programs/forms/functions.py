@@ -262,8 +262,9 @@ def without_limits(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.
     def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         distance = torch.arange(3)[:, None] - torch.arange(3)
         seen = distance > 0 if mistake == "without itself" else distance >= 0
+        decay = (0.8 if mistake == "another decay" else 0.9) ** distance
         power = torch.exp(x if mistake == "not scaled" else 2 * x)
-        return torch.where(seen, 0.9**distance, 0.0) @ x, torch.where(2 * x > 20, x, torch.log1p(power) / 2)
+        return torch.where(seen, decay, 0.0) @ x, torch.where(2 * x > 20, x, torch.log1p(power) / 2)
 
     return program
 
@@ -333,7 +334,7 @@ FORMS = (
         placed={"x": R, "gate": R, "up": S0, "down": S0}, outputs=(R,),
     ),
     form(
-        "limits-that-are-decided", limited, without_limits, "without itself", "not scaled",
+        "limits-that-are-decided", limited, without_limits, "without itself", "another decay", "not scaled",
         args=lambda: (torch.randn(3, 2, requires_grad=True),), placed={"x": S1}, outputs=(S1, S1),
     ),
     form(
