@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import RowwiseParallel
 
 import verifycompile
 from tests.comparison.programs import LeavesPartial, Model, all_reduce, on_ranks, tensor_parallel, tokens
@@ -63,6 +64,28 @@ def test_a_sum_that_is_not_reduced_is_named_with_the_line_that_uses_it() -> None
     ]
     assert "it is called" not in str(found)
     assert "module         rank 0" in found.heat
+
+
+class Recipe(Model):
+    """Computes in bfloat16, with parameters in float32."""
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(tokens, labels)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast(inside: bool) -> None:
+    """Inside of the model or around the comparison: results in its dtype are rounded as coarsely in both programs."""
+    kind = Recipe if inside else Model
+    for row, verdict in ((RowwiseParallel, Verdict.VERIFIED), (LeavesPartial, Verdict.REFUTED)):
+        with fake_mesh_world((2,), ("tp",)) as mesh, torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+            found = verifycompile.compare(tensor_parallel(kind(), mesh, row), tokens(), spec=kind())
+        assert found.verdict is verdict, str(found)
+    assert found.findings[0].output == "blocks.0.output.0"
+    # Where the spec has no such recipe, the program's is a loss of precision.
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        assert verifycompile.compare(tensor_parallel(Recipe(), mesh), tokens(), spec=Model()).verdict is Verdict.REFUTED
 
 
 def test_the_spec_is_recovered_where_none_is_given() -> None:

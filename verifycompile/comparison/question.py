@@ -40,7 +40,6 @@ from verifycompile.comparison.proof import Measured, layouts_of, states_of
 from verifycompile.comparison.ranks import InThisProcess, RankFailedError, Ranks
 from verifycompile.comparison.reference import Reference
 from verifycompile.comparison.report import CompareReport
-from verifycompile.comparison.threshold import epsilon_of
 from verifycompile.comparison.worker import Ran, Training, Worker
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.report import Report
@@ -51,6 +50,7 @@ from verifycompile.program import Mesh, MeshAxis
 from verifycompile.torch_interface.acting_rank import groups_of_its_own, is_pretended
 from verifycompile.torch_interface.mesh import RootMesh
 from verifycompile.torch_interface.observation import ReadKind, rank_reads_ignored, reads
+from verifycompile.torch_interface.perturbation import epsilon_of
 from verifycompile.torch_interface.ranks_in_threads import RanksInThreads
 
 _RANDOM = "random numbers were drawn: all streams begin alike, but a rank's draws for a part are not the spec's"
@@ -239,9 +239,13 @@ class Question:
         template = call_of(spec.model, args, self.kwargs)
         if set(template.names) != set(inputs.whole):
             template = _by_position(template, inputs)
-        return template.with_tensors(
-            lambda name, t: inputs.whole[name].detach().to(t.device, copy=True).requires_grad_(t.requires_grad)
-        )
+        devices = {tensor.device for tensor in named_tensors(spec.model, {}).values()}
+
+        def whole(name: str, tensor: torch.Tensor) -> torch.Tensor:
+            device = devices.copy().pop() if len(devices) == 1 else tensor.device
+            return inputs.whole[name].detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+
+        return template.with_tensors(whole)
 
     def _each_alone(self, comparing: Comparing, step: int) -> list[Judged]:
         """What is off by itself in the pass ``step``, after a run in which something was off."""

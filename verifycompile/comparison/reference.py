@@ -17,7 +17,7 @@ from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import Training, Worker
 from verifycompile.torch_interface.acting_rank import acting_alone, nothing_communicated
 from verifycompile.torch_interface.mesh import has_world
-from verifycompile.torch_interface.perturbation import perturbed, unperturbed
+from verifycompile.torch_interface.perturbation import epsilon_of, perturbed, unperturbed
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 
 Cotangents = dict[int, torch.Tensor]
@@ -112,7 +112,9 @@ class Reference:
         for name, value in self.values.items():
             if value.is_floating_point():
                 # The response to an error of the tensor itself, which the few numbers drawn for a scalar may miss.
-                total[name] = max(total.get(name, 0.0), sum(epsilons) * self.norm(name, value))
+                own = epsilon_of([value.dtype]) if value.dtype.itemsize > 1 else 0.0
+                errors = sum(max(epsilon, own) for epsilon in epsilons)
+                total[name] = max(total.get(name, 0.0), errors * self.norm(name, value))
         return total
 
     def norm(self, name: str, value: torch.Tensor) -> float:

@@ -10,17 +10,11 @@ an error of the tensor itself. No constant is chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 
 _SMALL = 1e-12
 """Norms beyond this and its inverse are computed in double precision: the squares are no normal floats."""
-
-
-def epsilon_of(dtypes: Iterable[torch.dtype]) -> float:
-    """The machine epsilon of a program with parameters and inputs of these dtypes: the coarsest one's; 0 for none."""
-    return max((torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point), default=0.0)
 
 
 def comparable(value: torch.Tensor) -> torch.Tensor:

@@ -289,7 +289,10 @@ class Worker:
     def _run_backward(self, cotangents: Mapping[int, torch.Tensor]) -> None:
         pairs = [(self._outputs[index], value) for index, value in cotangents.items()]
         if pairs:
-            torch.autograd.backward([output for output, _ in pairs], [_like(output, value) for output, value in pairs])
+            # In this thread on every device: ranks that are threads would wait for one another in that of their device.
+            with torch.autograd.set_multithreading_enabled(False):
+                outputs = [output for output, _ in pairs]
+                torch.autograd.backward(outputs, [_like(output, value) for output, value in pairs])
         self._outputs = []
         self._passes += 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Any
 
 import torch
@@ -56,8 +56,8 @@ class _Perturbed(TorchDispatchMode):
             value.mul_(self.factors(value))
 
     def factors(self, value: torch.Tensor) -> torch.Tensor:
-        """1, or one epsilon more or less, for each element."""
-        count = value.numel()
+        """1, or one epsilon more or less, for each element: the run's, or its dtype's where that is coarser."""
+        count, epsilon = value.numel(), max(self._epsilon, epsilon_of([value.dtype]))
         key = (value.dtype, value.device)
         held = self._signs.get(key)
         if held is None or held.numel() < 2 * count:
@@ -66,17 +66,22 @@ class _Perturbed(TorchDispatchMode):
             words = torch.empty(max(-(-count // 4), 512), dtype=torch.int64).random_(generator=self._generator)
             drawn = words.view(torch.uint8)
             halves = ((drawn & 1) + ((drawn >> 1) & 1)).to(value.dtype)
-            held = halves.sub_(1).mul_(self._epsilon).add_(1).to(value.device)
+            held = halves.sub_(1).mul_(epsilon).add_(1).to(value.device)
             self._signs[key] = held
         first = int(torch.randint(0, held.numel() - count + 1, (), generator=self._generator))
         return held[first : first + count].view(value.shape)
+
+
+def epsilon_of(dtypes: Iterable[torch.dtype]) -> float:
+    """The machine epsilon of the coarsest of these dtypes; 0 where none is of floating-point numbers."""
+    return max((torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point), default=0.0)
 
 
 @contextlib.contextmanager
 def perturbed(epsilon: float, seed: int) -> Generator[_Perturbed]:
     """While entered, results of operators in this thread, of forward and backward, carry an error of ``epsilon``.
 
-    An error is at most the epsilon of the result's own dtype too: one below it would be lost.
+    An error is the epsilon of the result's own dtype where that is coarser, as under autocast: it was rounded to it.
     """
     with _Perturbed(epsilon, seed) as mode:
         yield mode

@@ -18,6 +18,7 @@ from verifycompile.torch_interface.meetings import FACTORS_TOLD, Communication, 
 from verifycompile.torch_interface.mesh import RootMesh, has_world
 from verifycompile.torch_interface.random_streams import RandomStreams, seed_all
 from verifycompile.torch_interface.replaced import replaced
+from verifycompile.torch_interface.thread_state import ThreadState, thread_state
 
 Result = TypeVar("Result")
 
@@ -58,15 +59,14 @@ class _Rank(Generic[Result]):
         self.result: Result | None = None
         self.error: BaseException | None = None
         self.calls: collections.Counter[tuple[int, ...]] = collections.Counter()
-        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        self.thread = threading.Thread(target=self._run, args=(function, grad, inference), daemon=True)
+        self.thread = threading.Thread(target=self._run, args=(function, thread_state()), daemon=True)
 
-    def _run(self, function: Callable[[int], Result], grad: bool, inference: bool) -> None:
+    def _run(self, function: Callable[[int], Result], starter: ThreadState) -> None:
         self.turn.acquire()
         try:
             if self.job.ended:
                 return
-            with torch.inference_mode(inference), torch.set_grad_enabled(grad), Communication(self):
+            with starter.entered(), Communication(self):
                 self.result = function(self.rank)
         except _EndedError:
             pass
