@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -160,13 +163,22 @@ def test_memory_limits_that_are_none(value: object) -> None:
         Options.from_mapping({"memory_limit": value})
 
 
-def test_interrupting_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> Any:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("stage", ["check_refinement", "find_difference", "find_causes"])
+def test_interrupting_leaves_nothing_behind(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Ctrl-C in the proof, in the search for an input and in that for a cause."""
 
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return found(*args, **kwargs)
+
+    found = getattr(two_programs, stage)
+    assert of_mlp().verdict is Verdict.VERIFIED  # torch starts a thread of its own then
+    known = threading.active_count()
     with monkeypatch.context() as patched:
-        patched.setattr(two_programs, "check_refinement", interrupted)
+        patched.setattr(two_programs, stage, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            of_mlp()
+            of_mlp(wrong=True)
     assert bounds.current() is None
-    assert of_mlp().verdict is Verdict.VERIFIED
+    assert threading.active_count() == known
+    assert torch.is_grad_enabled()
+    assert str(of_mlp(wrong=True).findings[0].hint).endswith("(checked)")

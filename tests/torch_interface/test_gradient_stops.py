@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 import torch
-import torch.fx
 from torch import nn
 
 from verifycompile.torch_interface.dynamo import TracedFrame, frame_of_call, trace_frame

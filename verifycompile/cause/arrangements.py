@@ -122,8 +122,10 @@ def _taken(scene: Scene, item: Arrangement, dim: int, distance: int, from_end: b
     def texts(draft: Draft) -> tuple[str, str]:
         start, stop = bounds(draft)
         value, whole = scene.value(item.result), scene.value(item.source)
-        message = f"{value} takes other positions of dimension {dim} of {whole} than {start} to {stop - 1}"
-        return message, f"take positions {start} to {stop - 1} of dimension {dim} of {whole}"
+        wanted = f"position {start}" if stop - start == 1 else f"positions {start} to {stop - 1}"
+        what = scene.line(item.result) if value == whole else value
+        message = f"{what} takes other elements of {whole} than {wanted} of dimension {dim}"
+        return message, f"take {wanted} of dimension {dim} of {whole} at {scene.line(item.result)}"
 
     return Move(("positions", dim, distance, from_end), name, "VC104", texts, apply)
 

@@ -21,6 +21,7 @@ from verifycompile.diagnostics.waiver import sentence_of_unused, unused, with_wa
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
+from verifycompile.torch_interface.dispatch_state import dispatch_as_before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,7 @@ def report_of(frontend: Frontend, options: Options) -> Report:
     Raises ``UsageError`` where the question is incomplete or contradictory, VC311 for a waiver of something else.
     """
     try:
-        with frontend.captured(options) as captured:
+        with dispatch_as_before(), frontend.captured(options) as captured:
             report = verify_together(captured.spec, captured.implementation, options, captured.channel)
     except CaptureError as error:
         report = _uncaptured(error, options)
