@@ -164,14 +164,15 @@ class OwnCapture:
 
     ``frame``: what the captured Python frame is called on every rank. ``axes``: mesh axes of which the program speaks;
     along them lie the ranks that run it together. ``held``: tensors that are no arguments of the frame, by the name of
-    the input that holds them here. ``unless_compared``: those of the program's assumptions that a comparison of the
-    ranks replaces. ``returned``: what the frame returns, by place. ``alone``: captures what this rank runs, with its
-    coordinates as numbers.
+    the input that holds them here. ``passed``: those that are, and hold whole numbers. ``unless_compared``: those of
+    the program's assumptions that a comparison of the ranks replaces. ``returned``: what the frame returns, by place.
+    ``alone``: captures what this rank runs, with its coordinates as numbers.
     """
 
     frame: str
     axes: tuple[int, ...]
     held: Mapping[str, torch.Tensor]
+    passed: Mapping[str, torch.Tensor]
     unless_compared: tuple[str, ...]
     returned: tuple[str, ...]
     alone: Callable[[], Program]

@@ -5,11 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-from verifycompile.agreement.channel import Answer, Channel
+from tests.support import fake_mesh_world
+from verifycompile import verify
+from verifycompile.agreement.channel import Alike, Answer, Channel
+from verifycompile.agreement.reconcile import _differing_on_some
+from verifycompile.agreement.together import alike_on, held_on_some
 from verifycompile.agreement.written import digest_of
 
 FRAME = "model.py:10 Model.forward Model"
@@ -97,6 +106,37 @@ def test_ranks_that_differ_read_one_digest_a_rank() -> None:
     answers, _ = in_threads(8, run)
     assert not any(answer is None or answer.agrees for answer in answers.values())
     assert [(len(one.written), one.read) for one in counted] == [(1, 8)] * 8
+
+
+@pytest.mark.parametrize("tokens", ["of its row", "its own"])
+def test_what_some_ranks_have_alike(tokens: str) -> None:
+    """Rows of a mesh of two axes pass tokens of their own; along the other axis the tokens are taken to be the same."""
+
+    def said_by(rank: int) -> tuple[dict[str, Any], Alike]:
+        with fake_mesh_world((2, 2), ("dp", "tp"), rank=rank) as mesh:
+            model = parallelize_module(nn.Embedding(8, 4), mesh["tp"], ColwiseParallel())
+            number = rank if tokens == "its own" else mesh.get_local_rank("dp")
+            report = verify(fully_shard(model, mesh=mesh["dp"]), (torch.full((2,), number),), spec=nn.Embedding(8, 4))
+        assert report.programs is not None
+        implementation = report.programs[1]
+        assert implementation.own is not None
+        held = held_on_some(implementation, implementation.own, rank)
+        return held, alike_on(held, implementation)
+
+    said = {rank: said_by(rank) for rank in range(4)}
+
+    def run(channel: Channel) -> Answer:
+        question = channel.publish(FRAME, range(4), "same", said[channel.rank][1])
+        return channel.answers(question, "same", 30)
+
+    answers, _ = in_threads(4, run)
+    assert {answer is not None and answer.agrees for answer in answers.values()} == {tokens == "of its row"}
+    messages = _differing_on_some({rank: {"held on some": held} for rank, (held, _) in said.items()}, {"input"})
+    told = (
+        "`input` is taken to be the same tensor on ranks 0 and 1, which hold other numbers in it; say how it is laid out "
+        "with `in_placements`, or give both the same."
+    )
+    assert messages == ([] if tokens == "of its row" else [told])
 
 
 def test_every_rank_learns_which_rank_differs() -> None:

@@ -18,6 +18,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from tests.attacks.jobs import ROWS as BY_ROWS
 from tests.attacks.jobs import Job, Programs, failures, outcomes
@@ -391,6 +393,31 @@ def _open_rows(*rows: int) -> Callable[[DeviceMesh], Job]:
 PROGRAMS.add("right_rows_left_open", _open_rows(4, 4), right=True, ways=("compile", "verify"))
 PROGRAMS.add("wrong_rows_left_open", _open_rows(5, 3), right=False, ways=("compile", "verify"))
 OPEN = "the graph leaves sizes or numbers of `x.size(0)` open, which are 5 on rank 0 and 3 on rank 1"
+
+
+def _tokens(by_rank: int) -> Callable[[DeviceMesh], Job]:
+    """A table of which each rank holds columns, and tokens that all are taken to pass alike."""
+
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.table = nn.Embedding(8, 4)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.table(tokens)
+
+    def job(mesh: DeviceMesh) -> Job:
+        tokens = torch.arange(6) % 4
+        plan = {"table": ColwiseParallel(output_layouts=Replicate())}
+        own = tokens + by_rank * dist.get_rank()
+        return Job(lambda: parallelize_module(Table(), mesh, plan), Table(), (tokens,), given_args=(own,))
+
+    return job
+
+
+PROGRAMS.add("right_tokens", _tokens(0), right=True)
+PROGRAMS.add("wrong_tokens", _tokens(1), right=False)
 
 
 def test_rows_left_open() -> None:

@@ -27,25 +27,38 @@ _SHORTEST, _LONGEST = 0.001, 0.02
 class Question:
     """One frame that was captured for the ``number``-th time. ``key``: of the frame among these ranks.
 
-    Captures that failed count too, so that the ranks' numbers stay equal.
+    Captures that failed count too, so that the ranks' numbers stay equal. ``places``: see ``Alike``.
     """
 
     frame: str
     ranks: tuple[int, ...]
     key: str
     number: int
+    places: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Alike:
+    """What some of the ranks have alike. ``digests``: by which of them; ``places``: how many such sets there are."""
+
+    digests: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    places: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``digests``: of each rank that has answered. ``absent``: the others, with what is known of why."""
+    """``digests``: of each rank that has answered. ``absent``: the others, with what is known of why.
+
+    ``alike``: whether ranks have alike what only some of them must.
+    """
 
     digests: Mapping[int, str]
     absent: Mapping[int, str] = dataclasses.field(default_factory=dict[int, str])
+    alike: bool = True
 
     @property
     def agrees(self) -> bool:
-        return not self.absent and len(set(self.digests.values())) == 1
+        return not self.absent and self.alike and len(set(self.digests.values())) == 1
 
 
 class Channel:
@@ -66,14 +79,18 @@ class Channel:
         self._store.set(key, reason)
         self._store.add(self._any_stopped(frame), 1)
 
-    def publish(self, frame: str, ranks: Sequence[int], digest: str) -> Question:
-        """Write this rank's digest."""
+    def publish(self, frame: str, ranks: Sequence[int], digest: str, alike: Alike | None = None) -> Question:
+        """Write this rank's digest, and those of what it has as some of the ranks have it."""
+        alike = alike or Alike()
         key = f"{_PREFIX}/{_short(f'{frame} {list(ranks)}')}"
         number = self._begun[frame]
         self._store.set(f"{key}/{number}/digest/{self.rank}", digest)
         self._store.add(f"{key}/{number}/same/{digest}", 1)
+        for place, held in alike.digests.items():
+            if self._store.add(f"{key}/{number}/alike/{place}/{held}", 1) == 1:
+                self._store.add(f"{key}/{number}/alike", 1)
         self._store.add(f"{key}/{number}/answered", 1)
-        return Question(frame, tuple(ranks), key, number)
+        return Question(frame, tuple(ranks), key, number, alike.places)
 
     def answers(self, question: Question, digest: str, seconds: float) -> Answer:
         """The digests of all ranks. Waits up to ``seconds`` for those that have not written theirs.
@@ -87,7 +104,8 @@ class Channel:
             if self._store.add(f"{key}/{number}/answered", 0) >= len(ranks):
                 # Who has answered was counted under its digest before.
                 if self._store.add(f"{key}/{number}/same/{digest}", 0) >= len(ranks):
-                    return Answer(dict.fromkeys(ranks, digest))
+                    is_alike = not question.places or self._store.add(f"{key}/{number}/alike", 0) <= question.places
+                    return Answer(dict.fromkeys(ranks, digest), alike=is_alike)
                 return Answer({rank: self._digest(question, rank) for rank in ranks})
             stopped = self._reasons(question) if self._store.add(self._any_stopped(question.frame), 0) else {}
             if stopped or time.monotonic() > deadline:

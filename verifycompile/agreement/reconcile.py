@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch.fx
@@ -24,7 +24,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
-from verifycompile.program import Blocker, OutputKind, Program
+from verifycompile.program import Blocker, OutputKind, Program, Role
 from verifycompile.question import Provenance, Question
 from verifycompile.two_programs import verify_programs
 
@@ -135,7 +135,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     taken = (*own.unless_compared, *_assumptions(said, "implementation"))
     implementation = dataclasses.replace(captured.implementation, assumptions=taken)
     messages = [
-        *_held_messages(said),
+        *_held_messages(said, implementation),
         *_open_messages(said),
         *_option_messages(said),
         *_blocker_messages(said),
@@ -221,7 +221,8 @@ def _assumptions(said: Mapping[int, Parts], what: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(listed))
 
 
-def _held_messages(said: Mapping[int, Parts]) -> list[str]:
+def _held_messages(said: Mapping[int, Parts], implementation: Program) -> list[str]:
+    passed = {item.name for item in implementation.inputs if item.role is Role.INPUT}
     messages: list[str] = []
     first, *others = sorted(said)
     for name, digest in said[first]["held"].items():
@@ -229,9 +230,28 @@ def _held_messages(said: Mapping[int, Parts]) -> list[str]:
         if rank is not None:
             messages.append(
                 f"`{name}` is taken to be the same tensor on every rank, and ranks {first} and {rank} hold other "
-                "numbers in it; say how it is laid out with `param_placements`, or give all ranks the same."
+                f"numbers in it; say how it is laid out with `{_option(name, passed)}`, or give all ranks the same."
             )
-    return messages
+    return [*messages, *_differing_on_some(said, passed)]
+
+
+def _differing_on_some(said: Mapping[int, Parts], passed: Collection[str]) -> list[str]:
+    first: dict[tuple[str, str], int] = {}
+    messages: dict[str, str] = {}
+    for rank in sorted(said):
+        for name, (place, digest) in said[rank]["held on some"].items():
+            other = first.setdefault((name, repr(place)), rank)
+            if said[other]["held on some"][name][1] != digest:
+                messages.setdefault(
+                    name,
+                    f"`{name}` is taken to be the same tensor on ranks {other} and {rank}, which hold other numbers in "
+                    f"it; say how it is laid out with `{_option(name, passed)}`, or give both the same.",
+                )
+    return list(messages.values())
+
+
+def _option(name: str, passed: Collection[str]) -> str:
+    return "in_placements" if name in passed else "param_placements"
 
 
 def _open_messages(said: Mapping[int, Parts]) -> list[str]:

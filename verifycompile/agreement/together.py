@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import weakref
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from torch.distributed.tensor.placement_types import Replicate
 
-from verifycompile.agreement.channel import Answer, Channel
+from verifycompile.agreement.channel import Alike, Answer, Channel
 from verifycompile.agreement.reconcile import OF_ONE_RANK, Captured, Conversation, blocked, reconcile
 from verifycompile.agreement.written import EXCHANGED, Written, digest_of, digest_of_bytes, write
 from verifycompile.assumption import to_data
@@ -23,13 +24,13 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
-from verifycompile.program import OwnCapture, Program, Role
+from verifycompile.program import OwnCapture, Program, ProgramInput, Role
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.dynamo_backend import is_compiled_again
 from verifycompile.torch_interface.job_store import Store, job_store
-from verifycompile.torch_interface.mesh import line_through, own_rank, ranks_of_job
+from verifycompile.torch_interface.mesh import coordinate_of, line_through, own_rank, ranks_of_job
 from verifycompile.torch_interface.recorded_values import hints_of
 
 TIMEOUT_VARIABLE = "VERIFYCOMPILE_RANKS_TIMEOUT"
@@ -99,7 +100,8 @@ def _in_job(spec: Program, implementation: Program, options: Options, channel: C
     digest = digest_of(parts)
     taken = {"spec": spec.assumptions, "implementation": as_compared(implementation, own).assumptions}
     parts["assumptions"] = {name: to_data(listed) for name, listed in taken.items()}
-    question = channel.publish(own.frame, ranks, digest)
+    parts["held on some"] = held_on_some(implementation, own, channel.rank)
+    question = channel.publish(own.frame, ranks, digest, alike_on(parts["held on some"], implementation))
     answer = channel.answers(question, digest, seconds)
     if answer.absent:
         report = blocked(spec, implementation, options, [_absent(answer)])
@@ -180,18 +182,50 @@ def as_compared(implementation: Program, own: OwnCapture) -> Program:
 
 def held_digests(implementation: Program, own: OwnCapture) -> dict[str, str]:
     """What this rank holds of the tensors that all ranks are taken to hold alike, by name."""
-    found: dict[str, str] = {}
+    compared = ((item.name, _digest_of(item, own)) for item in implementation.inputs if not _cut_axes(item, own))
+    return {name: digest for name, digest in compared if digest is not None}
+
+
+def held_on_some(implementation: Program, own: OwnCapture, rank: int) -> dict[str, list[Any]]:
+    """The same of the tensors that some ranks alone are taken to hold alike. By name: which of them, and the digest."""
+    assert implementation.mesh is not None
+    place = coordinate_of(rank, implementation.mesh)
+    found: dict[str, list[Any]] = {}
     for item in implementation.inputs:
-        tensor = own.held.get(item.name)
-        if tensor is None or item.placements is None:
-            continue
-        if any(not isinstance(item.placements[axis], Replicate) for axis in own.axes):
-            continue
-        is_parameter = item.role is Role.PARAMETER
-        content = content_of(tensor, _SAMPLE if is_parameter else EXCHANGED, checked=not is_parameter)
-        if content is not None:
-            found[item.name] = digest_of([str(tensor.dtype), list(tensor.shape), digest_of_bytes(content)])
+        cut = _cut_axes(item, own)
+        digest = _digest_of(item, own) if cut and len(cut) < len(own.axes) else None
+        if digest is not None:
+            found[item.name] = [[[axis, place[axis]] for axis in cut], digest]
     return found
+
+
+def alike_on(held: Mapping[str, Sequence[Any]], implementation: Program) -> Alike:
+    """What of ``held_on_some`` this rank publishes: a digest for each set of axes, and how many differ by right."""
+    assert implementation.mesh is not None
+    by_place: dict[str, list[Any]] = {}
+    places: dict[tuple[int, ...], int] = {}
+    for name, (place, digest) in held.items():
+        by_place.setdefault(repr(place), []).append([name, digest])
+        axes = tuple(axis for axis, _ in place)
+        places[axes] = math.prod(implementation.mesh.axes[axis].size for axis in axes)
+    return Alike({place: digest_of(listed) for place, listed in by_place.items()}, sum(places.values()))
+
+
+def _cut_axes(item: ProgramInput, own: OwnCapture) -> tuple[int, ...]:
+    """Of the axes along which the ranks lie that run the program, those along which the input is not the same."""
+    placements = item.placements
+    return tuple(axis for axis in own.axes if placements is None or not isinstance(placements[axis], Replicate))
+
+
+def _digest_of(item: ProgramInput, own: OwnCapture) -> str | None:
+    tensor = own.held.get(item.name, own.passed.get(item.name))
+    if tensor is None:
+        return None
+    is_parameter = item.role is Role.PARAMETER
+    content = content_of(tensor, _SAMPLE if is_parameter else EXCHANGED, checked=not is_parameter)
+    if content is None:
+        return None
+    return digest_of([str(tensor.dtype), list(tensor.shape), digest_of_bytes(content)])
 
 
 def _options(options: Options) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from verifycompile.capture.gradient_hooks import Hooked, Outside, apply_hooks, h
 from verifycompile.capture.held_numbers import assumption, held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of, differing_contents
 from verifycompile.capture.meshes import Root, check_named_mesh, resolve_coordinates, resolve_groups, root_mesh
-from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, returned_at
+from verifycompile.capture.one_rank import axes_spoken_of, held_tensors, identity_of, passed_numbers, returned_at
 from verifycompile.capture.outer import cast_assumptions, mean_axes, outer_assumptions, outer_gradients, sample_axes
 from verifycompile.capture.placed import PlacedBoundary, by_pattern
 from verifycompile.capture.samples import SAMPLE_INPUTS, Samples
@@ -184,6 +184,7 @@ def capture_traced(
             frame=identity_of(traced.frame),
             axes=axes_spoken_of(traced, program, found, options, around),
             held=held_tensors(hooked.exported, outer),
+            passed=passed_numbers(hooked.exported),
             unless_compared=(*general, *everywhere.assumptions, *resolve_groups(graph, found.mesh).assumptions),
             returned=returned_at(hooked.exported),
             alone=alone,

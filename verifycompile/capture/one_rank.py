@@ -78,6 +78,20 @@ def held_tensors(exported: Export, outer: Outer) -> dict[str, torch.Tensor]:
     return held
 
 
+def passed_numbers(exported: Export) -> dict[str, torch.Tensor]:
+    """Arguments of the frame that hold whole numbers, as tokens and masks do, by name: they are equal or they are not.
+
+    Real numbers are not compared: where they were computed before, ranks may have rounded otherwise.
+    """
+    values = zip(exported.names, exported.traced.example_inputs, strict=True)
+    passed = {name.name: value for name, value in values if name.role is Role.INPUT}
+    return {
+        name: value
+        for name, value in passed.items()
+        if isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+    }
+
+
 def returned_at(exported: Export) -> tuple[str, ...]:
     """What the frame returns and leaves in objects: the place of each output, and of each result that is no tensor."""
     tensors = [f"{place}: {name}" for place, name in exported.places.items()]
