@@ -13,9 +13,10 @@ from fractions import Fraction
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.algebra import open_view
+from verifycompile.ir.algebra import COMBINE, combine, has_infinity, open_view
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Operation, View
+from verifycompile.ir.window import resized
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.distinct import SORT, TOPK
 from verifycompile.rewrites.elementwise import cast, require_real
@@ -134,10 +135,23 @@ def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool)
     if b.rank(self) == 0 or k == 0:
         raise UnsupportedError(UNREPRESENTABLE, "topk of nothing, or of a tensor without dimensions")
     attributes = (largest, sorted)
-    indices = b.along(TOPK[1], attributes, self, dim, k)
+    rest, added = _without_what_is_added(b, self, dim)
+    indices = b.along(TOPK[1], attributes, rest, dim, k)
     if k == 1:
         return extreme(b, self, [dim], True, "max" if largest else "min"), indices
-    return b.along(TOPK[0], attributes, _of_parts(b, self, k, dim, largest), dim, k), indices
+    values = b.along(TOPK[0], attributes, _of_parts(b, rest, k, dim, largest), dim, k)
+    return b.add(values, resized(added, b.dim(self, dim), k)), indices
+
+
+def _without_what_is_added(b: Builder, view: View, dim: int) -> tuple[View, View]:
+    """A value without what is added to all elements along a dimension alike, which changes no order; and that."""
+    position = b.dim(view, dim)
+    if view.term.operation is COMBINE:
+        parts = [part.scaled(view.coefficient) for part in open_view(view.unscaled()).operands]
+        alike = [part for part in parts if not part.uses(position)]
+        if 0 < len(alike) < len(parts) and not any(map(has_infinity, alike)):
+            return combine(b.pool, [part for part in parts if part not in alike]), combine(b.pool, alike)
+    return view, b.pool.zero(view.shape)
 
 
 def _of_parts(b: Builder, view: View, k: Size, dim: int, largest: bool) -> View:
@@ -222,7 +236,7 @@ def _place(b: Builder, kind: str, view: View, dim: int, keepdim: bool) -> View:
         kind = kind if view.coefficient > 0 else OTHER_END[kind]
         view = view.unscaled()
     if shape and shape[dim] != 1:
-        return _reduced(b, ARG_EXTREME[kind], (), view, dim, keepdim)
+        return _reduced(b, ARG_EXTREME[kind], (), _without_what_is_added(b, view, dim)[0], dim, keepdim)
     if shape and not keepdim:
         del shape[dim]
     return b.full(0, shape)

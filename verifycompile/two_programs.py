@@ -204,7 +204,7 @@ def _why_in_parts(pair: Pair, known: Report | None) -> str:
         return ""
     if implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
         return ""
-    return "values are joined and cut" if joins_and_cuts(spec) or joins_and_cuts(implementation) else ""
+    return "values are joined and cut" if joins_and_cuts(spec, implementation) else ""
 
 
 def _in_parts(pair: Pair, _: Report | None) -> Report | str | None:

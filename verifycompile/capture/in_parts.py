@@ -49,9 +49,9 @@ def in_parts(spec: Program, merged: Program) -> Iterator[tuple[Program, Program]
         yield _in_equal_pieces(spec, nodes), dataclasses.replace(_in_equal_pieces(merged, nodes), piecewise=True)
 
 
-def joins_and_cuts(program: Program) -> bool:
-    """Whether a program assembles something from parts, as one with fused weights does."""
-    targets = {node.target for node in program.graph.graph.nodes}
+def joins_and_cuts(*programs: Program) -> bool:
+    """Whether something is assembled from parts, as fused weights are, in one of the programs or between them."""
+    targets = {node.target for program in programs for node in program.graph.graph.nodes}
     return not targets.isdisjoint((*_MOVES, *_PLACED)) or (
         not targets.isdisjoint(_JOINS) and not targets.isdisjoint((*_SPLITS, *_CUTS))
     )

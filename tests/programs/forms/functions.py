@@ -252,6 +252,23 @@ def own_experts(mesh: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+def best(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    logarithms = x.log_softmax(-1)
+    return logarithms.topk(2).values, logarithms.argmax(-1)
+
+
+def best_before_dividing(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """What is taken from all elements of a row alike changes none of their places."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        largest = x.topk(2, largest=mistake != "least").values
+        divisor = x.logsumexp(-1, keepdim=mistake != "of another row")
+        place = (x - x.amax(0, keepdim=True) if mistake == "by columns" else x).argmax(-1)
+        return largest - divisor, place
+
+    return program
+
+
 def limited(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Decay by distances that are limited below at zero, and softplus."""
     distance = torch.arange(3)[:, None] - torch.arange(3)
@@ -332,6 +349,10 @@ FORMS = (
         "experts-that-drop-results", experts, own_experts, "places of the first rank", "the others", "not dropped",
         args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4, 3), (2, 3, 4))),
         placed={"x": R, "gate": R, "up": S0, "down": S0}, outputs=(R,),
+    ),
+    form(
+        "best-before-dividing", best, best_before_dividing, "least", "of another row", "by columns",
+        args=lambda: (torch.randn(2, 4),), placed={"x": S0}, outputs=(S0, S0),
     ),
     form(
         "limits-that-are-decided", limited, without_limits, "without itself", "another decay", "not scaled",
