@@ -2,14 +2,22 @@
 
 The programs are those of ``tests``: bugs reported against parallel training code under the proof, and TTrace's fourteen
 under ``compare``. A row counts what became of the wrong programs, and of the right ones, where a fix is written down.
+
+``--cases FOLDER`` adds the programs of a folder: each file is run as ``python FILE bad`` and ``python FILE good``, and
+the last line that begins with ``@@`` is JSON with the verdict. The first letters of a name say whose list it is of.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -21,6 +29,10 @@ from verifycompile import Verdict
 
 HEADER = ("programs", "by", "wrong: refuted", "unproved", "verified", "right: verified", "unproved", "refuted")
 _ORDER = (Verdict.REFUTED, Verdict.UNPROVED, Verdict.VERIFIED)
+_LISTS = {"GG": "the GraphGuard paper (Entangle)", "TT": "TTrace's paper", "TV": "TrainVerify's list"}
+_OTHERS = "other reports"
+_SECONDS = 600
+"""That one program of a folder may take."""
 
 
 def row(name: str, method: str, verdicts: Callable[[bool], Iterable[Verdict]]) -> tuple[str, ...]:
@@ -48,11 +60,44 @@ def rows(most: int | None) -> list[tuple[str, ...]]:
     ]
 
 
+def rows_of(folder: pathlib.Path, most: int | None) -> Iterator[tuple[str, ...]]:
+    """A row a list of bugs, of the programs in ``folder``."""
+    lists = {path: _LISTS.get(path.stem[:2], _OTHERS) for path in sorted(folder.glob("[A-Z]*.py"))}
+    for name in (*_LISTS.values(), _OTHERS):
+        files = [path for path, of in lists.items() if of == name][:most]
+        if files:
+            title = f"{name}, of a folder: {len(files)}"
+            yield row(title, "`verify`", lambda wrong, files=files: (_verdict_of(path, wrong) for path in files))
+
+
+def _verdict_of(file: pathlib.Path, is_wrong: bool) -> Verdict:
+    """What a program of a folder prints. Raises ``RuntimeError`` where it prints no verdict."""
+    done = subprocess.run(
+        [sys.executable, file.name, "bad" if is_wrong else "good"],
+        cwd=file.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    said = [line for line in done.stdout.splitlines() if line.startswith("@@")]
+    found = json.loads(said[-1].removeprefix("@@"))["verdict"] if said else ""
+    if found not in Verdict.__members__:
+        raise RuntimeError(f"{file.name} says no verdict: {done.stderr[-300:]}")
+    print(f"{file.stem} {'wrong' if is_wrong else 'right'} {found}", file=sys.stderr, flush=True)
+    return Verdict[found]
+
+
 def main(arguments: Sequence[str]) -> int:
     """The table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks neighbours", description=__doc__)
     parser.add_argument("--most", type=int, metavar="N", help="programs of each kind (default: all)")
+    parser.add_argument("--cases", type=pathlib.Path, metavar="FOLDER", help="programs of a folder as well")
+    parser.add_argument("--cases-alone", action="store_true", help="and none of this repository")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
-    print(table(HEADER, rows(options.most)))
+    own = [] if options.cases_alone else rows(options.most)
+    found = [] if options.cases is None else rows_of(options.cases, options.most)
+    print(table(HEADER, [*own, *found]))
     return 0

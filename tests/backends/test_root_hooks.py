@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_hooks_that_change_values(before: Change, after: Change) -> None:
     with fake_mesh_world((2,), ("dp",)) as mesh, pytest.raises(RefinementError) as refused:
         compile_and_call(distributed(mesh, before, after))
     assert refused.value.report.verdict is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("after", [same, lambda y: y.flip(0)])
+def test_a_module_that_is_compiled_by_its_own_method(after: Change) -> None:
+    torch._dynamo.reset()
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        module = distributed(mesh, after=after)
+        module.compile(backend="verify", options={"inner": "eager"})
+        with contextlib.nullcontext() if after is same else pytest.raises(RefinementError):
+            module(torch.randn(2, 8)).sum().backward()
 
 
 def test_inputs_that_a_style_prepares() -> None:

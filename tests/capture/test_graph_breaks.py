@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError
+from verifycompile.capture.recovered import HOOK
 from verifycompile.capture.spec import BROKEN
 
 # Dynamo looks at the gradient of what the graph before returned.
@@ -100,6 +101,37 @@ def test_the_report_says_in_which_line_a_value_between_graphs_is_computed() -> N
     place = f"line {inspect.getsourcelines(Broken)[1] + line} of test_graph_breaks.py"
     said = f"`___stack0`, a value in {place}, is computed between graphs, which nothing checks"
     assert said in refused.value.report.assumptions
+
+
+class Looped(nn.Module):
+    """Dynamo runs a function whole as Python where the graph breaks in a loop, and what it calls in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            torch._dynamo.graph_break()
+        return x
+
+
+@pytest.mark.filterwarnings("ignore:`forward` runs without having been checked")
+def test_a_hook_that_is_compiled_alone_has_no_single_device_program() -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = Looped()
+        styles = {
+            "layers.0": ColwiseParallel(output_layouts=Replicate()),
+            "layers.1": RowwiseParallel(input_layouts=Replicate()),
+        }
+        parallelize_module(model, mesh, styles)
+        with pytest.raises(UsageError) as refused:
+            run(model, torch.randn(4, 8))
+        assert str(refused.value) == f"error[VC307]: {HOOK}"
+        for layer in model.layers:
+            layer.compile(backend="verify", options={"inner": "aot_eager"})
+        assert model(torch.randn(4, 8)).requires_grad
 
 
 class Parts(nn.Module):

@@ -53,6 +53,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
+from verifycompile.torch_interface.parallel_styles import is_hook_of_style
 from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.wrappers import module_behind
@@ -60,6 +61,12 @@ from verifycompile.torch_interface.wrappers import module_behind
 STILL_PARALLEL = (
     "the single-device program cannot be recovered from this model: without the hooks of torch.distributed it still "
     "holds DTensors or collectives. Pass the single-device program as the option `spec`."
+)
+
+HOOK = (
+    "this frame is a hook of `torch.distributed.tensor` alone, since what calls its module runs uncompiled, as after a "
+    "graph break in a loop: no single-device program has such a frame. Remove the break, or compile the modules that "
+    "have none instead, each with its hooks: `for block in model.blocks: block.compile()`."
 )
 
 
@@ -139,7 +146,8 @@ class _Recovery:
 
         def capture(traced: TracedFrame, parts: _Parts) -> _Attempt:
             if has_parallelism(traced.graph, traced.example_inputs):
-                raise UsageError("VC307", STILL_PARALLEL)
+                of_hook = is_hook_of_style(self.exported.traced.frame.code)
+                raise UsageError("VC307", HOOK if of_hook else STILL_PARALLEL)
             originals = {id(copy): original for original, copy in parts.copies}
             self._note_reads(traced, lambda module: originals.get(id(module), module))
             exported = export(traced, parts.tensors.names)

@@ -6,10 +6,14 @@ A style is no attribute of a module: what it does before and after the forward i
 from __future__ import annotations
 
 import functools
+import os
 import types
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed.tensor
 from torch import nn
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
@@ -18,6 +22,12 @@ from verifycompile.program import ModuleStyle
 from verifycompile.torch_interface.closures import taken_along
 
 _STYLES = "torch.distributed.tensor.parallel.style"
+_FILES = f"{Path(torch.distributed.tensor.__file__).parent}{os.sep}"
+
+
+def is_hook_of_style(code: types.CodeType) -> bool:
+    """Whether ``code`` is what a parallel style calls before or after the forward of its module."""
+    return code.co_name == "<lambda>" and code.co_filename.startswith(_FILES)
 
 
 def styles_of(model: object) -> Mapping[str, ModuleStyle]:

@@ -3,18 +3,20 @@
 ``torch.compile`` calls the hooks of a module of the user's outside of what it compiles; Dynamo then meets each hook as
 a frame of its own, and the module's ``forward`` with whatever a hook made of its inputs. Where the hooks lay inputs and
 outputs out (``distribute_module``, ``PrepareModuleInput``), the call as a whole is what stands beside a single-device
-program: torch's own option ``wrap_top_frame`` puts the hooks inside, for such modules alone.
+program: torch's own option ``wrap_top_frame`` puts the hooks inside, for such modules alone, also where a module is
+compiled by its own method ``compile``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch._dynamo
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule, innermost_backend
+from torch._dynamo.eval_frame import OptimizedModule, _TorchDynamoContext, innermost_backend
 
 _is_active: list[Callable[[Any], bool]] = []
 
@@ -33,13 +35,26 @@ def lays_out(module: nn.Module) -> bool:
 
 @functools.cache
 def _install() -> None:
-    initialize = OptimizedModule._initialize
+    initialize, call = OptimizedModule._initialize, _TorchDynamoContext.__call__
 
     def initialize_with_hooks(module: Any) -> None:
-        callback: Any = getattr(module.dynamo_ctx, "callback", None)
-        backend = innermost_backend(callback)
-        wrapped = lays_out(module._orig_mod) and any(is_active(backend) for is_active in _is_active)
-        with torch._dynamo.config.patch(wrap_top_frame=wrapped or torch._dynamo.config.wrap_top_frame):
+        with _wrapping(module.dynamo_ctx, module._orig_mod):
             initialize(module)
 
+    def call_with_hooks(context: Any, fn: Any) -> Any:
+        is_call = getattr(fn, "__name__", "") == "_call_impl"
+        with _wrapping(context, getattr(fn, "__self__", None) if is_call else None):
+            return call(context, fn)
+
     OptimizedModule._initialize = initialize_with_hooks  # type: ignore[method-assign]  # put around torch's own
+    _TorchDynamoContext.__call__ = call_with_hooks  # type: ignore[method-assign]
+
+
+def _wrapping(context: Any, module: object) -> contextlib.AbstractContextManager[None]:
+    """Inside, ``module`` is compiled with its hooks where one of them lays out and the compiler is one of ours."""
+    if not isinstance(module, nn.Module) or not lays_out(module):
+        return contextlib.nullcontext()
+    backend = innermost_backend(getattr(context, "callback", None))  # pyright: ignore[reportArgumentType]  # there may be none
+    if not any(is_active(backend) for is_active in _is_active):
+        return contextlib.nullcontext()
+    return torch._dynamo.config.patch(wrap_top_frame=True)
