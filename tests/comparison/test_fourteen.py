@@ -64,6 +64,16 @@ def test_the_right_twin_is_no_false_alarm(bug: Bug, dtype: torch.dtype) -> None:
     assert report.verdict is Verdict.VERIFIED, str(report)
 
 
+def test_means_of_the_ranks_that_are_the_same_number_by_chance() -> None:
+    """Gradients of activations are twice the spec's then as well, as each rank begins with its own mean."""
+    bug = FURTHER["17 sum for a mean"]
+    right, wrong = (found(bug, wrong, torch.bfloat16, 9) for wrong in (False, True))
+    (output,) = (item for item in right.tensors if item.name == "output.0")
+    assert output.layout_text == "replicated over dp"
+    assert right.verdict is Verdict.VERIFIED, str(right)
+    assert wrong.verdict is Verdict.REFUTED, str(wrong)
+
+
 @pytest.mark.sweep
 @each(BUGS)
 @DTYPES

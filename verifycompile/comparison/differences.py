@@ -18,6 +18,7 @@ from verifycompile.comparison.trace import Entry, Kind
 from verifycompile.comparison.worker import MAIN, Ran
 from verifycompile.options import Options
 from verifycompile.program import Mesh
+from verifycompile.torch_interface.placements import sharded_dimension
 
 FINAL = frozenset({Kind.OUTPUT, Kind.GRADIENT, Kind.CLIPPED, Kind.PARAMETER, Kind.BUFFER, Kind.STATE})
 """What the spec ends with: a difference here is one of the programs, wherever it came from."""
@@ -37,7 +38,8 @@ class Comparing:
     """Compares what the ranks hold after each phase of a run with the reference.
 
     ``layouts``: of parameters and inputs. ``proved``: of results, where a proof has told. ``scales``: by how much
-    gradients of activations may be multiplied, as data-parallel ranks begin backward with their own mean.
+    gradients of activations may be multiplied, as data-parallel ranks begin backward with their own mean. ``doubtful``:
+    by how much as well, where their means are the same number by chance, and what the program ends with is right.
     """
 
     ranks: Ranks
@@ -48,12 +50,21 @@ class Comparing:
     options: Options
     found: Differences = dataclasses.field(default_factory=Differences)
     scales: tuple[float, ...] = ()
+    doubtful: tuple[float, ...] = ()
     proved: Mapping[str, Placements] = dataclasses.field(default_factory=dict[str, Placements])
+    _multiples: dict[int, Judged] = dataclasses.field(init=False, default_factory=dict[int, Judged])
     _seen: set[tuple[object, ...]] = dataclasses.field(init=False, default_factory=set[tuple[object, ...]])
 
     def outputs(self) -> list[Judged]:
         """What was found of the program's outputs."""
         return [item for item in self.found.judged if item.kind is Kind.OUTPUT]
+
+    def settle(self) -> None:
+        """After backward: gradients of activations that are multiples of the spec's by ``doubtful`` may be right."""
+        if not any(item.exceeds and item.kind in FINAL for item in self.found.judged):
+            for position, item in self._multiples.items():
+                self.found.judged[position] = item
+        self._multiples.clear()
 
     def take(self, ran: Mapping[int, Ran], kinds: frozenset[Kind], step: int) -> None:
         """Compare what a phase left; ``kinds``: of the spec's tensors that it must have left."""
@@ -116,6 +127,10 @@ class Comparing:
         # What is the same on every rank, as the loss itself, is not multiplied.
         scales = self.scales if is_scaled else ()
         judged = judge_scaled(subject, parts, known, self.mesh, sums=sums, scales=scales)
+        if judged.exceeds and kind is Kind.ACTIVATION_GRADIENT and self.doubtful:
+            other = judge_scaled(subject, parts, known, self.mesh, sums=sums, scales=self.doubtful)
+            if not other.exceeds:
+                self._multiples[len(self.found.judged)] = other
         if judged.exceeds and judged.kind not in _SUMS:
             free = judge(subject, parts, None, self.mesh, sums=True)
             if not free.exceeds and free.layout is not None:
@@ -165,6 +180,18 @@ def scales_of(outputs: list[Judged], mesh: Mesh) -> tuple[float, ...]:
                 if isinstance(placement, Partial) and placement.reduce_op == "avg"
             ]
             found.add(float(math.prod(averaged)))
+    return tuple(sorted(found - {1.0}))
+
+
+def doubtful_scales(outputs: list[Judged], layouts: Mapping[str, Placements], mesh: Mesh) -> tuple[float, ...]:
+    """By how much they may where outputs are the same on ranks that have samples of their own."""
+    of_inputs = [layout for name, layout in layouts.items() if name.startswith("input.")]
+    own = [any(sharded_dimension(layout[axis]) is not None for layout in of_inputs) for axis in range(len(mesh.axes))]
+    found: set[float] = set()
+    for output in outputs:
+        same = (isinstance(placement, Replicate) for placement in output.layout or ())
+        axes = zip(mesh.axes, own, same, strict=False)
+        found.add(float(math.prod(axis.size for axis, samples, is_same in axes if samples and is_same)))
     return tuple(sorted(found - {1.0}))
 
 

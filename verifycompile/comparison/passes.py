@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.distributed.tensor.placement_types import Partial, Replicate
 
-from verifycompile.comparison.differences import FINAL, Comparing, scales_of
+from verifycompile.comparison.differences import FINAL, Comparing, doubtful_scales, scales_of
 from verifycompile.comparison.judge import Judged
 from verifycompile.comparison.layout import part_of
 from verifycompile.comparison.reference import pass_name
@@ -52,8 +52,10 @@ def one_pass(
     if outputs is None:
         outputs = comparing.outputs()
         comparing.scales = scales_of(outputs, comparing.mesh)
+        comparing.doubtful = doubtful_scales(outputs, comparing.layouts, comparing.mesh)
     back: dict[int, Ran] = ranks.call("backward", each=_cotangents(ran, comparing, outputs, step))
     comparing.take(back, _BACKWARD, step)
+    comparing.settle()
     return any(one.drew for one in (*ran.values(), *back.values()))
 
 
