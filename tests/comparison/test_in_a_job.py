@@ -1,4 +1,4 @@
-"""In a running job every rank calls ``compare``: the model runs on its real ranks, and all get one report."""
+"""In a running job every rank calls ``compare``: the model runs on its real ranks, and on its device; one report."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def answers() -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_program_on_another_device_than_the_spec() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.comparison.scripts.other_device"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=SCRIPT.parents[3])
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines() == ["verified", "refuted mlp.output.0"]
 
 
 @pytest.mark.parametrize(

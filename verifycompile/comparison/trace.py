@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from verifycompile.comparison.layout import Known
 from verifycompile.comparison.names import mapped, tensors_of
@@ -124,7 +125,7 @@ class Recorder(Hooked):
         self._layout = layout
         self._rewritten = rewritten
         lasting = [t for module in modules.values() for t in (*module.parameters(), *module.buffers())]
-        self._lasting = {local_part(t).untyped_storage().data_ptr() for t in lasting} if rewritten else set[int]()
+        self._lasting = {StorageWeakRef(local_part(t).untyped_storage()) for t in lasting if rewritten}
         self._calls: dict[tuple[str, bool], int] = {}
         self._stack: list[tuple[str, SourceLocation | None]] = []
         self._seen: dict[tuple[int, int], tuple[torch.Tensor, str]] = {}
@@ -225,7 +226,7 @@ class Recorder(Hooked):
             return
         held = local_part(tensor)
         repeats = any(stride == 0 and size > 1 for stride, size in zip(held.stride(), held.shape, strict=True))
-        if part.shape == held.shape and not repeats and held.untyped_storage().data_ptr() not in self._lasting:
+        if part.shape == held.shape and not repeats and StorageWeakRef(held.untyped_storage()) not in self._lasting:
             # Autograd is not told: the program did not do it, and what it saved shall have the new value too.
             held.data.copy_(part)
 

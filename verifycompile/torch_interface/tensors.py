@@ -115,4 +115,4 @@ def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
     finally:
         _recording.taken = before
         if _originals.pop() is not None and not _originals:
-            DTensor.from_local = original  # type: ignore[method-assign]
+            DTensor.from_local = original
