@@ -98,7 +98,24 @@ def of_earlier_on_ranks(mesh, wrong):
     return program
 
 
+def scaled_and_squashed(x):
+    return torch.tanh(448 * x / x.abs().amax())
+
+
+def scaled_on_ranks(mesh, wrong):
+    def program(x):
+        largest = x.abs().amax()
+        whole = largest if wrong else funcol.all_reduce(largest, "max", mesh)
+        return torch.tanh(448 * x / whole)
+
+    return program
+
+
 MISTAKES = {
+    "saturated": Mistake(
+        scaled_and_squashed, scaled_on_ranks, of_size((2, 3)), {"x": (S0,)}, ((S0,),), "VC101",
+        "largest = x.abs().amax()", "all-reduce `largest` over `tp` (max) after line {line} (checked)",
+    ),
     "mirrored": Mistake(
         by_place, by_place_of_rank, of_size((3, 2)), {"x": (S0,)}, ((S0,),), "VC117",
         "return x * (torch.arange(rows) + first)[:, None]",

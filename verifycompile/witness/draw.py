@@ -30,6 +30,8 @@ class Distribution(enum.Enum):
     """Positive floats so small that what is added to them for stability counts."""
     FAINT = "faint"
     """As normal, and so much smaller that bounds on values (the clipping of gradients) do not act."""
+    SPREAD = "spread"
+    """As normal, of many magnitudes: where a function saturates, as `tanh` and a rounding do, some still tell."""
     REVERSED = "reversed"
     """As normal, the floats of each input in reverse order."""
     SLOPED = "sloped"
@@ -53,6 +55,9 @@ _MANY = 256
 """Of so many normal numbers the norm is nearly that of any others."""
 _BOUNDED = frozenset({"aten.clamp.default", "aten.clamp_max.default", "aten.hardtanh.default", "aten.minimum.default"})
 """Operators that have no effect on values that are small enough."""
+_SATURATING = frozenset({"aten.tanh.default", "aten.sigmoid.default", "aten.erf.default"}) | _BOUNDED
+_MAGNITUDES = 14
+"""Powers of two over which spread values lie."""
 _POSITIVE = (Distribution.POSITIVE, Distribution.POSITIVE_UNSET, Distribution.SMALL)
 
 
@@ -89,6 +94,8 @@ def applies(spec: Program, distribution: Distribution) -> bool:
         return any(isinstance(size, int) and size > _MANY for size in sizes)
     if distribution is Distribution.FAINT:
         return any(operator_name(node.target) in _BOUNDED for node in spec.graph.graph.nodes)
+    if distribution is Distribution.SPREAD:
+        return any(operator_name(node.target) in _SATURATING for node in spec.graph.graph.nodes)
     if distribution is Distribution.NEGATIVE:
         return any(counts_from_the_end(entry.node) for entry in entries)
     if distribution is Distribution.ONE_INDEX:
@@ -135,6 +142,8 @@ def _draw_input(
     values = torch.randn(shape, generator=generator, dtype=torch.float64) / math.sqrt(fan_in)
     if distribution is Distribution.FAINT:
         return values * _FAINT
+    if distribution is Distribution.SPREAD:
+        return values * torch.exp2(-torch.randint(0, _MAGNITUDES, shape, generator=generator).double())
     if distribution is Distribution.SLOPED:
         for dim, size in enumerate(shape):
             ends = torch.rand(2, generator=generator, dtype=torch.float64) + _LEAST_OF_SLOPE

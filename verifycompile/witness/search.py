@@ -35,6 +35,7 @@ _EDGES: tuple[tuple[Distribution, int | None, int], ...] = (
     (Distribution.EMPTY, None, 0),
     (Distribution.SMALL, None, 0),
     (Distribution.FAINT, None, 0),
+    (Distribution.SPREAD, None, 0),
     (Distribution.SLOPED, None, 0),
 )
 """Distribution, largest integer and what is added to the seed: legal inputs that most data do not have."""
