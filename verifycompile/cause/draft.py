@@ -16,6 +16,7 @@ from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutp
 from verifycompile.torch_interface.evaluation import symbolic_expression
 from verifycompile.torch_interface.graph_modules import module_of
 from verifycompile.torch_interface.ranks import functional_collectives, new_coordinate
+from verifycompile.witness.interpreter import ancestors
 
 Grown = dict[torch.fx.Node, Any]
 """Nodes that have another shape now, and what torch recorded of them before."""
@@ -85,9 +86,10 @@ class Draft:
         return tuple(self.program.groups.get(name, ()))
 
     def check_order(self) -> None:
-        """Raises ``DraftError`` where a call takes what is computed behind it, of itself perhaps."""
-        if any(not operand < node for node in self.changed for operand in node.all_input_nodes):
-            raise DraftError("a value that is not there yet")
+        """Raises ``DraftError`` where a value is computed of itself. What stands later in the graph may be taken."""
+        suspected = [node for node in self.changed if any(not operand < node for operand in node.all_input_nodes)]
+        if any(node in ancestors(node.all_input_nodes) for node in suspected):
+            raise DraftError("a value that is computed of itself")
 
     # -- changing
 

@@ -373,14 +373,13 @@ class _Search:
                 return ()
             if first[1][0].node == second[1][0].node or first[0] is not second[0]:
                 continue
-            pair = tuple(self._cause(_Step(draft, moves, outcome.wrong)) for draft, moves in (first, second))
             made = [self._apply(draft, moves) for draft, moves in (first, second)]
             after = self._outcome(trial, outcome, wanted) if all(made) else None
             is_proved = after is not None and not after.wrong and self._proved()
             for _ in range(sum(made)):
                 self._undo()
-            if is_proved:
-                return (*causes, *pair)
+            if is_proved:  # the texts are of the program as it is
+                return (*causes, *(self._cause(_Step(*change, outcome.wrong)) for change in (first, second)))
         return ()
 
     def _with_its_derivative(
