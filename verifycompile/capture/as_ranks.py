@@ -25,6 +25,7 @@ from verifycompile.torch_interface.observation import (
     Read,
     ReadKind,
     answers_given,
+    asked_by_first_build,
     listed_reads,
     rank_reads_ignored,
 )
@@ -32,6 +33,8 @@ from verifycompile.torch_interface.tensors import of_acting_rank
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
 Build = Callable[[], Callable[..., Any]]
+
+_FIRST_CALL = "what the first call of `build` set, such as a cache, for the next one as this rank did not ask again"
 
 
 class AsRanks(Protocol):
@@ -58,27 +61,45 @@ class WithSameObjects:
 class Built:
     """Every rank has the model that ``build`` makes while this process acts as it. ``remake``: its call of a model.
 
-    ``calls``: what ``build`` made so far, and where it asked for its rank each time.
+    ``calls``: what ``build`` made so far, as which rank, and where it asked for it.
     """
 
     build: Build
     remake: Callable[[Callable[..., Any]], Frame]
-    calls: list[tuple[Callable[..., Any], frozenset[tuple[str, int]]]] = dataclasses.field(default_factory=list[Any])
+    calls: list[tuple[Callable[..., Any], int, frozenset[tuple[str, int]]]] = dataclasses.field(
+        default_factory=list[Any]
+    )
 
     @contextlib.contextmanager
     def frame(self, rank: int, root: Root) -> Generator[Frame]:
         with groups_of_its_own(), acting_as(rank, root.mesh):
             with listed_reads() as asked:
                 made = called(self.build, f"for rank {rank}")
-            self.calls.append((made, frozenset((read.file, read.line) for read in asked)))
+            self.calls.append((made, rank, frozenset((read.file, read.line) for read in asked)))
             yield self.remake(made)
 
     @property
     def given_before(self) -> tuple[Read, ...]:
         """Answers about the rank that not every call of ``build`` asked for again, with what may still hold them."""
-        again = frozenset[tuple[str, int]].intersection(*(asked for _, asked in self.calls))
+        again = frozenset[tuple[str, int]].intersection(*(asked for _, _, asked in self.calls))
         given = [read for read in answers_given() if (read.file, read.line) not in again]
-        return with_holders(given, [self.build, *(made for made, _ in self.calls)])
+        kept = with_holders(given, [self.build, *(made for made, _, _ in self.calls)])
+        named = [(read.file, read.line) for read in kept if read.holder]
+        itself = {(read.file, read.line): read for read in self._kept_by_itself()}
+        return (
+            *(read for read in kept if read.holder or (read.file, read.line) not in itself),
+            *(read for place, read in itself.items() if place not in named),
+        )
+
+    def _kept_by_itself(self) -> tuple[Read, ...]:
+        """What the first call of ``build`` asked and a later one as the same rank did not: the answer was kept."""
+        again = [asked for _, rank, asked in self.calls if rank == own_rank()]
+        if not again:
+            return ()
+        anew = frozenset[tuple[str, int]].union(*again)
+        first = (read for read in asked_by_first_build() if read.kind is ReadKind.RANK)
+        kept = (read for read in first if (read.file, read.line) not in anew)
+        return tuple(dataclasses.replace(read, holder=_FIRST_CALL) for read in kept)
 
 
 def relocated(frame: Frame) -> Frame:

@@ -26,6 +26,7 @@ from verifycompile.torch_interface.dynamo import (
     trace_frame,
 )
 from verifycompile.torch_interface.logs import without_logged_failures
+from verifycompile.torch_interface.observation import first_call_of_build, listed_reads
 from verifycompile.torch_interface.optimizers import step_of
 from verifycompile.torch_interface.unwrapped import without_outer_wrappers
 
@@ -43,9 +44,11 @@ def model_or_built(model: Callable[..., Any] | None, options: Options) -> Genera
     if options.build is None:
         raise UsageError("VC306", "there is nothing to verify: pass a model, or the option `build` that makes it.")
     with groups_of_its_own() if is_pretended() else contextlib.nullcontext():
-        made = called(options.build, "for this rank")
+        with listed_reads() as asked:
+            made = called(options.build, "for this rank")
         check_model(made)
-        yield made
+        with first_call_of_build(asked):
+            yield made
 
 
 def check_model(model: object) -> None:

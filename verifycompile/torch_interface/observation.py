@@ -17,7 +17,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -135,6 +135,21 @@ def listed_reads() -> Generator[list[Read]]:
 
 
 @contextlib.contextmanager
+def first_call_of_build(asked: Sequence[Read]) -> Generator[None]:
+    """While entered, the model is the one that ``build`` made while it asked ``asked``."""
+    before, _LOG.of_first_build = _LOG.of_first_build, tuple(asked)
+    try:
+        yield
+    finally:
+        _LOG.of_first_build = before
+
+
+def asked_by_first_build() -> tuple[Read, ...]:
+    """What was asked while ``build`` made the model that is captured; nothing where it did not make it."""
+    return _LOG.of_first_build
+
+
+@contextlib.contextmanager
 def rank_reads_ignored() -> Generator[None]:
     """While entered, no question about the rank is recorded: what is asked is of no other object than those made."""
     before, _LOG.ignores_rank = _LOG.ignores_rank, True
@@ -164,6 +179,7 @@ class _Log:
         self.whole_job = False
         self.ignores_rank = False
         self.listeners: list[list[Read]] = []
+        self.of_first_build: tuple[Read, ...] = ()
         self.moments = itertools.count(1)
         self.by_place: dict[tuple[str, str, int, bool], list[Read]] = {}
         self.ignored: dict[tuple[str, str, int], Read] = {}
