@@ -20,7 +20,7 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
-from verifycompile.program import Blocker, Program, SourceLocation
+from verifycompile.program import Blocker, OutputKind, Program, ProgramOutput, SourceLocation
 from verifycompile.reduction.search import Search
 from verifycompile.refinement.mismatch import Mismatch
 from verifycompile.refinement.result import RefinementResult
@@ -62,10 +62,9 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
         witness: object = None,
         blockers: tuple[Blocker, ...] = (),
         options: Options | None = None,
+        outputs: tuple[ProgramOutput, ...] = (),
     ) -> Report:
-        def find_difference(
-            spec: Program, implementation: Program, proved: Collection[str], *, output: str
-        ) -> Search:
+        def find_difference(spec: Program, implementation: Program, proved: Collection[str], *, output: str) -> Search:
             assert proved is result.relations
             assert result.mismatch is None or output == result.mismatch.output
             if isinstance(witness, Exception):
@@ -76,7 +75,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
         monkeypatch.setattr(two_programs, "check_refinement", lambda *_: result)
         monkeypatch.setattr(two_programs, "find_difference", find_difference)
         spec = Program(graph(), (), (), assumptions=("a",), seconds=1.0)
-        implementation = Program(graph(), (), (), blockers=blockers, assumptions=("b", "a"), seconds=3.0)
+        implementation = Program(graph(), (), outputs, blockers=blockers, assumptions=("b", "a"), seconds=3.0)
         return two_programs.verify_programs(spec, implementation, options or Options())
 
     return run
@@ -152,6 +151,20 @@ def test_a_difference_behind_a_blocker_is_refuted_without_blaming_the_line(verif
     stopped = "that the programs differ is certain; that this line is the cause is not: the proof stopped here"
     assert found.notes == (f"{stopped} (VC201: the message)",)
     assert str(report).startswith("error[VC107]: another value than the spec's\n")
+
+
+def test_a_difference_of_another_output_is_told_at_that_output(verify: Callable[..., Report]) -> None:
+    outputs = tuple(
+        ProgramOutput(node(name), OutputKind.VALUE, f"output.{i}", i) for i, name in enumerate(("sin", "add"))
+    )
+    witness = types.SimpleNamespace(**{**vars(WITNESS), "output": "output.1"})
+    report = verify(mismatch("VC107", impl_label="no relation"), witness, outputs=outputs)
+    found = report.findings[0]
+    assert (found.code, found.verdict, found.output) == ("VC107", Verdict.REFUTED, "output.1")
+    assert (found.message, found.label) == ("`output.1` differs from the spec's", "")
+    assert found.impl_location == SourceLocation("model.py", 7)
+    assert found.notes == ("the proof stopped at another output: the message",)
+    assert verify(mismatch("VC107"), WITNESS, outputs=outputs).findings[0].message == "the message"
 
 
 def test_a_blocker_is_never_verified(verify: Callable[..., Report]) -> None:
