@@ -11,7 +11,6 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
 from verifycompile.ir.exponential import WHERE
 from verifycompile.ir.indicator import NOT, is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
-from verifycompile.ir.scalar import LOGARITHM_OF_TEN, LOGARITHM_OF_TWO
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.builder import RESHAPE, SLICE, Builder, Number
@@ -26,7 +25,7 @@ INTEGER_DTYPES = frozenset({torch.int64, torch.int32})
 SHORT_DTYPES = frozenset({torch.uint8, torch.int8, torch.uint16, torch.int16})
 """Integers that every one of the others holds. Arithmetic on them wraps around."""
 
-TRUNCATE, _EXP, _LOG = (Operation(name) for name in ("truncate", "exp of complex numbers", "log of complex numbers"))
+TRUNCATE = Operation("truncate")
 
 
 def require_real(b: Builder, *arguments: str) -> None:
@@ -147,39 +146,6 @@ for _name, _operation in FUNCTIONS.items():
     if _name == "sigmoid":
         continue  # see sigmoids.py
     operator(getattr(aten, _name).default)(_function(_operation))
-
-
-@operator(aten.exp.default)
-def exp(b: Builder, self: View) -> View:
-    return b.pointwise(_EXP, self) if _is_complex(b) else b.exp(self)
-
-
-@operator(aten.log.default)
-def log(b: Builder, self: View) -> View:
-    return b.pointwise(_LOG, self) if _is_complex(b) else b.log(self)
-
-
-@operator(aten.exp2.default)
-def exp2(b: Builder, self: View) -> View:
-    require_real(b, "self")
-    return b.exp(b.scale(self, LOGARITHM_OF_TWO))
-
-
-@operator(aten.log2.default)
-def log2(b: Builder, self: View) -> View:
-    require_real(b, "self")
-    return b.scale(b.log(self), 1 / LOGARITHM_OF_TWO)
-
-
-@operator(aten.log10.default)
-def log10(b: Builder, self: View) -> View:
-    require_real(b, "self")
-    return b.scale(b.log(self), 1 / LOGARITHM_OF_TEN)
-
-
-def _is_complex(b: Builder) -> bool:
-    """Exponentials are known to be positive, which holds for real ones only."""
-    return b.call.dtype is not None and b.call.dtype.is_complex
 
 
 # ------------------------------------------------------------------------------------------------ comparisons

@@ -53,8 +53,7 @@ def _plain(value: Any) -> Any:
 class Written:
     """A program that is written call by call, each with what is recorded of it."""
 
-    patterns: dict[Node, Node] = dataclasses.field(default_factory=dict[Node, Node])
-    repeats: dict[Node, Block] = dataclasses.field(default_factory=dict[Node, Block])
+    blocks: list[Block] = dataclasses.field(default_factory=list[Block])
     constants: dict[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     graph: Graph = dataclasses.field(default_factory=Graph)
 
@@ -72,17 +71,24 @@ class Written:
     def call(self, value: Any, target: Any, *args: Any, **kwargs: Any) -> Node:
         node = self.graph.call_function(target, args, kwargs)
         node.meta["val"] = value
-        self.patterns[node] = node
+        self.blocks.append(Block(node, node.all_input_nodes, {0: node}))
         return node
 
     def like(self, pattern: Node, *operands: Node, value: Any = None) -> Node:
         node = self.call(pattern.meta["val"] if value is None else value, pattern.target, *operands, *pattern.args[1:])
-        self.patterns[node] = pattern
+        self.blocks[-1] = Block(pattern, node.all_input_nodes, {0: node})
         return node
+
+    def several(self, count: int, *operands: Node) -> None:
+        """The last calls as a block that is like others."""
+        singles = self.blocks[-count:]
+        block = Block("several", operands, {k: single.call for k, single in enumerate(singles)}, singles, lambda *_: singles[0].call)
+        block.singles = singles
+        self.blocks[-count:] = [block]
 
     def program(self, **others: Any) -> Program:
         self.graph.output(())
-        module: Any = StoredModule(self.graph, self.constants, self.patterns, self.repeats)
+        module: Any = StoredModule(self.graph, self.constants, self.blocks)
         return Program(module, (), (), **others)
 
 
@@ -502,7 +508,8 @@ def _of_repetition() -> Iterator[Row]:
         second = w.call(x, aten.neg.default, first)
         for given in (w.given("z", x), w.given("v", other)):
             third = w.like(first, given)
-            w.repeats[third] = Block((third, w.like(second, third)), "two", (given,))
+            w.like(second, third)
+            w.several(2, given)
         yield Row(w.program(), said.format(third.name), calls=calls)
     for symbolic in (False, True):
         w = Written()
@@ -510,8 +517,13 @@ def _of_repetition() -> Iterator[Row]:
         value = tensor((S, K)) if symbolic else x
         first = w.call(value, aten.neg.default, w.given("x", value))
         second = w.like(first, w.given("y", value))
-        w.repeats[second] = Block((second, w.like(first, second)), "two", (second.args[0],))
+        w.like(first, second)
+        w.several(2, second.all_input_nodes[0])
         yield Row(w.program(), calls=3 if symbolic else 1)
+    w = Written()  # what is recorded without symbols is one tensor at all choices of sizes
+    w.given("s", tensor((S, K)))
+    w.call(x, aten.neg.default, w.given("x", x))
+    yield Row(w.program(), calls=1, tensors=4)
     counted = sympy.Symbol("u", integer=True, nonnegative=True)
     w = Written()
     first = w.call(tensor((counted, 2), I64), aten.nonzero.default, w.given("x", x))

@@ -48,7 +48,8 @@ def stored(run: Callable[..., Any], *tensors: torch.Tensor) -> Program:
     outputs = tuple(
         ProgramOutput(node, OutputKind.VALUE, f"output.{k}", k) for k, node in enumerate(output.all_input_nodes)
     )
-    return Program(cast("GraphModule", StoredModule(traced.graph, {}, alike, {})), inputs, outputs)
+    blocks = [Block(pattern, node.all_input_nodes, {0: node}) for node, pattern in alike.items()]
+    return Program(cast("GraphModule", StoredModule(traced.graph, {}, blocks)), inputs, outputs)
 
 
 def _kind(node: Node) -> str:
@@ -93,7 +94,7 @@ def checks() -> Iterator[tuple[str, Check]]:
     """All of them, by name."""
     for check in (
         _of_cuts, _of_numbers, _of_facts, _of_calls, _of_values_there, _of_random_calls, _of_other_records, _of_numbers_recorded,
-        _of_splits, _of_blocks, _of_places, _of_parts_alike, _of_parts_as_they_are, _of_what_leaves,
+        _of_splits, _of_blocks, _of_places_in_blocks, _of_calls_that_are_needed, _of_places, _of_parts_alike, _of_parts_as_they_are, _of_what_leaves,
         _of_outputs_that_leave, _of_whole_numbers, _of_constants, _of_no_tensors, _of_no_tensors_at_a_boundary, _of_faults_within, _of_indices,
     ):  # fmt: skip
         yield check.__name__.strip("_"), check
@@ -146,14 +147,14 @@ def _of_facts() -> None:
 
 def lowered(pair: Pair) -> set[str]:
     """The calls of the first program that have the value of an earlier one, once all are lowered."""
-    for block in pair.sides[0].graph.blocks(pair.sides[0].calls):
+    for block in pair.sides[0].blocks:
         pair.sides[0].lower(block)
     return {node.name for node in pair.sides[0].repeated}
 
 
 def _of_calls() -> None:
     pair = Pair(lambda x, y: (torch.sin(x), torch.sin(x), torch.sin(y), torch.cos(x)), X, Y)
-    assert [node.name for node in pair.sides[0].calls] == ["sin", "sin_1", "sin_2", "cos"]
+    assert [block.call.name for block in pair.sides[0].blocks] == ["sin", "sin_1", "sin_2", "cos"]
     made: list[str] = []
     lower = Lowering._lower_node
 
@@ -196,6 +197,7 @@ def _of_other_records() -> None:
     other.meta["val"] = taken.meta["val"].double()
     pair.sides[0].lowering.provide(other, pair.value(taken.name))
     pair.node("sin_1").replace_input_with(taken, other)
+    pair.sides[0].blocks[1].operands = [other]
     assert lowered(pair) == set()
 
 
@@ -211,7 +213,11 @@ def _of_splits() -> None:
     whole = Pair(lambda x: (torch.cat(torch.split(x, 2), 1), torch.cat(torch.split(x, 2), 1)), X)
     assert "cat_1" in lowered(whole)
     side = whole.sides[0]
-    assert side.last_use[whole.node("split")] == side.calls.index(whole.node("cat"))
+    assert side.last_use[whole.node("split")] == [b.call.name for b in side.blocks].index("cat")
+    block = several(whole, 0, "layer", ("cat_1",), ("getitem_2", "getitem_3"))
+    assert parts._taken(block) == [whole.node("getitem_2"), whole.node("getitem_3"), whole.node("split_1")]
+    block.sources = (block, block)  # of several, only what they are given
+    assert parts._taken(block) == [whole.node("getitem_2"), whole.node("getitem_3")]
     mixed = Pair(lambda x, y: (torch.cat(torch.split(x, 2), 1), torch.cat([x[:2], y[:2]], 1)), X, Y)
     assert "cat_1" not in lowered(mixed)
     of_both = Pair(lambda x: ((p := torch.split(x, 2)), torch.cat([p[0], p[1]], 1), torch.cat([p[1], p[0]], 1))[1:], X)
@@ -220,11 +226,16 @@ def _of_splits() -> None:
     assert of_both.value(first.name) != of_both.value(second.name)
 
 
-def several(pair: Pair, side: int, pattern: str, names: Sequence[str], operands: Sequence[str]) -> None:
+def several(pair: Pair, side: int, pattern: str, names: Sequence[str], operands: Sequence[str]) -> Block:
     """Say of calls in a row that they are like others in a row."""
-    calls = tuple(pair.node(name, side) for name in names)
-    repeats = cast("dict[Node, Block]", pair.sides[side].graph.repeats)
-    repeats[calls[0]] = Block(calls, pattern, tuple(pair.node(name, side) for name in operands))
+    blocks = cast("list[Block]", pair.sides[side].blocks)
+    (start,) = (k for k, block in enumerate(blocks) if block.call.name == names[0])
+    singles = blocks[start : start + len(names)]
+    made, taken = {k: single.call for k, single in enumerate(singles)}, [pair.node(name, side) for name in operands]
+    block = Block(pattern, taken, made, singles, lambda *_: made[0])
+    block.singles = singles
+    blocks[start : start + len(names)] = [block]
+    return block
 
 
 def _of_blocks() -> None:
@@ -242,11 +253,11 @@ def _of_blocks() -> None:
         return pair
 
     made: list[str] = []
-    single = StoredModule.single
+    lower = Side.lower
 
-    def counted(self: StoredModule, call: Node) -> Block:
-        made.append(call.name)
-        return single(self, call)
+    def counted(self: Side, block: Block) -> None:
+        made.append(block.call.name)
+        lower(self, block)
 
     asked: list[str] = []
 
@@ -254,11 +265,11 @@ def _of_blocks() -> None:
         asked.append(node.name)
         return False
 
-    with mock.patch.object(StoredModule, "single", counted), mock.patch.object(parts, "is_size", is_size):
+    with mock.patch.object(Side, "lower", counted), mock.patch.object(parts, "is_size", is_size):
         pair = pair_of()
-        made.clear()
         assert lowered(pair) == {"sin_1", "exp_1", "sin_3", "exp_3"}
-        assert made == ["sin", "exp", "sin_1", "exp_1", "sin_2", "exp_2"]  # the last layer is none of single calls
+        # The last layer is none of single calls.
+        assert made == ["sin", "exp", "sin_1", "sin_1", "exp_1", "sin_2", "sin_2", "exp_2", "sin_3"]
     assert asked == ["sin", "exp", "sin_1", "exp_1"]  # of each kind of calls once
     assert pair.value("exp_3") is pair.value("exp_1") is pair.value("exp") != pair.value("exp_2")
     held = pair.pool.leaf("held", (4, 4))
@@ -272,6 +283,42 @@ def _of_blocks() -> None:
     assert len({drawn.value(name).term for name in ("sin", "sin_1", "sin_2")}) == 3
 
 
+def _of_places_in_blocks() -> None:
+    """No part ends within calls in a row that are like others."""
+    pair = Pair(chain, X, Y)
+    for side in (0, 1):
+        several(pair, side, "layer", ("sin_1", "exp_1"), ("y_1",))
+        pair.sides[side].places.update(Side(pair.sides[side].lowering).places)
+        del pair.sides[side].places[3]
+    assert Side(pair.sides[0].lowering).places == {0: 0, 1: 1, 2: 2, 4: 3, 5: 4, 6: 5}
+    _raises(lambda: pair.parts.blocks_up_to(Cut(3, 2, True)), "its parts are not in order")
+
+
+def _of_calls_that_are_needed() -> None:
+    """Calls in a row are read one by one where one of them is needed that has no value."""
+    asked: list[str] = []
+
+    class Asked(Block):
+        @property
+        def singles(self) -> Sequence[Block]:  # pyright: ignore[reportIncompatibleVariableOverride]  # told apart
+            asked.append(self.call.name)
+            return self.sources
+
+    pair = Pair(chain, X, Y)
+    blocks = [*pair.sides[0].blocks]
+    blocks[2:4] = [Asked("layer", [pair.node("y_1")], {1: pair.node("exp_1")}, blocks[2:4])]
+    cast("Any", pair.programs[0].graph).blocks = blocks
+    side = Side(pair.sides[0].lowering)
+    for name, read in (("cos", []), ("exp", []), ("exp_1", ["exp_1"]), ("add", ["exp_1"])):
+        asked.clear()
+        side.separate(pair.node(name))
+        assert asked == read
+    side.lowering.provide(pair.node("exp_1"), None)
+    asked.clear()
+    side.separate(pair.node("add"))
+    assert not asked
+
+
 # ------------------------------------------------------------------------------------------------ parts
 
 
@@ -282,13 +329,13 @@ def chain(x: Any, y: Any) -> Any:
 def _of_places() -> None:
     """Calls: sin, exp, sin_1, exp_1, add, cos."""
     pair = Pair(chain, X, Y)
-    found = pair.parts.calls_up_to(Cut(6, 0, True))
+    found = pair.parts.blocks_up_to(Cut(6, 0, True))
     assert [len(nodes) for nodes in found] == [6, 0]
     for cut in (Cut(7, 0, True), Cut(0, 7, True), Cut(-1, 0, True)):
-        _raises(lambda cut=cut: pair.parts.calls_up_to(cut), "its parts are not in order")
+        _raises(lambda cut=cut: pair.parts.blocks_up_to(cut), "its parts are not in order")
     pair.cross(Cut(2, 2, False))
-    assert [len(nodes) for nodes in pair.parts.calls_up_to(Cut(2, 3, True))] == [0, 1]
-    _raises(lambda: pair.parts.calls_up_to(Cut(1, 3, True)), "its parts are not in order")
+    assert [len(nodes) for nodes in pair.parts.blocks_up_to(Cut(2, 3, True))] == [0, 1]
+    _raises(lambda: pair.parts.blocks_up_to(Cut(1, 3, True)), "its parts are not in order")
 
 
 def _of_parts_alike() -> None:
@@ -377,7 +424,7 @@ def _of_no_tensors_at_a_boundary() -> None:
     pair = Pair(chain, X, Y)
     for side in (0, 1):
         pair.sides[side].lowering.provide(pair.node("sin", side), 3)
-    calls = [pair.node("exp")], [pair.node("exp", 1)]
+    calls = pair.sides[0].blocks[1:2], pair.sides[1].blocks[1:2]
     assert parts.Part(pair.parts, Cut(2, 2, True), calls).stands_for == {}
 
 
@@ -408,7 +455,7 @@ def _of_faults_within() -> None:
 
     def takes_more(self: Side, block: Block) -> None:
         lower(self, block)
-        self.lowering.provide(self.calls[-1], None)
+        self.lowering.provide(self.blocks[-1].call, None)
 
     with mock.patch.object(Side, "lower", takes_more):
         _raises(lambda: beyond().parts.enter(Cut(1, 1, True)), "a part takes what is not at its boundary")

@@ -54,7 +54,7 @@ def _program(rows: Any, layouts: Mapping[str, tuple[Placement, ...]], opaque: bo
             (b, OutputKind.MUTATION, "mutation.b", None),
         ))
     )  # fmt: skip
-    module: Any = StoredModule(graph, {}, {}, {})
+    module: Any = StoredModule(graph, {}, ())
     return Program(module, tuple(inputs), outputs, size_values={S: 2 * K}, **others)
 
 
@@ -123,6 +123,8 @@ def _rows_of_memory() -> Iterator[tuple[Parts, Statement]]:
             layouts = {"x": ROWS, "w": WHOLE, "b": (Replicate(), Partial()), "t": ROWS}
             known: Any = {"mesh": MESH, "groups": {"g": (0, 1)}, "coordinates": {RANK: 1}}
             own = _program(K, layouts, True, provenance=Provenance.OBSERVED, **known)
+            hidden = ProgramInput(own.graph.graph.placeholder("hidden"), Role.OPAQUE, "x")  # hides no tensor of its name
+            own = dataclasses.replace(own, inputs=(*own.inputs, hidden))
             spec = _program(S, {}, False, provenance=Provenance.GIVEN)
             for program, reads in ((spec, reads_spec), (own, reads_own)):
                 x, n = program.inputs[0].node, program.inputs[1].node

@@ -20,7 +20,13 @@ from verifycompile.certificate.storage import (
     target_from_text,
     value_from_data,
 )
-from verifycompile.certificate.writing import placements_to_data, program_to_data, target_to_text, value_to_data
+from verifycompile.certificate.writing import (
+    order_of,
+    placements_to_data,
+    program_to_data,
+    target_to_text,
+    value_to_data,
+)
 from verifycompile.torch_interface.written_expressions import expression_to_data
 
 Data = dict[str, Any]
@@ -60,7 +66,7 @@ def program() -> Data:
         _call("square", "second", target="aten.mul.Tensor", args=[{"node": "second"}, {"node": "second"}]),
         _call("shifted", "square", target="aten.sub.Tensor", args=[{"node": "square"}, {"node": "first"}],
               kwargs={"alpha": 2}),
-        {"names": ["square_1", "shifted_1"], "like": "square", "operands": ["shifted", "y"]},
+        {"names": [[1, "shifted_1"]], "count": 2, "like": "square", "operands": ["shifted", "y"]},
         _call("third", "second", target="aten.add.Tensor",
               args=[{"node": "second"}, {"node": "shifted_1"}], kwargs={"alpha": 2}),
         _call("sized", "third", target="_operator:add", args=[{"node": "third"}, {"node": "c"}]),
@@ -114,26 +120,31 @@ def checks() -> Iterator[tuple[str, Check]]:
 def _is_read(data: Data) -> None:
     found = program_from_data(data)
     require_needed(found)
-    assert json.loads(json.dumps(program_to_data(found))) == data
     graph: Any = found.graph
     nodes = {node.name: node for node in graph.graph.nodes}
-    assert graph.patterns[nodes["second"]] is graph.patterns[nodes["first"]] is nodes["first"]
-    assert graph.patterns[nodes["third"]] is nodes["third"]
-    assert graph.patterns[nodes["shifted_1"]] is nodes["shifted"]
-    assert nodes["shifted_1"].args == (nodes["square_1"], nodes["y"])
-    assert nodes["shifted_1"].kwargs == {"alpha": 2}
-    assert [*graph.repeats] == [nodes["square_1"]]
-    assert nodes["square_1"].args == (nodes["shifted"], nodes["shifted"])
-    calls = [node for node in nodes.values() if node.op == "call_function"]
-    blocks = [([n.name for n in block.calls], block.operands) for block in graph.blocks(calls)]
-    assert blocks[5] == (["square_1", "shifted_1"], [nodes["shifted"], nodes["y"]])
-    assert blocks[4] == (["shifted"], [nodes["square"], nodes["first"]])
-    assert [len(names) for names, _ in blocks] == [1, 1, 1, 1, 1, 2, 1, 1, 1]
-    assert [len(block.calls) for block in graph.blocks(calls[4:6])] == [1, 1]
-    assert [len(block.calls) for block in graph.blocks(calls[5:7])] == [2]
-    assert [len(block.calls) for block in graph.blocks(calls[6:8])] == [1, 1]
+    blocks = {block.call.name: block for block in graph.blocks}
+    assert blocks["second"].pattern is blocks["first"].pattern is nodes["first"]
+    assert blocks["third"].pattern is nodes["third"]
+    assert [len(block.sources) for block in blocks.values()] == [1, 1, 1, 1, 1, 2, 1, 1, 1]
+    assert blocks["shifted"].operands == [nodes["square"], nodes["first"]]
+    several = blocks["shifted_1"]
+    assert several.operands == [nodes["shifted"], nodes["y"]]
+    assert several.made == {1: nodes["shifted_1"]}
+    assert nodes["shifted_1"].target == UnregisteredOperator("a call like another one")
+    assert "square_of_shifted_1" not in nodes
+    square, shifted = several.singles
+    assert several.made == {0: square.call, 1: nodes["shifted_1"]}
+    assert square.call.name == "square_of_shifted_1"
+    assert square.call.args == (nodes["shifted"], nodes["shifted"])
+    assert (square.pattern, shifted.pattern) == (nodes["square"], nodes["shifted"])
+    assert shifted.call.args == (square.call, nodes["y"])
+    assert shifted.call.kwargs == {"alpha": 2}
+    assert shifted.call.target is nodes["shifted"].target
+    assert several.singles[0] is square
+    assert blocks["first"].singles == (blocks["first"],)
+    require_needed(found)
+    assert json.loads(json.dumps(program_to_data(found, *order_of(graph)))) == data
     assert nodes["second"].meta["val"] is nodes["first"].meta["val"] is nodes["x"].meta["val"]
-    assert graph.patterns.keys() == {n for n in nodes.values() if n.op == "call_function"}
     assert graph.constant_c.tolist() == [3, 4]
     assert graph.constant_nothing is None
     assert [type(size) for size in found.outputs[0].global_shape or ()] == [int]
@@ -213,31 +224,34 @@ def _programs() -> Iterator[tuple[Callable[[Data], object], str]]:
     yield lambda d: d["coordinates"][0].__setitem__(0, 3), f"{wrong}3 is no symbol"
     for key in ("mesh", "nodes", "provenance", "guards"):
         yield lambda d, key=key: d.pop(key), f"no stored program: KeyError: '{key}'"
-    yield (
-        lambda d: d["nodes"][6].update(operands=["y", "x"]),
-        ("no stored program: ValueError: zip() argument 2 is longer than argument 1"),
-    )
-    yield (
-        lambda d: d["nodes"][6].update(operands=[]),
-        ("no stored program: ValueError: zip() argument 2 is shorter than argument 1"),
-    )
+    for operands in (["y", "x"], []):
+        yield (
+            lambda d, operands=operands: d["nodes"][6].update(operands=operands),
+            f"{wrong}calls take more or less than those that they are like",
+        )
     yield lambda d: d["nodes"][6].update(like="third"), "no stored program: KeyError: 'third'"
-    for operands, longer in ((["shifted", "y", "x"], "longer"), (["shifted"], "shorter")):
+    for operands in (["shifted", "y", "x"], ["shifted"]):
         yield (
             lambda d, operands=operands: d["nodes"][9].update(operands=operands),
-            f"no stored program: ValueError: zip() argument 2 is {longer} than argument 1",
+            f"{wrong}calls take more or less than those that they are like",
         )
     unread_name = f"{wrong}it holds what its programs do not need: `name`"
     yield lambda d: d["nodes"][9].update(name="square_1"), unread_name
-    none = f"{wrong}no call, or a group, is like another one"
-    yield lambda d: d["nodes"].append({"names": [], "like": "first", "operands": []}), none
-    yield lambda d: d["nodes"].append({"name": "more", "like": "group", "operands": []}), none
-    for name in ("second", "square_1", "shifted_1", "shifted"):
-        yield lambda d, name=name: d["groups"].update({name: [0]}), none
+    for count in (0, -1, 99):
+        more = {"names": [[0, "more"]], "count": count, "like": "square", "operands": ["shifted", "y"]}
+        yield lambda d, more=more: d["nodes"].append(more), f"{wrong}more calls are like others than there are"
+    more = {"names": [[2, "more"]], "count": 2, "like": "square", "operands": ["shifted", "y"]}
+    yield lambda d: d["nodes"].append(more), "no stored program: IndexError: list index out of range"
+    yield lambda d: d["nodes"][9].update(names=[]), "no stored program: KeyError: 'name'"
     yield (
-        lambda d: d["nodes"].append({"names": ["more", "and"], "like": "last", "operands": ["c", "c", "group"]}),
-        "no stored program: ValueError: zip() argument 2 is shorter than argument 1",
+        lambda d: d["nodes"][9].update(names=[[1, "more"], [1, "shifted_1"]]),
+        f"{wrong}more calls are like others than there are",
     )
+    yield lambda d: d["nodes"][9].update(names=[[1, "x"]]), f"{wrong}two nodes are called `x`"
+    none = f"{wrong}no group is like another call"
+    yield lambda d: d["nodes"].append({"name": "more", "like": "group", "operands": []}), none
+    for name in ("second", "shifted_1", "shifted"):
+        yield lambda d, name=name: d["groups"].update({name: [0]}), none
     yield lambda d: d["nodes"].append({"name": "more", "like": "x", "operands": []}), "no stored program: KeyError: x"
 
 
@@ -247,5 +261,13 @@ def _needed() -> Iterator[tuple[Callable[[Data], object], str]]:
 
     yield lambda d: d["nodes"].append(_call("more", "x")), told("more")
     yield lambda d: d["nodes"].append(_given("more")), told("more")
+    yield lambda d: d["nodes"].append({"name": "more", "op": "get_attr", "value": None, "constant": None}), told("more")
+    yield lambda d: d["nodes"][9].update(names=[[0, "square_1"], [1, "shifted_1"]]), told("square_1")
+
+    def inner(data: Data) -> None:
+        data["nodes"][9].update(names=[[0, "square_1"]])
+        data["nodes"][10]["args"][1]["node"] = "square_1"
+
+    yield inner, told("shifted")
     yield lambda d: d["nodes"][4].update(args=[1]), told("group")
     yield lambda d: d["nodes"][4].update(kwargs={"name": 1}), told("group")

@@ -24,7 +24,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.certificate.test_certificate import of_case, sealed
 from tests.programs import llama
 from verifycompile.certificate import Certificate, CertificateCheck, check_certificate
-from verifycompile.certificate.storage import Block, StoredModule
+from verifycompile.certificate.parts import Side
+from verifycompile.certificate.storage import Block
 from verifycompile.frontends.graphs import verify_graphs
 from verifycompile.lowering.lower import Lowering
 from verifycompile.torch_interface.derivation import Derivation
@@ -100,16 +101,18 @@ def _one_by_one(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if "like" not in node and node["op"] != "call_function":
             yield node
             continue
-        if "names" not in node:
+        if "count" not in node:
             taken = node["operands"] if "like" in node else list(_operands([node["args"], node.get("kwargs")]))
             calls[node["name"]] = node.get("like", node["name"]), taken
             yield node
             continue
         start = list(calls).index(node["like"])
-        sources = dict(itertools.islice(calls.items(), start, start + len(node["names"])))
+        sources = dict(itertools.islice(calls.items(), start, start + node["count"]))
         outside = dict.fromkeys(o for _, operands in sources.values() for o in operands if o not in sources)
-        stands_for = dict(zip([*outside, *sources], [*node["operands"], *node["names"]], strict=True))
-        for name, (like, operands) in zip(node["names"], sources.values(), strict=True):
+        first = node["names"][0][1]
+        names = {place: f"{source}_of_{first}" for place, source in enumerate(sources)} | dict(node["names"])
+        stands_for = dict(zip([*outside, *sources], [*node["operands"], *names.values()], strict=True))
+        for name, (like, operands) in zip(names.values(), sources.values(), strict=True):
             calls[name] = like, [stands_for[operand] for operand in operands]
             yield {"name": name, "like": like, "operands": calls[name][1]}
 
@@ -122,9 +125,9 @@ def _operands(data: Any) -> dict[str, None]:
 
 def test_calls_one_by_one_say_the_same() -> None:
     for name in ("plain", "memory", "llama"):
-        several = [node for side in ("spec", "implementation") for node in written(name)[side]["nodes"] if "names" in node]
+        several = [node for side in ("spec", "implementation") for node in written(name)[side]["nodes"] if "count" in node]
         assert len(several) >= 4
-        assert all(len(node["names"]) > 1 for node in several)
+        assert all(len(node["names"]) < node["count"] for node in several)
         assert str(check_certificate(sealed(content(name)))) == str(check_certificate(text_of(name)))
 
 
@@ -159,9 +162,9 @@ def test_layers_are_lowered_once(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither steps, nor calls that are lowered or looked up, nor calls whose results torch is asked for."""
+    """Neither steps, nor calls that are lowered or looked up, nor nodes but those that others take, nor calls of torch."""
     made: list[str] = []
-    lower, derive, single = Lowering._lower_node, Derivation.call, StoredModule.single
+    lower, derive, node, look_up = Lowering._lower_node, Derivation.call, torch.fx.Graph.create_node, Side.lower
 
     def lowered(self: Lowering, node: torch.fx.Node) -> None:
         made.append(f"lowered {node.op}")
@@ -171,14 +174,19 @@ def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyP
         made.append("derived")
         return derive(self, target, args, kwargs)
 
-    def alone(self: StoredModule, call: torch.fx.Node) -> Block:
-        made.append("alone")
-        return single(self, call)
+    def created(self: torch.fx.Graph, op: str, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        made.append(f"created {op}")
+        return node(self, op, *args, **kwargs)
+
+    def looked_up(self: Side, block: Block) -> None:
+        made.append("looked up")
+        look_up(self, block)
 
     texts = [certificate(plain, layers) for layers in (8, 6)]
     monkeypatch.setattr(Lowering, "_lower_node", lowered)
     monkeypatch.setattr(Derivation, "call", derived)
-    monkeypatch.setattr(StoredModule, "single", alone)
+    monkeypatch.setattr(torch.fx.Graph, "create_node", created)
+    monkeypatch.setattr(Side, "lower", looked_up)
     counts: list[collections.Counter[str]] = []
     for text in texts:
         made.clear()
@@ -189,8 +197,15 @@ def test_another_layer_takes_no_more_than_to_be_read(monkeypatch: pytest.MonkeyP
     assert len(deep["views"]) == len(shallow["views"])
     for what in ("derived", "lowered call_function"):
         assert counts[0][what] == counts[1][what] > 0
-    calls = [sum(len(node.get("names", "1")) for node in data["implementation"]["nodes"]) for data in (deep, shallow)]
-    assert counts[0]["alone"] - counts[1]["alone"] < (calls[0] - calls[1]) / 4
+    several, named = (
+        [
+            sum(measure(item) for side in ("spec", "implementation") for item in data[side]["nodes"] if "count" in item)
+            for data in (deep, shallow)
+        ]
+        for measure in (lambda item: 1, lambda item: len(item["names"]))
+    )
+    assert counts[0]["looked up"] - counts[1]["looked up"] == several[0] - several[1] > 0
+    assert counts[0]["created call_function"] - counts[1]["created call_function"] == named[0] - named[1] > 0
 
 
 # ------------------------------------------------------------------------------------------------ attacks
@@ -213,22 +228,30 @@ def test_a_layer_is_like_another_one_than_it_is(name: str) -> None:
     for side in ("spec", "implementation"):
         nodes = data[side]["nodes"]
         singles = [n["name"] for n in nodes if n.get("op") == "call_function"]
-        for node in draw.sample([n for n in nodes if "names" in n], 3):
+        for node in draw.sample([n for n in nodes if "count" in n], 3):
             before = dict(node)
-            own = node["operands"]
+            own, names = node["operands"], node["names"]
+            outside = next(place for place in range(node["count"]) if place not in dict(names))
+            other = draw.choice([n for n in nodes if "count" in n and n["like"] != node["like"]])
             for change in (
                 {"like": draw.choice([name for name in singles if name != node["like"]])},
                 {"operands": [own[-1], *own[1:-1], own[0]]},
                 {"operands": [draw.choice(own[1:]), *own[1:]]},
-                {"names": node["names"][:-1]},
-                {"names": [*node["names"], "more"]},
+                {"count": node["count"] - 1},
+                {"count": node["count"] + 1},
+                {"names": names[:-1]},
+                {"names": [*names, [outside, "more"]]},
+                {"names": [[outside, names[0][1]], *names[1:]]},
+                {"names": [[names[-1][0], names[0][1]], *names[1:-1], [names[0][0], names[-1][1]]]},
+                {"names": [*names[:-1], [names[-1][0], names[0][1]]]},
+                {name: other[name] for name in ("like", "count", "operands")},
             ):
                 node.update(change)
                 if node != before:
                     tried += 1
                     assert rejected(data), change
                 node.update(before)
-    assert tried >= 20
+    assert tried >= 50
     assert check_certificate(sealed(data))
 
 

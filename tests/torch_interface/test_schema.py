@@ -2,16 +2,9 @@ import operator
 
 import torch
 
-from verifycompile.torch_interface.number_arguments import number_arguments
+from verifycompile.torch_interface.operators import is_overload, is_pointwise, number_arguments
 from verifycompile.torch_interface.prims import READ_NUMBER
-from verifycompile.torch_interface.schema import (
-    Argument,
-    arguments_of,
-    draws_random_numbers,
-    is_mutable,
-    is_overload,
-    is_pointwise,
-)
+from verifycompile.torch_interface.schema import Argument, arguments_of, draws_random_numbers, is_mutable
 
 aten = torch.ops.aten
 

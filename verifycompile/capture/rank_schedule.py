@@ -18,8 +18,8 @@ import torch
 import torch.fx
 
 from verifycompile.torch_interface.evaluation import operator_name
+from verifycompile.torch_interface.operators import by_name
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
-from verifycompile.torch_interface.schema import by_name
 from verifycompile.torch_interface.value_names import value_name
 
 RankNode = tuple[int, torch.fx.Node]

@@ -119,6 +119,8 @@ class Derived:
         self._has_symbols: dict[Hashable, bool] = {}
         self._sizes: dict[sympy.Basic, int] = {}
         self._recorded: dict[int, Any] = {}
+        self._of_sizes: list[int] = []
+        """Records with symbols."""
         self.values: dict[torch.fx.Node, Any] = {}
 
     def run(self, sizes: Sizes) -> None:
@@ -126,16 +128,15 @@ class Derived:
             self._run(sizes)
 
     def _run(self, sizes: Sizes) -> None:
-        self._sizes, self._recorded, self.values = dict(sizes), {}, {}
-        calls: list[torch.fx.Node] = []
-        for node in self._graph.graph.nodes:
-            if node.op == "call_function":
-                calls.append(node)
-            else:
-                self.values[node] = recorded = self._of_record(node)
-                if node.op == "get_attr":
-                    self._compare(node, recorded, getattr(self._graph, str(node.target)))
-        for block in self._graph.blocks(calls):
+        self._sizes, self.values = dict(sizes), {}
+        while self._of_sizes:
+            del self._recorded[self._of_sizes.pop()]
+        for node in self._graph.graph.find_nodes(op="placeholder"):
+            self.values[node] = self._of_record(node)
+        for node in self._graph.graph.find_nodes(op="get_attr"):
+            self.values[node] = recorded = self._of_record(node)
+            self._compare(node, recorded, getattr(self._graph, str(node.target)))
+        for block in self._graph.blocks:
             self._derive(block)
 
     def _of_record(self, node: torch.fx.Node) -> Any:
@@ -143,23 +144,28 @@ class Derived:
         record = node.meta.get("val")
         if id(record) not in self._recorded:
             self._recorded[id(record)] = self._one_of_its_kind(self._number(record))
+            if any(map(is_derived_number, _numbers(record))):
+                self._of_sizes.append(id(record))
         return self._recorded[id(record)]
 
     def _derive(self, block: Block) -> None:
         taken = ((id(operand.meta.get("val")), id(self.values[operand])) for operand in block.operands)
         key = block.pattern, *taken, *(self._sizes.items() if self._is_symbolic(block) else ())
         if key not in self._known:
-            if len(block.calls) == 1:
-                self.values[block.calls[0]] = self._value_of_call(block.calls[0])
-            for call in block.calls if len(block.calls) > 1 else ():
-                self._derive(self._graph.single(call))
-            self._known[key] = [self.values[call] for call in block.calls]
-        self.values.update(zip(block.calls, self._known[key], strict=True))
+            if len(block.sources) == 1:
+                self.values[block.call] = self._value_of_call(block.call)
+            else:
+                for single in block.singles:
+                    self._derive(single)
+            self._known[key] = [self.values[single.call] for single in block.singles]
+        known = self._known[key]
+        self.values.update((node, known[place]) for place, node in block.made.items())
 
     def _is_symbolic(self, block: Block) -> bool:
         """Whether a number that is given or recorded there has symbols, so that it depends on the sizes."""
         if block.pattern not in self._has_symbols:
-            held = _numbers([(n.args, *n.kwargs.values(), n.meta.get("val")) for n in block.calls])
+            calls = (single.call for single in block.sources)
+            held = _numbers([(n.args, *n.kwargs.values(), n.meta.get("val")) for n in calls])
             self._has_symbols[block.pattern] = any(map(is_derived_number, held))
         return self._has_symbols[block.pattern]
 

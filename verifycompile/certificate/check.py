@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verifycompile.certificate.annotations import check_annotations
 from verifycompile.certificate.certificate import Certificate, seal_of
@@ -25,9 +25,6 @@ from verifycompile.program import Program
 from verifycompile.refinement.attempt import ClaimError
 from verifycompile.rewrites import families, registry, solver
 from verifycompile.rewrites.trials import counterexample
-
-if TYPE_CHECKING:
-    from verifycompile.certificate.equalities import Equality
 
 _MAX_POINTS = 400
 
@@ -98,7 +95,7 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     for program in (spec, implementation):
         check_annotations(program)
         require_needed(program)
-    claims = Claims(placements, [*map(_equality, data["equalities"])], cuts_from_data(data["parts"]))
+    claims = Claims(placements, data["equalities"], cuts_from_data(data["parts"]))
     rules = LemmaSteps(steps_from_data(data["steps"], data["views"]))
     listed = set(map(str, data["facts"]))
     families.load(data["families"])
@@ -123,12 +120,6 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
     return CertificateCheck(
         **vars(statement), valid=True, assumptions=tuple(map(str, data["assumptions"])), facts=tuple(sorted(used))
     )
-
-
-def _equality(written: Mapping[str, Any]) -> Equality:
-    from verifycompile.certificate.equalities import Equality  # here, because few proofs have any
-
-    return Equality.from_data(written)
 
 
 def _replayed(spec: Program, implementation: Program, claims: Claims, rules: LemmaSteps) -> Replay:

@@ -5,16 +5,19 @@ Of an instance of a law an expression is a list as JSON, a rational number an ob
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
+
+import torch.fx
 
 from verifycompile.certificate.storage import StorageError, placements_from_data
 from verifycompile.ir.relabel import UnalignedError
 from verifycompile.ir.term import TermPool, View
-from verifycompile.program import Mesh
-from verifycompile.refinement.attempt import ClaimError
+from verifycompile.program import Mesh, Program
+from verifycompile.refinement.attempt import Attempt, ClaimError
 from verifycompile.refinement.cases import equal_by_cases
 from verifycompile.refinement.closure import Instance, alias_of, instances_prove
 from verifycompile.refinement.encoding import encode
@@ -68,6 +71,40 @@ class Equality:
             return equal_in_ring(pool, expected, found) or (real and equal_by_cases(expected, found))
         encoded = encode(expected, found) if real else None
         return encoded is not None and instances_prove(pool, *encoded, self.instances) is not None
+
+
+def take_all(
+    equalities: Sequence[Mapping[str, Any]],
+    spec: Program,
+    implementation: Program,
+    pool: TermPool,
+    placements: Mapping[str, Placements],
+) -> None:
+    """Show each equality, and take it for known. They were proved with all facts about indices known."""
+    _learn_facts(spec, implementation, pool, placements)
+    for equality in map(Equality.from_data, equalities):
+        checker = Attempt(spec, implementation, pool, placements)
+        nodes = _named(spec, equality.spec_node), _named(implementation, equality.impl_node)
+        left, right = checker.value_of(*nodes)
+        if left is None or right is None:
+            raise ClaimError(f"`{equality.spec_node}` or `{equality.impl_node}` has no value")
+        equality.take(pool, left, right, implementation.mesh, real=spec.is_real and implementation.is_real)
+
+
+def _learn_facts(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> None:
+    """Lower both programs once, so that every fact about an index is known; what that proves is left to others."""
+    while True:
+        with contextlib.suppress(ClaimError):
+            Attempt(spec, implementation, pool, placements).run()
+        if not pool.learn():
+            return
+
+
+def _named(program: Program, name: str) -> torch.fx.Node:
+    for node in program.graph.graph.nodes:
+        if node.name == name:
+            return node
+    raise ClaimError(f"no node is called `{name}`")
 
 
 def _instance_from_data(data: Mapping[str, Any]) -> Instance:

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any
 
 from verifycompile.certificate.certificate import FORMAT_VERSION, Certificate, seal_of
-from verifycompile.certificate.equalities import Equality
 from verifycompile.certificate.memory import with_derived_memory
 from verifycompile.certificate.parts import NO_CUTS, Cut, Cuts
 from verifycompile.certificate.recording import Recording, WrittenSteps
@@ -43,17 +42,7 @@ def certificate_of(
 def _content(
     spec: Program, implementation: Program, result: RefinementResult, assumptions: tuple[str, ...]
 ) -> Mapping[str, Any]:
-    equalities = [
-        Equality(
-            s.spec_node,
-            s.impl_node,
-            s.placements,
-            tuple(code_of(name) for name, _ in s.proof.lemmas),
-            s.proof.instances,
-        )
-        for s in result.steps
-        if isinstance(s, ProvedEquality)
-    ]
+    equalities = [_equality_to_data(step) for step in result.steps if isinstance(step, ProvedEquality)]
     parts = result.parts
     cuts = NO_CUTS if parts is None else _cuts(spec, implementation, parts)
     orders = (parts.spec, parts.implementation) if parts is not None else ((), ())
@@ -75,7 +64,7 @@ def _content(
         "spec": written[0],
         "implementation": written[1],
         "placements": {name: placements_to_data(item) for name, item in sorted(result.placements.items())},
-        "equalities": [_equality_to_data(equality) for equality in equalities],
+        "equalities": equalities,
         "facts": made.facts,
         "parts": _cuts_to_data(cuts),
         "relations": dict(found.relations),
@@ -114,14 +103,15 @@ def _cuts_to_data(cuts: Cuts) -> Mapping[str, Any]:
     return {phase: [[c.spec, c.implementation, c.alike] for c in found] for phase, found in written.items()}
 
 
-def _equality_to_data(equality: Equality) -> Mapping[str, Any]:
+def _equality_to_data(equality: ProvedEquality) -> Mapping[str, Any]:
     return {
-        **vars(equality),
+        "spec_node": equality.spec_node,
+        "impl_node": equality.impl_node,
         "placements": placements_to_data(equality.placements),
-        "lemmas": list(equality.lemmas),
+        "lemmas": [code_of(name) for name, _ in equality.proof.lemmas],
         "instances": [
             {"law": instance.code, "values": {name: _expression_to_data(v) for name, v in instance.values.items()}}
-            for instance in equality.instances
+            for instance in equality.proof.instances
         ],
     }
 
@@ -148,7 +138,7 @@ class _Proof:
 
     programs: Sequence[Mapping[str, Any]]
     placements: Mapping[str, Placements]
-    equalities: Sequence[Equality]
+    equalities: Sequence[Mapping[str, Any]]
 
     def made_again(self, cuts: Cuts) -> _Made:
         """Once with finders, which find the steps, and once from the steps, on what the checker will read.

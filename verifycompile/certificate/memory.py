@@ -9,14 +9,14 @@ certificate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
 
 from verifycompile.certificate.annotations import AnnotationError, Derived, choices_of
 from verifycompile.certificate.storage import StoredModule, program_from_data
-from verifycompile.certificate.writing import ends_of_repeats, program_to_data
+from verifycompile.certificate.writing import order_of, program_to_data
 from verifycompile.program import Program
 from verifycompile.torch_interface.derivation import is_derived_number
 from verifycompile.torch_interface.expressions import recorded_tensor
@@ -32,17 +32,17 @@ def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
     program = program_from_data(written)
     if any(choices_of(program)):
         return written
+    order, ends = order_of(cast("StoredModule", program.graph))
     derivation = _Memory(program)
     derivation.run({})
-    if not derivation.differs or not isinstance(program.graph, StoredModule):
+    if not derivation.differs:
         return written
     for node in program.graph.graph.nodes:
         if node.op == "call_function":
             node.meta["val"] = _lying(node.meta["val"], derivation.values.get(node))
             if node.target is aten.view.default and derivation.is_apart:
                 node.target = aten.reshape.default
-    ends, program.graph.patterns, program.graph.repeats = ends_of_repeats(program.graph), {}, {}
-    return program_to_data(program, ends=ends)
+    return program_to_data(program, order, ends)
 
 
 class _Memory(Derived):

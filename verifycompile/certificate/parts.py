@@ -11,6 +11,7 @@ in a row that are like earlier ones.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from verifycompile.lowering.recorded import is_size, whole_split
 from verifycompile.refinement.definitions import CONSTANTS, OPAQUE, Definitions, is_real, moved, renamed
 from verifycompile.rewrites.values import Group, Piece
 from verifycompile.torch_interface.schema import draws_random_numbers
+from verifycompile.walks import reached
 
 _OF_A_PART = "of a part"
 
@@ -56,39 +58,52 @@ NO_CUTS = Cuts()
 
 
 class Side:
-    """One of the programs. ``done``: how many of its calls are lowered."""
+    """One of the programs. ``done``: how many of its blocks of calls are lowered."""
 
     def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
-        self.graph = cast("StoredModule", lowering.program.graph)
-        self.calls = [node for node in self.graph.graph.nodes if node.op == "call_function"]
+        self.blocks = cast("StoredModule", lowering.program.graph).blocks
         self.done = 0
         self.repeated: set[torch.fx.Node] = set()
         """Calls that were not lowered themselves."""
         self._known: dict[Hashable, Sequence[Any]] = {}
         self._closed: dict[Hashable, bool] = {}
-        self.last_use: dict[torch.fx.Node, int] = {}
-        position = -1
-        for block in self.graph.blocks(self.calls):
-            position += len(block.calls)
-            self.last_use.update(dict.fromkeys(_taken(block), position))
+        self.last_use = {node: position for position, block in enumerate(self.blocks) for node in _taken(block)}
+        counts = itertools.accumulate((len(block.sources) for block in self.blocks), initial=0)
+        self.places = {count: position for position, count in enumerate(counts)}
+        """After how many calls how many blocks end."""
+        self._block_of = {node: block for block in self.blocks for node in block.made.values()}
+
+    def separate(self, wanted: torch.fx.Node) -> None:
+        """Read each call by itself that is needed for ``wanted`` and has no value."""
+
+        def needed(node: torch.fx.Node) -> Sequence[torch.fx.Node]:
+            if node in self.lowering.values:
+                return ()
+            if node in self._block_of:
+                _ = self._block_of[node].singles
+            return node.all_input_nodes
+
+        reached([wanted], needed)
 
     def lower(self, block: Block) -> None:
         """Give calls their values, those of earlier ones where they are like those and take the same values."""
         values = self.lowering.values
-        if not values.keys().isdisjoint(block.calls):
-            self.lowering.lower(block.calls)
+        if not values.keys().isdisjoint(block.made.values()):
+            self.lowering.lower([single.call for single in block.singles])
             return
         key = self._key(block)
-        if key is not None and key in self._known:
-            values.update(zip(block.calls, self._known[key], strict=True))
-            self.repeated.update(block.calls)
+        known = None if key is None else self._known.get(key)
+        if known is not None:
+            values.update((node, known[place]) for place, node in block.made.items())
+            self.repeated.update(block.made.values())
             return
-        if len(block.calls) == 1:
-            self.lowering.lower(block.calls)
-        for call in block.calls if len(block.calls) > 1 else ():
-            self.lower(self.graph.single(call))
-        self._known[key] = [values[call] for call in block.calls]
+        if len(block.sources) == 1:
+            self.lowering.lower([block.call])
+        else:
+            for single in block.singles:
+                self.lower(single)
+        self._known[key] = [values[single.call] for single in block.singles]
 
     def _key(self, block: Block) -> Hashable:
         """All that the values of calls depend on; None where that is more than their description and what they take.
@@ -97,7 +112,7 @@ class Side:
         """
         if block.pattern not in self._closed:
             self._closed[block.pattern] = not any(
-                is_size(n) or draws_random_numbers(n.target, n.args, n.kwargs) for n in block.calls
+                is_size(n) or draws_random_numbers(n.target, n.args, n.kwargs) for n in (s.call for s in block.sources)
             )
         if not self._closed[block.pattern]:
             return None
@@ -118,7 +133,7 @@ def _told_apart(value: Any) -> tuple[Hashable, ...]:
 
 def _taken(block: Block) -> list[torch.fx.Node]:
     """What calls take from elsewhere: their operands, and the split whose pieces the first one assembles."""
-    split = whole_split(block.calls[0])
+    split = whole_split(block.call) if len(block.sources) == 1 else None
     return [*block.operands] if split is None else [*block.operands, split]
 
 
@@ -133,23 +148,24 @@ class Parts:
         self._definitions = definitions
         self._digests = digests
 
-    def calls_up_to(self, cut: Cut) -> tuple[Sequence[torch.fx.Node], Sequence[torch.fx.Node]]:
-        """The calls of the next part. Raises PartError where it begins behind its end."""
-        found: list[Sequence[torch.fx.Node]] = []
+    def blocks_up_to(self, cut: Cut) -> tuple[Sequence[Block], Sequence[Block]]:
+        """The calls of the next part. Raises PartError where it begins behind its end, or ends within a block."""
+        found: list[Sequence[Block]] = []
         for side, stop in zip(self.sides, (cut.spec, cut.implementation), strict=True):
-            if not side.done <= stop <= len(side.calls):
+            if not side.done <= side.places.get(stop, -1):
                 raise PartError("its parts are not in order")
-            found.append(side.calls[side.done : stop])
+            found.append(side.blocks[side.done : side.places[stop]])
         return found[0], found[1]
 
     def enter(self, cut: Cut) -> Part:
         """Lower the next part."""
-        part = Part(self, cut, self.calls_up_to(cut))
+        part = Part(self, cut, self.blocks_up_to(cut))
         sources, noted = len(self.pool.sources), dict(self.pool.noted)
-        for side, nodes in zip(self.sides, part.calls, strict=True):
+        for side, blocks, nodes in zip(self.sides, part.blocks, part.calls, strict=True):
             held = len(side.lowering.values)
-            for block in side.graph.blocks(nodes):
+            for block in blocks:
                 side.lower(block)
+            nodes += [node for block in blocks for _, node in sorted(block.made.items())]
             if any(node in side.lowering.blockers and not is_size(node) for node in nodes):
                 raise PartError("a part holds a call that cannot be lowered")
             if part.alike and len(side.lowering.values) != held + len(nodes):
@@ -166,7 +182,7 @@ class Parts:
         """Name what later calls take, and ``outputs``, and forget the rest."""
         names: dict[Term, View] = {}
         for number, (side, nodes) in enumerate(zip(self.sides, part.calls, strict=True)):
-            stop = side.done + len(nodes)
+            stop = side.done + len(part.blocks[number])
             exported: dict[torch.fx.Node, Any] = {}
             for node in nodes:
                 if node not in side.repeated:
@@ -210,8 +226,10 @@ class Parts:
 class Part:
     """A part while it is lowered. ``stands_for``: its own terms, and those of the program that they stand for."""
 
-    def __init__(self, parts: Parts, cut: Cut, calls: tuple[Sequence[torch.fx.Node], Sequence[torch.fx.Node]]) -> None:
-        self.calls = calls
+    def __init__(self, parts: Parts, cut: Cut, blocks: tuple[Sequence[Block], Sequence[Block]]) -> None:
+        self.blocks = blocks
+        self.calls: tuple[list[torch.fx.Node], list[torch.fx.Node]] = ([], [])
+        """Of both programs those that there are, once the part is lowered."""
         self.alike = cut.alike
         self.stands_for: dict[Term, Term] = {}
         self.replaced: dict[tuple[Side, torch.fx.Node], Any] = {}
@@ -232,9 +250,9 @@ class Part:
 
     def _boundary(self, sides: Sequence[Side]) -> Iterator[tuple[Side, torch.fx.Node]]:
         """What the calls take from elsewhere, in their order."""
-        for side, nodes in zip(sides, self.calls, strict=True):
-            seen = set(nodes)
-            for operand in (operand for block in side.graph.blocks(nodes) for operand in _taken(block)):
+        for side, blocks in zip(sides, self.blocks, strict=True):
+            seen = {node for block in blocks for node in block.made.values()}
+            for operand in (operand for block in blocks for operand in _taken(block)):
                 if operand not in seen:
                     seen.add(operand)
                     yield side, operand

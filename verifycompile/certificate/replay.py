@@ -7,10 +7,9 @@ into parts (``parts.py``), parts that are alike are computed once.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import torch.fx
 
@@ -24,9 +23,6 @@ from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
 from verifycompile.refinement.definitions import Definitions
 from verifycompile.refinement.placement import Placements
 
-if TYPE_CHECKING:
-    from verifycompile.certificate.equalities import Equality
-
 
 @dataclasses.dataclass(frozen=True)
 class _Given:
@@ -39,10 +35,10 @@ class _Given:
 
 @dataclasses.dataclass(frozen=True)
 class Claims:
-    """What is said of two programs: how the outputs lie, which values are equal, and where parts end."""
+    """What is said of two programs: how the outputs lie, which values are equal, as data, and where parts end."""
 
     placements: Mapping[str, Placements]
-    equalities: Sequence[Equality] = ()
+    equalities: Sequence[Mapping[str, Any]] = ()
     cuts: Cuts = NO_CUTS
 
 
@@ -74,32 +70,18 @@ def replay(spec: Program, implementation: Program, claims: Claims, rules: Rules)
     pool = plain_pool(implementation)
     pool.contraction_rules.append(rules.product)
     pool.combination_rules.append(rules.combination)
-    if equalities:  # they were proved with all facts about indices known
-        _learn_facts(spec, implementation, pool, placements)
-    for equality in equalities:
-        checker = Attempt(spec, implementation, pool, placements)
-        nodes = _named(spec, equality.spec_node), _named(implementation, equality.impl_node)
-        left, right = checker.value_of(*nodes)
-        if left is None or right is None:
-            raise ClaimError(f"`{equality.spec_node}` or `{equality.impl_node}` has no value")
-        equality.take(pool, left, right, implementation.mesh, real=spec.is_real and implementation.is_real)
-    if equalities and cuts != NO_CUTS:
-        raise ClaimError("values are replaced by equal ones in programs that are cut into parts")
+    if equalities:
+        from verifycompile.certificate.equalities import take_all  # here, because few proofs have any
+
+        take_all(equalities, spec, implementation, pool, placements)
+        if cuts != NO_CUTS:
+            raise ClaimError("values are replaced by equal ones in programs that are cut into parts")
     definitions = Definitions(pool)
     checker = _proved(
         pool,
         lambda: _InParts(spec, implementation, pool, placements, _Given(cuts, rules.digests, definitions)),
     )
     return Replay(checker.relations, tuple(checker.assumptions()), checker.values())
-
-
-def _learn_facts(spec: Program, implementation: Program, pool: TermPool, placements: Mapping[str, Placements]) -> None:
-    """Lower both programs once, so that every fact about an index is known; what that proves is left to others."""
-    while True:
-        with contextlib.suppress(ClaimError):
-            Attempt(spec, implementation, pool, placements).run()
-        if not pool.learn():
-            return
 
 
 class _InParts(Attempt):
@@ -120,28 +102,34 @@ class _InParts(Attempt):
         self._parts = Parts(Side(self.spec), Side(self.implementation), given.digests, given.definitions)
         self._digests = given.digests
         self._settled: set[str] = set()
+        self._outputs: list[dict[torch.fx.Node, list[ProgramOutput]]] = [{}, {}]
+        """Of both programs, by their nodes."""
+        for found, program in zip(self._outputs, (spec, implementation), strict=True):
+            for output in program.outputs:
+                found.setdefault(output.node, []).append(output)
 
     def _lower(self, outputs: Sequence[ProgramOutput], implementations: Mapping[str, ProgramOutput]) -> None:
-        pairs = [(output, implementations[output.name]) for output in outputs]
+        wanted = {output.name for output in outputs}
         for cut in next(self._phases):
             part = self._parts.enter(cut)
-            calls = [set(nodes) for nodes in part.calls]
-            held = [pair for pair in pairs if all(o.node in nodes for o, nodes in zip(pair, calls, strict=True))]
-            for spec, implementation in held:
-                if not self._relate_output(spec, implementation):
-                    raise ClaimError(f"no relation of `{spec.name}`")
-                self._settled.add(spec.name)
-            self._parts.leave(part, self._open_nodes())
-        rest = [pair for pair in pairs if pair[0].name not in self._settled]
-        super()._lower([spec for spec, _ in rest], implementations)
+            spec, held = map(self._open_outputs, self._outputs, part.calls)
+            for output in (output for name, output in spec.items() if name in held and name in wanted):
+                if not self._relate_output(output, implementations[output.name]):
+                    raise ClaimError(f"no relation of `{output.name}`")
+                self._settled.add(output.name)
+            spec, held = map(self._open_outputs, self._outputs, part.calls)
+            self._parts.leave(part, ({o.node for o in spec.values()}, {o.node for o in held.values()}))
+        rest = [output for output in outputs if output.name not in self._settled]
+        for output in rest:
+            self._parts.sides[0].separate(output.node)
+            self._parts.sides[1].separate(implementations[output.name].node)
+        super()._lower(rest, implementations)
 
-    def _open_nodes(self) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
-        """Of both programs the nodes of outputs without a relation so far."""
-        spec, implementation = (
-            {o.node for o in lowering.program.outputs if o.name not in self._settled}
-            for lowering in (self.spec, self.implementation)
-        )
-        return spec, implementation
+    def _open_outputs(
+        self, outputs: Mapping[torch.fx.Node, Sequence[ProgramOutput]], nodes: Sequence[torch.fx.Node]
+    ) -> Mapping[str, ProgramOutput]:
+        """Those that are values of these nodes and have no relation so far."""
+        return {o.name: o for node in nodes for o in outputs.get(node, ()) if o.name not in self._settled}
 
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
         return spec.name in self._settled or super()._relate_output(spec, implementation)
@@ -166,13 +154,6 @@ def _proved(pool: TermPool, attempt: Callable[[], _InParts]) -> _InParts:
         if mismatch is not None:
             raise ClaimError(mismatch.message)
         return checker
-
-
-def _named(program: Program, name: str) -> torch.fx.Node:
-    for node in program.graph.graph.nodes:
-        if node.name == name:
-            return node
-    raise ClaimError(f"no node is called `{name}`")
 
 
 def _values(lowering: Lowering, digests: Digests) -> list[Hashable]:

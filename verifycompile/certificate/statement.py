@@ -54,12 +54,17 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
     _check_global_shapes(spec, implementation)
     by_kind = {kind: tuple(o.name for o in spec.outputs if o.kind is kind) for kind in OutputKind}
     mesh = implementation.mesh
+    reading = {
+        side: (program, {_key(i): i.node.meta.get("val") for i in program.inputs if i.role is not Role.OPAQUE})
+        for side, program in (("the spec", spec), ("the implementation", implementation))
+        if any(map(reads_memory, program.graph.graph.nodes))
+    }
     return Statement(
         by_kind[OutputKind.VALUE],
         by_kind[OutputKind.GRADIENT],
         by_kind[OutputKind.MUTATION],
         {
-            i.name: _lies(implementation, i) + _memory_of(spec, implementation, i)
+            i.name: _lies(implementation, i) + _memory_of(reading, i)
             for i in implementation.inputs
             if i.role in _SHOWN
         },
@@ -75,21 +80,19 @@ def _lies(program: Program, item: ProgramInput) -> str:
     return describe(item.name, item.placements, program.mesh) if known else item.name  # pyright: ignore[reportArgumentType]  # `known` says that there are placements
 
 
-def _memory_of(spec: Program, implementation: Program, item: ProgramInput) -> str:
-    """Where the elements of an input do not lie one after the other, in a program that reads memory."""
-    found: dict[str, None] = {}
-    for program in (spec, implementation):
-        if not any(map(reads_memory, program.graph.graph.nodes)):
+def _memory_of(reading: Mapping[str, tuple[Program, Mapping[Any, Any]]], item: ProgramInput) -> str:
+    """Where the elements of an input do not lie one after the other, in programs that read memory."""
+    found = ""
+    for side, (program, recorded) in reading.items():
+        value = recorded.get(_key(item))
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             continue
-        for value in (i.node.meta.get("val") for i in program.inputs if _key(i) == _key(item)):
-            if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-                continue
-            shape, strides = ([_size(program, n) for n in numbers] for numbers in (value.shape, value.stride()))
-            one_by_one = [sympy.Mul(*shape[d + 1 :]) for d in range(len(shape))]
-            if strides != one_by_one or value.storage_offset() != 0:
-                place = f"at strides {', '.join(map(str, strides))} from {_size(program, value.storage_offset())}"
-                found[f" ({place} in {'the spec' if program is spec else 'the implementation'})"] = None
-    return "".join(found)
+        shape, strides = ([_size(program, n) for n in numbers] for numbers in (value.shape, value.stride()))
+        one_by_one = [sympy.Mul(*shape[d + 1 :]) for d in range(len(shape))]
+        if strides != one_by_one or value.storage_offset() != 0:
+            place = f"at strides {', '.join(map(str, strides))} from {_size(program, value.storage_offset())}"
+            found += f" ({place} in {side})"
+    return found
 
 
 def _check_outputs(spec: Program, implementation: Program, placements: Mapping[str, Placements]) -> None:

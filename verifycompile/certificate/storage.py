@@ -7,10 +7,11 @@ they are of one description. Data that holds more than is read, or a node that n
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import math
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import sympy
@@ -44,7 +45,7 @@ _NODES = {
     "call_function": frozenset({"name", "op", "value", "target", "args", "kwargs"}),
 }
 _LIKE = frozenset({"name", "like", "operands"})
-_LIKE_SEVERAL = frozenset({"names", "like", "operands"})
+_LIKE_SEVERAL = frozenset({"names", "like", "operands", "count"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,51 +59,54 @@ class StorageError(ValueError):
     """A program that cannot be stored, or data that is no stored program."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Block:
-    """Calls in a row, and what they take from elsewhere, in the order in which they take it first.
+    """A call, or several in a row, and what they take from elsewhere (``operands``), in the order in which they do.
 
-    Those of equal ``pattern`` are alike but for the ``operands``: what is recorded of each is one object.
-    """
-
-    calls: Sequence[torch.fx.Node]
-    pattern: Hashable
-    operands: Sequence[torch.fx.Node]
-
-
-class StoredModule:
-    """In the place of a graph module: a graph, and the constants that it holds.
-
-    ``patterns``: of each call the first one that is like it. ``repeats``: by their first call, calls that are like
-    several in a row.
+    Those of equal ``pattern`` are alike but for the operands: what is recorded of each is one object. ``sources``: the
+    single calls that several are like. Of several those are ``made``, by their place, that others take (``taken``);
+    the rest is made by ``create``, once they are asked for one by one.
     """
 
     def __init__(
         self,
-        graph: torch.fx.Graph,
-        constants: Mapping[str, torch.Tensor | None],
-        patterns: Mapping[torch.fx.Node, torch.fx.Node],
-        repeats: Mapping[torch.fx.Node, Block],
+        pattern: Hashable,
+        operands: Sequence[torch.fx.Node],
+        made: dict[int, torch.fx.Node],
+        sources: Sequence[Block] = (),
+        create: Callable[[str, Block], torch.fx.Node] | None = None,
+    ) -> None:
+        self.pattern, self.operands, self.made, self.taken = pattern, operands, made, tuple(made)
+        self.sources = sources or (self,)
+        self._create = create
+
+    @property
+    def call(self) -> torch.fx.Node:
+        """The first call that there is: of a single one, this one."""
+        return self.made[self.taken[0]]
+
+    @functools.cached_property
+    def singles(self) -> Sequence[Block]:
+        """Each call by itself."""
+        if self._create is None:
+            return (self,)
+        stands_for = dict(zip(_outside(self.sources), self.operands, strict=True))
+        for place, source in enumerate(self.sources):
+            if place not in self.made:
+                self.made[place] = self._create(f"{source.call.name}_of_{self.call.name}", source)
+            stands_for[source.call] = self.made[place]
+        return [_like(source, self.made[place], stands_for) for place, source in enumerate(self.sources)]
+
+
+class StoredModule:
+    """In the place of a graph module: a graph, the constants that it holds, and all its calls, in their order."""
+
+    def __init__(
+        self, graph: torch.fx.Graph, constants: Mapping[str, torch.Tensor | None], blocks: Sequence[Block]
     ) -> None:
         self.graph = graph
-        self.patterns = patterns
-        self.repeats = repeats
+        self.blocks = blocks
         for name, value in constants.items():
             setattr(self, name, value)
-
-    def blocks(self, calls: Sequence[torch.fx.Node]) -> Iterator[Block]:
-        """These calls, which follow one another: those that are like several in a row together, others alone."""
-        position = 0
-        while position < len(calls):
-            block = self.repeats.get(calls[position])
-            if block is None or len(block.calls) > len(calls) - position:
-                block = self.single(calls[position])
-            yield block
-            position += len(block.calls)
-
-    def single(self, call: torch.fx.Node) -> Block:
-        """A call alone."""
-        return Block((call,), self.patterns[call], call.all_input_nodes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +119,10 @@ class UnregisteredOperator:
 
     def __call__(self, *_: object) -> None:
         raise TypeError(f"{self.name} is not registered")
+
+
+_NOT_READ = UnregisteredOperator("a call like another one")
+"""What a call of several calls, as long as they are not asked for one by one."""
 
 
 def program_from_data(data: Mapping[str, Any]) -> Program:
@@ -130,12 +138,21 @@ def require_needed(program: Program) -> None:
 
     Raises StorageError.
     """
+    module = cast("StoredModule", program.graph)
     needed = {item.node for item in (*program.inputs, *program.outputs)}
-    for node in reversed(program.graph.graph.nodes):
-        if node in needed and not (node.name in program.groups and (node.args or node.kwargs)):
-            needed.update(node.all_input_nodes)
-        elif node.op != "output":
-            raise StorageError(f"it holds what its programs do not need: the node `{node.name}`")
+    unneeded: list[torch.fx.Node] = []
+    for block in reversed(module.blocks):
+        within = {block.sources[place].call for place in block.taken}
+        unneeded += (block.made[place] for place in block.taken if block.made[place] not in needed)
+        for call, operands in ((source.call, source.operands) for source in reversed(block.sources)):
+            if call not in within or (call.name in program.groups and (call.args or call.kwargs)):
+                unneeded.append(call)
+            within.update(operands)
+        needed.update(block.operands)
+    unneeded += (node for node in module.graph.find_nodes(op="placeholder") if node not in needed)
+    unneeded += (node for node in module.graph.find_nodes(op="get_attr") if node not in needed)
+    if unneeded:
+        raise StorageError(f"it holds what its programs do not need: the node `{unneeded[-1].name}`")
 
 
 def _require_fields(item: Mapping[str, Any], fields: Collection[str]) -> None:
@@ -164,67 +181,95 @@ def _node_from_data(
     return graph.create_node(kind, target_from_text(item["target"]), args, kwargs, name=name)
 
 
-def _alike(
-    graph: torch.fx.Graph, names: Sequence[str], sources: Sequence[torch.fx.Node], operands: Sequence[torch.fx.Node]
-) -> Iterator[torch.fx.Node]:
-    """Calls like other ones, of other operands."""
-    own = set(sources)
-    taken = dict.fromkeys(n for source in sources for n in source.all_input_nodes if n not in own)
-    stands_for = dict(zip(taken, operands, strict=True))
-    for name, source in zip(names, sources, strict=True):
-        args, kwargs = torch.fx.map_arg((source.args, source.kwargs), stands_for.__getitem__)
-        node = graph.create_node("call_function", source.target, name=name)
-        # Given above, torch would search them for symbolic sizes; set by its own setter, look the node up in its index.
-        object.__setattr__(node, "args", args)
-        object.__setattr__(node, "kwargs", kwargs)
-        node.meta["val"] = source.meta["val"]
-        stands_for[source] = node
-        yield node
+def _outside(calls: Sequence[Block]) -> Mapping[torch.fx.Node, None]:
+    """What single calls take from elsewhere."""
+    own = {single.call for single in calls}
+    return dict.fromkeys(operand for single in calls for operand in single.operands if operand not in own)
+
+
+def _like(source: Block, node: torch.fx.Node, stands_for: Mapping[torch.fx.Node, torch.fx.Node]) -> Block:
+    """A call that is like another one, of other operands."""
+    args, kwargs = torch.fx.map_arg((source.call.args, source.call.kwargs), stands_for.__getitem__)
+    node.target = source.call.target
+    # Given when a node is made, torch would search them for symbolic sizes; set by its own setter, look it up.
+    object.__setattr__(node, "args", args)
+    object.__setattr__(node, "kwargs", kwargs)
+    return Block(source.pattern, node.all_input_nodes, {0: node})
+
+
+class _Reader:
+    """The nodes of a program while they are read. ``groups``: the names of those that stand for a group."""
+
+    def __init__(self, groups: Collection[str]) -> None:
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[str, torch.fx.Node] = {}
+        self.constants: dict[str, torch.Tensor | None] = {}
+        self.blocks: list[Block] = []
+        self._groups = groups
+        self._singles: list[Block] = []
+        self._places: dict[torch.fx.Node, int] = {}
+        self._records: dict[str, Any] = {}
+        self._number_taken = functools.cache(lambda first, count: len(_outside(self._singles[first : first + count])))
+
+    def read(self, item: Mapping[str, Any]) -> None:
+        if "like" in item:
+            _require_fields(item, _LIKE_SEVERAL if "count" in item else _LIKE)
+            names, count = item.get("names") or [[0, item["name"]]], item.get("count", 1)
+            self._read_alike(self._places[self.nodes[item["like"]]], count, names, item["operands"])
+            return
+        node = self._named(item["name"], _node_from_data(self.graph, item, self.nodes, self.constants))
+        self.nodes[node.name] = node
+        record = json.dumps(item["value"])
+        if record not in self._records:
+            self._records[record] = value_from_data(item["value"], self.nodes)
+        node.meta["val"] = self._records[record]
+        if node.op == "call_function":
+            self._add(Block(node, node.all_input_nodes, {0: node}))
+
+    def _add(self, single: Block) -> None:
+        self._places[single.call] = len(self._singles)
+        self._singles.append(single)
+        self.blocks.append(single)
+
+    def _read_alike(self, first: int, count: int, names: Sequence[Any], operands: Sequence[str]) -> None:
+        sources = self._singles[first : first + count]
+        if count < 1 or len(sources) != count or len(dict(names)) != len(names):
+            raise StorageError("more calls are like others than there are")
+        if self._number_taken(first, count) != len(operands):
+            raise StorageError("calls take more or less than those that they are like")
+        taken = [self.nodes[operand] for operand in operands]
+        made = {place: self._created(name, sources[place]) for place, name in names}
+        self.nodes.update((node.name, node) for node in made.values())
+        block = Block((first, count), taken, made, sources, self._created)
+        if count == 1:
+            self._add(*block.singles)
+        else:
+            self.blocks.append(block)
+
+    def _created(self, name: str, source: Block) -> torch.fx.Node:
+        """A call that is like another one, before it is read."""
+        if name in self._groups or source.call.name in self._groups:
+            raise StorageError("no group is like another call")
+        node = self._named(name, self.graph.create_node("call_function", _NOT_READ, name=name))
+        node.meta["val"] = source.call.meta["val"]
+        return node
+
+    def _named(self, name: str, node: torch.fx.Node) -> torch.fx.Node:
+        if node.name != name:
+            raise StorageError(f"two nodes are called `{name}`")
+        return node
 
 
 def _program_from_data(data: Mapping[str, Any]) -> Program:
     _require_fields(data, _PROGRAM)
-    graph = torch.fx.Graph()
-    nodes: dict[str, torch.fx.Node] = {}
-    constants: dict[str, torch.Tensor | None] = {}
-    patterns: dict[torch.fx.Node, torch.fx.Node] = {}
-    repeats: dict[torch.fx.Node, Block] = {}
-    calls: list[torch.fx.Node] = []
-    places: dict[torch.fx.Node, int] = {}
-    records: dict[str, Any] = {}
+    reader = _Reader(data["groups"].keys())
     for item in data["nodes"]:
-        if "like" in item:
-            _require_fields(item, _LIKE_SEVERAL if "names" in item else _LIKE)
-            names = item["names"] if "names" in item else [item["name"]]
-            operands = [nodes[operand] for operand in item["operands"]]
-            place = places[nodes[item["like"]]]
-            sources = calls[place : place + len(names)]
-            if not names or not data["groups"].keys().isdisjoint((*names, *(source.name for source in sources))):
-                raise StorageError("no call, or a group, is like another one")
-            found = [*_alike(graph, names, sources, operands)]
-            patterns.update((node, patterns[source]) for node, source in zip(found, sources, strict=True))
-            if "names" in item:
-                repeats[found[0]] = Block(found, (place, len(found)), operands)
-        else:
-            names, node = [item["name"]], _node_from_data(graph, item, nodes, constants)
-            if node.op == "call_function":
-                patterns[node] = node
-            record = json.dumps(item["value"])
-            if record not in records:
-                records[record] = value_from_data(item["value"], nodes)
-            node.meta["val"] = records[record]
-            found = [node]
-        for name, node in zip(names, found, strict=True):
-            if node.name != name:
-                raise StorageError(f"two nodes are called `{name}`")
-            nodes[name] = node
-            if node.op == "call_function":
-                places[node] = len(calls)
-                calls.append(node)
+        reader.read(item)
+    graph, nodes = reader.graph, reader.nodes
     outputs = tuple(_output_from_data(item, nodes, index) for index, item in enumerate(data["outputs"]))
     graph.output(tuple(output.node for output in outputs))
     return Program(
-        cast("torch.fx.GraphModule", StoredModule(graph, constants, patterns, repeats)),
+        cast("torch.fx.GraphModule", StoredModule(graph, reader.constants, reader.blocks)),
         tuple(_input_from_data(item, nodes) for item in data["inputs"]),
         outputs,
         None if data["mesh"] is None else _mesh_of([MeshAxis(str(name), int(size)) for name, size in data["mesh"]]),

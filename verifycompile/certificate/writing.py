@@ -19,11 +19,11 @@ import torch
 import torch.fx
 from torch.distributed.tensor.placement_types import Partial, Placement
 
-from verifycompile.certificate.storage import Block, StorageError, StoredModule, StoredObject
+from verifycompile.certificate.storage import StorageError, StoredModule, StoredObject
 from verifycompile.lowering.recorded import constant_content
 from verifycompile.program import Program, ProgramInput, ProgramOutput, Size
+from verifycompile.torch_interface.operators import is_overload
 from verifycompile.torch_interface.placements import is_known, outer_blocks, reduction_name, sharded_dimension
-from verifycompile.torch_interface.schema import is_overload
 from verifycompile.torch_interface.written_expressions import expression_to_data
 from verifycompile.walks import reached
 
@@ -89,18 +89,14 @@ def in_order(program: Program, order: Sequence[torch.fx.Node]) -> list[torch.fx.
     return [node for node in found if node not in same]
 
 
-def ends_of_repeats(module: StoredModule) -> set[int]:
-    """After how many calls those end that are like several in a row, or that these are like, and before how many."""
-    places = {call: place for place, call in enumerate(module.patterns)}
-    starts = [
-        (place, len(block.calls)) for call, block in module.repeats.items() for place in (places[call], _source(block))
-    ]
-    return {end for start, count in starts for end in (start, start + count)}
-
-
-def _source(block: Block) -> int:
-    place, _ = cast("tuple[int, int]", block.pattern)
-    return place
+def order_of(module: StoredModule) -> tuple[Sequence[torch.fx.Node], set[int]]:
+    """Calls as they were written, and after how many those end that are like several, or that these are like."""
+    blocks = [[single.call for single in block.singles] for block in module.blocks]
+    order = [call for block in blocks for call in block]
+    places = {call: place for place, call in enumerate(order)}
+    several = [block for block in module.blocks if len(block.sources) > 1]
+    starts = [(places[s[0].call], len(s)) for block in several for s in (block.singles, block.sources)]
+    return order, {end for start, count in starts for end in (start, start + count)}
 
 
 class _Nodes:
@@ -108,8 +104,6 @@ class _Nodes:
 
     def __init__(self, program: Program, same: Mapping[torch.fx.Node, torch.fx.Node]) -> None:
         self._program, self._same = program, same
-        module = program.graph
-        self._stored = module if isinstance(module, StoredModule) else None
         self._patterns: dict[Hashable, str] = {}
         """What is said of a call but its operands: the first call of which it was said."""
         self._parts: dict[Hashable, str] = {}
@@ -118,15 +112,17 @@ class _Nodes:
         nodes = in_order(self._program, order)
         calls = [node for node in nodes if node.op == "call_function"]
         found = [_node_to_data(node, self._program, ()) for node in nodes if node.op != "call_function"]
-        if self._stored is not None:
-            ends = {*ends, *ends_of_repeats(self._stored)}
-        stops = sorted({0, len(calls), *ends})
-        for start, stop in itertools.pairwise(stops):
-            found += self._part(calls[start:stop])
+        parts = [calls[start:stop] for start, stop in itertools.pairwise(sorted({0, len(calls), *ends}))]
+        part_of = {call: number for number, part in enumerate(parts) for call in part}
+        taken = {item.node for item in self._program.outputs}
+        for call in (call for call in calls if call.name not in self._program.groups):
+            taken.update(operand for operand in call.all_input_nodes if part_of.get(operand) != part_of[call])
+        for part in parts:
+            found += self._part(part, taken)
         return found
 
-    def _part(self, calls: Sequence[torch.fx.Node]) -> list[dict[str, Any]]:
-        """The calls as those of an earlier part, or each by itself."""
+    def _part(self, calls: Sequence[torch.fx.Node], taken: Collection[torch.fx.Node]) -> list[dict[str, Any]]:
+        """The calls as those of an earlier part, or each by itself. ``taken``: which ones others name."""
         singles = [self._call(call) for call in calls]
         numbers: dict[str, Hashable] = {}
         written: list[Hashable] = []
@@ -141,7 +137,8 @@ class _Nodes:
         first = self._parts.setdefault(tuple(written), calls[0].name)
         if len(calls) == 1 or first == calls[0].name or any(call.name in self._program.groups for call in calls):
             return [data for data, _, _ in singles]
-        return [{"names": [call.name for call in calls], "like": first, "operands": outside}]
+        names = [[place, call.name] for place, call in enumerate(calls) if call in taken]
+        return [{"names": names, "count": len(calls), "like": first, "operands": outside}]
 
     def _call(self, node: torch.fx.Node) -> tuple[dict[str, Any], str, list[str]]:
         """A call as it is written alone, the first one that is like it, and what it takes."""
@@ -153,17 +150,11 @@ class _Nodes:
 
         args = torch.fx.map_arg((node.args, node.kwargs), kept)
         names = [operand.name for operand in taken]
-        data: dict[str, Any] = {}
-        pattern: Hashable = None if self._stored is None else self._stored.patterns.get(node)
-        if pattern is None or node.name in self._program.groups:
-            data = _node_to_data(node, self._program, args)
-            pattern = json.dumps(_pattern_of(data, names), sort_keys=True)
+        data = _node_to_data(node, self._program, args)
         if node.name in self._program.groups:
             return data, node.name, names
-        first = self._patterns.setdefault(pattern, node.name)
-        if first != node.name:
-            return {"name": node.name, "like": first, "operands": names}, first, names
-        return data or _node_to_data(node, self._program, args), first, names
+        first = self._patterns.setdefault(json.dumps(_pattern_of(data, names), sort_keys=True), node.name)
+        return data if first == node.name else {"name": node.name, "like": first, "operands": names}, first, names
 
 
 def _node_to_data(node: torch.fx.Node, program: Program, arguments: Any) -> dict[str, Any]:

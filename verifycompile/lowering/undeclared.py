@@ -27,7 +27,8 @@ from verifycompile.rewrites.registry import UNDECLARED, UndefinedError, Unsuppor
 from verifycompile.torch_interface.custom import is_custom
 from verifycompile.torch_interface.decompositions import has_decomposition
 from verifycompile.torch_interface.in_flight import in_flight, is_mark
-from verifycompile.torch_interface.schema import by_name, names_of
+from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.schema import names_of
 
 _REFUSALS = (UnsupportedError, UnalignedError, ShapeError)
 

@@ -18,7 +18,7 @@ from verifycompile.program import Program, SourceLocation
 from verifycompile.torch_interface.elements import constant_value
 from verifycompile.torch_interface.evaluation import operator_name, symbolic_expression
 from verifycompile.torch_interface.model_lines import helper_location_of, model_location_of
-from verifycompile.torch_interface.schema import by_name
+from verifycompile.torch_interface.operators import by_name
 from verifycompile.witness import attention, collectives, operators
 from verifycompile.witness.interpreter import ancestors
 

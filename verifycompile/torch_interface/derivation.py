@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._pytree import tree_map
 
 from verifycompile.torch_interface.logs import without_logged_failures
 
@@ -37,14 +36,16 @@ class Derivation:
         if memory is None:
             return torch.empty(tuple(shape), dtype=dtype)
         strides, offset = memory
+        if offset == 0:
+            return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
         reach = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
         held = torch.empty(max(reach, offset) if 0 not in shape else offset, dtype=dtype)
         return torch.as_strided(held, tuple(shape), tuple(strides), offset)
 
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The results of a call. Raises whatever torch raises for arguments that the operator does not take."""
-        on_host = tree_map(lambda value: torch.device("cpu") if isinstance(value, torch.device) else value, kwargs)
-        return target(*args, **on_host)
+        host = torch.device("cpu")
+        return target(*args, **{k: host if isinstance(value, torch.device) else value for k, value in kwargs.items()})
 
     @contextlib.contextmanager
     def entered(self) -> Generator[None]:

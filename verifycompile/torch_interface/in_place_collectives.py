@@ -16,7 +16,7 @@ import torch.fx
 from torch.utils._pytree import tree_leaves
 
 from verifycompile.torch_interface import collective_calls as calls
-from verifycompile.torch_interface.schema import by_name
+from verifycompile.torch_interface.operators import by_name
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _KEY = "ranks:"

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from verifycompile.torch_interface.in_place_collectives import FORMS, InPlaceCall
-from verifycompile.torch_interface.schema import by_name
+from verifycompile.torch_interface.operators import by_name
 
 Parts = list[Any]
 """What every member of a group brought, in the order of their numbers in the group."""

@@ -1,10 +1,10 @@
-"""Schemas of ATen operators: names, defaults and mutability of their arguments; tags that torch gives operators."""
+"""Schemas of ATen operators: names, defaults and mutability of their arguments; which of them draw random numbers."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,6 @@ class Argument:
     kwarg_only: bool
     has_default: bool
     default: Any
-
-
-def is_overload(target: object) -> bool:
-    """Whether ``target`` is one overload of an operator, such as ``torch.ops.aten.mm.default``."""
-    return isinstance(target, torch._ops.OpOverload)
 
 
 @functools.cache
@@ -42,21 +37,10 @@ def names_of(target: object) -> tuple[str, ...]:
     return tuple(argument.name for argument in arguments_of(target) or ())
 
 
-def by_name(target: object, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that a call of an operator is given, by their names in the schema."""
-    return {**dict(zip(names_of(target), args, strict=False)), **kwargs}
-
-
 @functools.cache
 def is_mutable(target: object) -> bool:
     """Whether a call of ``target`` writes to one of its operands."""
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
-@functools.cache
-def is_pointwise(target: object) -> bool:
-    """Whether torch calls an operator one of single elements: each of the result is of those at the same place."""
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
 
 
 def draws_random_numbers(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:

@@ -11,7 +11,7 @@ import torch.fx
 
 from verifycompile.program import Program
 from verifycompile.torch_interface.evaluation import operator_name
-from verifycompile.torch_interface.schema import by_name
+from verifycompile.torch_interface.operators import by_name
 from verifycompile.walks import reached
 from verifycompile.witness.indices import counts_from_the_end, keeps_values
 from verifycompile.witness.inputs import Inputs, tensor_inputs

@@ -24,7 +24,8 @@ from verifycompile.torch_interface.evaluation import (
     returns_fresh_memory,
     symbolic_expression,
 )
-from verifycompile.torch_interface.schema import by_name, is_mutable, names_of
+from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.schema import is_mutable, names_of
 from verifycompile.torch_interface.value_names import value_name
 from verifycompile.walks import parts_first, reached
 from verifycompile.witness import collectives, operators, rounding, ties

@@ -9,7 +9,8 @@ import torch
 
 from verifycompile.rewrites.custom_operators import recognise
 from verifycompile.torch_interface.evaluation import decomposition, operator_name
-from verifycompile.torch_interface.schema import by_name, is_random
+from verifycompile.torch_interface.operators import by_name
+from verifycompile.torch_interface.schema import is_random
 from verifycompile.witness import attention
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.grouped import grouped_product
