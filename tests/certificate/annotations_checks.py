@@ -118,6 +118,7 @@ def _are_looked_for_once() -> None:
         looked.append(value)
         return numbers(value)
 
+    assert [*annotations.choices_of(Written().program())] == [{}]
     counts: list[int] = []
     for calls in (1, 5):
         w, x = Written(), tensor((4, 6))

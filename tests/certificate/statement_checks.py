@@ -178,6 +178,9 @@ def _rows_of_mesh() -> Iterator[tuple[Parts, Statement | str]]:
         Mesh((MeshAxis("dp", -2), MeshAxis("tp", -3)), tuple(range(6))), Mesh((), (0,)),
     ):  # fmt: skip
         yield (spec, dataclasses.replace(own, mesh=mesh), placed), none
+    of_one = dataclasses.replace(own, mesh=Mesh((axes[0], MeshAxis("tp", 1)), (0, 1)))
+    said = dataclasses.replace(SAID, mesh="dp=2, tp=1", question="spec given; 2 ranks compared")
+    yield (spec, of_one, placed), said
     yield (spec, _inputs(own, "w", placements=WHOLE[:1]), placed), "`w` has no placement for each axis of the mesh"
     yield (spec, _inputs(own, "w", placements=(*WHOLE, Replicate())), {}), _placements("w")
     yield (spec, _outputs(own, "grad.w", placements=WHOLE[:1]), {}), _placements("grad.w")
