@@ -162,11 +162,10 @@ class Blocker:
 class OwnCapture:
     """What the process that captured a program knows for the comparison with the other ranks.
 
-    ``frame``: what the captured Python frame is called on every rank. ``axes``: mesh axes of which the program speaks;
-    along them lie the ranks that run it together. ``held``: tensors that are no arguments of the frame, by the name of
-    the input that holds them here. ``passed``: those that are, and hold whole numbers. ``unless_compared``: those of
-    the program's assumptions that a comparison of the ranks replaces. ``returned``: what the frame returns, by place.
-    ``alone``: captures what this rank runs, with its coordinates as numbers.
+    ``frame``: what the Python frame is called on every rank. ``axes``: mesh axes it speaks of; along them lie
+    the ranks that run it together. ``held``: tensors that are no arguments of the frame. ``passed``: those that are, of
+    whole numbers. ``unless_compared``: assumptions that a comparison of the ranks replaces. ``returned``:
+    what the frame returns, by place. ``alone``: captures what this rank runs, with its coordinates as numbers.
     """
 
     frame: str
