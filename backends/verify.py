@@ -133,6 +133,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         raise UsageError("VC305", _BACKWARD_HOOKS.format(", ".join(f"`{name}`" for name in hooks)))
     if hook := hook_on_saved_tensors():
         raise UsageError("VC305", _SAVED_TENSORS.format(hook))
+    if frame_under_compilation().makes_parameters:
+        raise UsageError("VC305", _MAKES_PARAMETERS)
     if frame_under_compilation().is_whole_backward:
         raise UsageError("VC305", _WHOLE_BACKWARD)
     if frame_under_compilation().is_backward_of_torch_distributed:
@@ -180,6 +182,11 @@ _WHOLE_BACKWARD = (
     "compiled autograd makes one graph of a whole backward, of all graphs and of what runs between them, which has no "
     "counterpart in the spec's Python code. Switch it off (`torch._dynamo.config.compiled_autograd`), or let it "
     "compile with another backend: the backward of each compiled graph is verified with the graph."
+)
+_MAKES_PARAMETERS = (
+    "under `DistributedDataParallel` the model's DTensors are made of plain parameters in hooks, which torch compiles "
+    "apart from the model: no compiled graph has both. Ask about the model as a whole, before it is trained: "
+    "`verifycompile.verify(model, args)`."
 )
 _BACKWARD_HOOKS = (
     "the module that is compiled has the hooks {} for its backward, which torch calls outside of what it compiles: "

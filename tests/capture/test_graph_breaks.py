@@ -13,9 +13,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.support import fake_mesh_world
-from verifycompile import RefinementError, UsageError
+from verifycompile import RefinementError, UsageError, Verdict, verify
 from verifycompile.capture.recovered import HOOK
 from verifycompile.capture.spec import BROKEN
 
@@ -132,6 +134,34 @@ def test_a_hook_that_is_compiled_alone_has_no_single_device_program() -> None:
         for layer in model.layers:
             layer.compile(backend="verify", options={"inner": "aot_eager"})
         assert model(torch.randn(4, 8)).requires_grad
+
+
+class OneMean(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x))).pow(2).mean()
+
+
+@pytest.mark.parametrize("output", [None, Partial()])
+def test_data_parallel_copies_of_dtensors_are_asked_about_as_a_whole(output: Any) -> None:
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+        spec, model = OneMean(), OneMean()
+        styles = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=output)}
+        parallelize_module(model, mesh["tp"], styles)
+        _pre_dp_module_transform(model)
+        whole = DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+        with pytest.raises(UsageError) as refused:
+            torch.compile(whole, backend="verify")(torch.randn(4, 8))
+        assert str(refused.value) == (
+            "error[VC305]: under `DistributedDataParallel` the model's DTensors are made of plain parameters in hooks, "
+            "which torch compiles apart from the model: no compiled graph has both. Ask about the model as a whole, "
+            "before it is trained: `verifycompile.verify(model, args)`."
+        )
+        report = verify(whole, (torch.randn(4, 8),), spec=spec)
+        assert report.verdict is (Verdict.VERIFIED if output is None else Verdict.REFUTED), str(report)
 
 
 class Parts(nn.Module):

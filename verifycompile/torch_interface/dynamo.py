@@ -83,6 +83,12 @@ class Frame:
         return in_torch and (name == "backward" or name.startswith("torch_dynamo_resume_in_backward_at"))
 
     @property
+    def makes_parameters(self) -> bool:
+        """True for what makes DTensors of the plain parameters that ``DistributedDataParallel`` holds."""
+        path = self.code.co_filename.replace("\\", "/")
+        return path.endswith("/torch/distributed/tensor/parallel/_data_parallel_utils.py")
+
+    @property
     def is_whole_backward(self) -> bool:
         """True for what compiled autograd recorded of a whole backward."""
         return torch._dynamo.compiled_autograd.in_compiled_autograd_region
