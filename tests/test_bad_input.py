@@ -169,7 +169,7 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     ),
     "a plain model without a mesh": (lambda _: verify(Perceptron(), (X,)), "error[VC301]: no device mesh: no parameter or input of this graph is a DTensor. Name the mesh of your process groups with the option `mesh`."),
     "a number as mesh": (lambda m: verify(parallel(m), (X,), mesh=2), "error[VC306]: option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
-    "placements in a list": (lambda m: verify(parallel(m), (X,), in_placements=[Shard(0)]), f"{PLACEMENTS} must map names to tuples of placements."),
+    "placements in a list": (lambda m: verify(parallel(m), (X,), in_placements=[Shard(0)]), f"{PLACEMENTS} must map names to tuples of placements: `in_placements={{\"x\": (Shard(0),)}}`."),
     "placements as text": (lambda m: verify(parallel(m), (X,), in_placements={"x": "Shard(0)"}), f"{PLACEMENTS}: the value for `x` must be a tuple of placements."),
     "placements of a position": (lambda m: verify(parallel(m), (X,), in_placements={0: Shard(0)}), f"{PLACEMENTS} must map names to tuples of placements; `0` is no name."),
     "placements of an unknown input": (lambda m: verify(parallel(m), (X,), in_placements={"z": Shard(0)}), f"{PLACEMENTS} names `z`; the plain tensor inputs are `x`."),

@@ -94,9 +94,18 @@ def _by_name(options: object) -> dict[str, Any]:
     return dict(options or {})  # type: ignore[call-overload]  # checked above
 
 
+_EXAMPLES = {
+    "in_placements": "x",
+    "out_placements": "output.0",
+    "param_placements": "layer.weight",
+    "grad_placements": "layer.weight",
+}
+
+
 def _placements_by_name(option: str, value: object) -> dict[str, Placements]:
     if not isinstance(value, Mapping):
-        raise UsageError("VC306", f"option `{option}` must map names to tuples of placements.")
+        example = f'{{"{_EXAMPLES[option]}": (Shard(0),)}}'
+        raise UsageError("VC306", f"option `{option}` must map names to tuples of placements: `{option}={example}`.")
     result: dict[str, Placements] = {}
     for name, placements in cast(Mapping[object, object], value).items():
         if not isinstance(name, str):

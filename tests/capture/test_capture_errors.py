@@ -173,7 +173,7 @@ def test_unknown_options() -> None:
         ("mesh", 3, "option `mesh` must be a torch.distributed.device_mesh.DeviceMesh."),
         ("in_placements", {"x": 3}, "option `in_placements`: the value for `x` must be a tuple of placements."),
         ("out_placements", {"x": (3,)}, "option `out_placements`: the value for `x` must be a tuple of placements."),
-        ("grad_placements", 3, "option `grad_placements` must map names to tuples of placements."),
+        ("grad_placements", 3, 'option `grad_placements` must map names to tuples of placements: `grad_placements={"layer.weight": (Shard(0),)}`.'),
         ("param_names", 3, "option `param_names` must map implementation names to spec names."),
         ("on_unproved", "ignore", 'option `on_unproved` must be "error" or "warn".'),
     ],
