@@ -91,7 +91,6 @@ class _Replacement:
         result = _applied(self._pool, view, opened, operands)
         return dataclasses.replace(result.scaled(view.coefficient), shape=view.shape)
 
-
     def _chosen(self, largest: bool, left: View, right: View) -> View | None:
         """The larger or the smaller one of two whole numbers, where the mask says which one that is."""
         mask = View(self._mask.coefficient, self._mask.term, left.shape, self._mask.axes)
