@@ -131,18 +131,22 @@ def check(case: Case) -> verifycompile.Report:
     tokens = torch.zeros(2, SEQUENCE, dtype=torch.int64)
     step = model if "logits" in case.mode else _Step(model, case.mode)
     arguments = (tokens,) if step is model else (tokens, tokens.clone())
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(NO_NUMBERS)
     axes = [name for name in _axis_names(dimensions, mesh) if name in (*DATA_AXES, "tp")]
     if any(name in DATA_AXES for name in axes):
         placements = tuple(Replicate() if name == "tp" else Shard(0) for name in axes)
         names = ("tokens",) if step is model else ("tokens", "labels")
         whole = dimensions.get_mesh(axes) if hasattr(dimensions, "get_mesh") else mesh[tuple(axes)]
-        options = {"mesh": whole, "in_placements": dict.fromkeys(names, placements)}
+        options |= {"mesh": whole, "in_placements": dict.fromkeys(names, placements)}
     sharded_logits = sizes.get("tp", 1) > 1 and not any(kind in case.mode for kind in ("logits", "no loss", SQUARES))
     with loss_parallel() if sharded_logits else contextlib.nullcontext():
         if BLOCKS in case.mode:
             return blocks.check(model, step, arguments, waits=WAITED in case.mode)
         return verifycompile.verify(step, arguments, **options)
+
+
+NO_NUMBERS: dict[str, Any] = {"per_rank_numbers": []}
+"""torchtitan asks for the number of processes before a model is made, so a user would be asked to say it (VC209)."""
 
 
 class _Blocks:
@@ -151,7 +155,7 @@ class _Blocks:
     def __init__(self, sizes: dict[str, int]) -> None:
         # A block does not know that its rank has a part of the batch.
         parts = {"x": (Shard(0), Shard(1))} if {"fsdp", "tp"} <= set(sizes) else {}
-        self.options = Options.from_mapping({"in_placements": parts})
+        self.options = Options.from_mapping({"in_placements": parts, **NO_NUMBERS})
         self.reports: list[verifycompile.Report] = []
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> torch.fx.GraphModule:

@@ -459,8 +459,8 @@ def test_what_is_no_json_is_rejected() -> None:
 
 
 def test_another_format_is_rejected() -> None:
-    with pytest.raises(ValueError, match="certificate format 9 is not the supported format 8"):
-        Certificate.from_json(json.dumps({**content("perceptron"), "version": 9}))
+    with pytest.raises(ValueError, match="certificate format 10 is not the supported format 9"):
+        Certificate.from_json(json.dumps({**content("perceptron"), "version": 10}))
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ Size = int | sympy.Expr
 
 def normalize_size(size: Size) -> Size:
     """Return an int where the expression is a known integer."""
-    if isinstance(size, int):
-        return size
-    expanded = size if size.is_Integer else sympy.factor_terms(size)
+    if isinstance(size, int | sympy.Integer):
+        return int(size)
+    expanded = sympy.factor_terms(size)
     return int(expanded) if expanded.is_Integer else expanded
 
 
