@@ -369,18 +369,22 @@ def _with_witness(
         finding, verdict=Verdict.REFUTED, counterexample=counterexample, notes=notes, output=witness.output
     )
     if finding.code == "VC107" and finding.output != witness.output:
-        return _at_output(refuted, implementation), search
+        return _at_output(refuted, spec, implementation), search
     return _certain(refuted) if finding.code in UNPROVED_CODES else refuted, search
 
 
-def _at_output(finding: Finding, implementation: Program) -> Finding:
+def _at_output(finding: Finding, spec: Program, implementation: Program) -> Finding:
     """A difference at the output that shows it: the one at which the proof stopped may be right."""
-    node = next(output.node for output in implementation.outputs if output.name == finding.output)
+    wanted, node = (
+        next((output.node for output in program.outputs if output.name == finding.output), None)
+        for program in (spec, implementation)
+    )
     return dataclasses.replace(
         finding,
         message=f"`{finding.output}` differs from the spec's",
         label="",
         labels=helper_labels(node),
+        spec_location=place_of(wanted),
         impl_location=place_of(node),
         relation_found="",
         relation_expected="",

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 import verifycompile
+from tests.programs.autograd_collectives import Copy
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
@@ -56,25 +57,12 @@ class Detached(Reduced):
         return (scaled.tanh() + scaled - scaled.detach()) * self.gain
 
 
-class Summed(torch.autograd.Function):
-    """The value; its gradient is summed over the ranks of a group."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, group: Any) -> torch.Tensor:
-        ctx.group = group
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return funcol.all_reduce(gradients[0], "sum", ctx.group), None
-
-
 class Stopped(Reduced):
     """``first`` takes no part in the backward pass, nor does the function that would sum its gradient."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = self.first.detach()
-        return (x * Summed.apply(first, self.group)).tanh() * self.gain
+        return (x * Copy.apply(first, self.group)).tanh() * self.gain
 
 
 class Ungraded(Reduced):

@@ -305,9 +305,8 @@ def test_the_mended_program_is_verified(name):
     assert report_of(MISTAKES[name], wrong=False).verdict is Verdict.VERIFIED
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_the_mistake_is_told_at_its_line(name):
-    mistake = MISTAKES[name]
+def told_at_its_line(mistake: Mistake) -> tuple[str, int]:
+    """The hint and the line of the one finding, which is at the mistake's line, with its code and an input."""
     report = report_of(mistake, wrong=True)
     assert report.verdict is Verdict.REFUTED
     (finding,) = report.findings
@@ -316,10 +315,17 @@ def test_the_mistake_is_told_at_its_line(name):
     assert place.line is not None
     assert linecache.getline(place.file, place.line).strip() == mistake.line
     assert finding.code == mistake.code
+    assert finding.counterexample is not None
+    return finding.hint, place.line
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_mistake_is_told_at_its_line(name):
+    mistake = MISTAKES[name]
+    hint, line = told_at_its_line(mistake)
     spec = inspect.getsourcelines(mistake.spec)
     last = spec[1] + next((number for number, line in enumerate(spec[0]) if "weights / weights" in line), 1)
-    assert finding.hint == mistake.hint.format(line=place.line, next=place.line + 1, spec=last)
-    assert finding.counterexample is not None
+    assert hint == mistake.hint.format(line=line, next=line + 1, spec=last)
 
 
 def test_another_order_of_elements_is_no_difference_where_no_layout_is_asked_for():

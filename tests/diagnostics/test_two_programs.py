@@ -74,7 +74,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
 
         monkeypatch.setattr(two_programs, "check_refinement", lambda *_: result)
         monkeypatch.setattr(two_programs, "find_difference", find_difference)
-        spec = Program(graph(), (), (), assumptions=("a",), seconds=1.0)
+        spec = Program(graph(), (), outputs, assumptions=("a",), seconds=1.0)
         implementation = Program(graph(), (), outputs, blockers=blockers, assumptions=("b", "a"), seconds=3.0)
         return two_programs.verify_programs(spec, implementation, options or Options())
 
@@ -162,7 +162,7 @@ def test_a_difference_of_another_output_is_told_at_that_output(verify: Callable[
     found = report.findings[0]
     assert (found.code, found.verdict, found.output) == ("VC107", Verdict.REFUTED, "output.1")
     assert (found.message, found.label) == ("`output.1` differs from the spec's", "")
-    assert found.impl_location == SourceLocation("model.py", 7)
+    assert found.impl_location == found.spec_location == SourceLocation("model.py", 7)
     assert found.notes == ("the proof stopped at another output: the message",)
     assert verify(mismatch("VC107"), WITNESS, outputs=outputs).findings[0].message == "the message"
 

@@ -84,12 +84,12 @@ class Built:
         again = frozenset[tuple[str, int]].intersection(*(asked for _, _, asked in self.calls))
         given = [read for read in answers_given() if (read.file, read.line) not in again]
         kept = with_holders(given, [self.build, *(made for made, _, _ in self.calls)])
-        named = [(read.file, read.line) for read in kept if read.holder]
-        itself = {(read.file, read.line): read for read in self._kept_by_itself()}
-        return (
-            *(read for read in kept if read.holder or (read.file, read.line) not in itself),
-            *(read for place, read in itself.items() if place not in named),
-        )
+        found = {(read.reader, read.file, read.line): read for read in kept}
+        for read in self._kept_by_itself():
+            place = read.reader, read.file, read.line
+            if place not in found or not found[place].holder:
+                found[place] = read
+        return tuple(found.values())
 
     def _kept_by_itself(self) -> tuple[Read, ...]:
         """What the first call of ``build`` asked and a later one as the same rank did not: the answer was kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -53,13 +54,14 @@ from verifycompile.torch_interface.observation import (
 from verifycompile.torch_interface.outer import Outer, outer_of
 from verifycompile.torch_interface.parallel_styles import styles_of
 from verifycompile.torch_interface.shapes import trace_guards
-from verifycompile.torch_interface.tensors import forget_layouts
+from verifycompile.torch_interface.tensors import layouts_forgotten
 
 EXPORT = "verifycompile.export"
+"""Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
 MESH = "verifycompile.mesh"
 SAMPLES = "verifycompile.samples"
 STOPS = "verifycompile.stops"
-"""Key of ``GraphModule.meta`` under which a captured implementation keeps its ``Export`` for ``recover_spec``."""
+"""Key for the lines that stop gradients, each with what captures the implementation as if it did not."""
 
 
 def capture_implementation(
@@ -150,21 +152,14 @@ def capture_traced(
         return _with_contents_compared(programs, contents, found.mesh.description, everywhere.written_out)
 
     def alone() -> Program:
-        forget_layouts()
-        try:
+        with layouts_forgotten():
             return trace_frame(traced.frame, of_rank)
-        finally:
-            forget_layouts()
 
     def passed(stop: Stop) -> Program:
-        forget_layouts()
-        try:
-            with gradients_pass(stop):
-                return trace_frame(
-                    traced.frame, lambda other: capture_traced(other, options, unwrapped, whole, remake=remake)
-                )
-        finally:
-            forget_layouts()
+        with layouts_forgotten(), gradients_pass(stop):
+            return trace_frame(
+                traced.frame, lambda other: capture_traced(other, options, unwrapped, whole, remake=remake)
+            )
 
     if stops := stops_of(traced.graph.graph):
         graph.meta[STOPS] = {stop: functools.partial(passed, stop) for stop in stops}
@@ -244,13 +239,8 @@ def _hooked_somehow(traced: TracedFrame, options: Options) -> tuple[Hooked, bool
         return _hooked(traced, options), True
     except UsageError:
         # Where shards differ in size torch cannot trace for all ranks at once.
-        forget_layouts()
-        try:
+        with contextlib.suppress(UsageError), layouts_forgotten():
             return _hooked(traced, options, for_all_ranks=False), False
-        except UsageError:
-            pass
-        finally:
-            forget_layouts()
         raise
 
 

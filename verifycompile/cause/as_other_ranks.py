@@ -130,9 +130,9 @@ def _read_alike(
         draft.set_arguments(own, *arguments)
         read = True
     results = {output.name: made[output.node] for output in other.program.outputs if output.node in made}
-    for name, node in results.items():
+    if results:
         draft.set_outputs(
-            dataclasses.replace(item, node=node) if item.name == name else item for item in draft.program.outputs
+            dataclasses.replace(item, node=results.get(item.name, item.node)) for item in draft.program.outputs
         )
     return read or bool(results)
 

@@ -240,10 +240,11 @@ class Question:
         if set(template.names) != set(inputs.whole):
             template = _by_position(template, inputs)
         devices = {tensor.device for tensor in named_tensors(spec.model, {}).values()}
+        device = next(iter(devices)) if len(devices) == 1 else None
 
         def whole(name: str, tensor: torch.Tensor) -> torch.Tensor:
-            device = devices.copy().pop() if len(devices) == 1 else tensor.device
-            return inputs.whole[name].detach().to(device, copy=True).requires_grad_(tensor.requires_grad)
+            value = inputs.whole[name].detach().to(device or tensor.device, copy=True)
+            return value.requires_grad_(tensor.requires_grad)
 
         return template.with_tensors(whole)
 

@@ -92,5 +92,3 @@ def own_compilation() -> OwnCompilation | None:
 def compile_directly(inner_of: Callable[[Any], Backend | None]) -> None:
     """From now on, where ``inner_of`` gives a backend for the chosen one, let a rank's own compilation take that."""
     _direct.append(inner_of)
-
-

@@ -54,6 +54,16 @@ def forget_layouts() -> None:
     _clear_sharding_prop_cache()
 
 
+@contextlib.contextmanager
+def layouts_forgotten() -> Generator[None]:
+    """``forget_layouts`` before and after: what is traced within is of other ranks, or is traced otherwise."""
+    forget_layouts()
+    try:
+        yield
+    finally:
+        forget_layouts()
+
+
 def of_acting_rank(tensor: torch.Tensor) -> torch.Tensor:
     """A DTensor as the rank holds it that this process acts as: its shard may have another size. Uninitialised.
 
@@ -114,5 +124,6 @@ def from_local_recorded() -> Generator[list[tuple[DTensor, torch.Tensor]]]:
         yield _recording.taken
     finally:
         _recording.taken = before
-        if _originals.pop() is not None and not _originals:
+        _originals.pop()
+        if not _originals:
             DTensor.from_local = original
