@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from verifycompile.ir.term import CombinationRule, ContractionRule
+from collections.abc import Sequence
+
+from verifycompile.ir.term import CombinationRule, ContractionRule, TermPool, View
 from verifycompile.rewrites import padded_pieces, places, similar
 from verifycompile.rewrites.finders import (
     counters,
@@ -16,6 +18,7 @@ from verifycompile.rewrites.finders import (
     ranges,
     shares,
 )
+from verifycompile.rewrites.finders.finder import ProductFinder
 
 CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
     counters.equal_counters,
@@ -55,3 +58,19 @@ COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
     prefixes.prefixes,
     places.places_in_parts,
 )
+
+_WITHOUT_MASKS = tuple(
+    rule for rule in CONTRACTION_LEMMAS if not (isinstance(rule, ProductFinder) and rule.among_masks)
+)
+
+
+def lemmas_of_product(factors: Sequence[View]) -> tuple[ContractionRule, ...]:
+    """What is tried on these factors: most products have no mask among them."""
+    masked = any(factor.term.operation.indicator for factor in factors)
+    return CONTRACTION_LEMMAS if masked else _WITHOUT_MASKS
+
+
+def product_lemma(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
+    """The first lemma about the factors of a product that applies, as a rule of a pool."""
+    results = (rule(pool, factors, free) for rule in lemmas_of_product(factors))
+    return next((result for result in results if result is not None), None)

@@ -141,7 +141,7 @@ def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
     return View(counter.coefficient, counter.term, shape, (digits,) if digits else ())
 
 
-equal_counters = ProductFinder(_equal_counters)
-places_looked_up = ProductFinder(_places_looked_up)
-look_ups_again = ProductFinder(_look_ups_again)
-compared_digits = ProductFinder(_compared_digits)
+equal_counters = ProductFinder(_equal_counters, among_masks=True)
+places_looked_up = ProductFinder(_places_looked_up, among_masks=True)
+look_ups_again = ProductFinder(_look_ups_again, among_masks=True)
+compared_digits = ProductFinder(_compared_digits, among_masks=True)

@@ -40,7 +40,7 @@ def _sums_about_a_constant(pool: TermPool, factors: Sequence[View], free: int) -
     So a variance is one term, written as mean of squares less squared mean, about the mean, or from parts with means of
     their own; so is the gradient of a norm.
     """
-    sums = [factor for factor in factors if factor.term.operation is COMBINE]
+    sums = [factor for factor in factors if factor.term.operation is COMBINE] if free < factors[0].rank else []
     splits = [(total, split) for total in sums if (split := _split(total, range(free, total.rank))) is not None]
     if splits and len(splits) <= _MAX_SUMS:
         yield from distributed(factors, *splits[0], pool)

@@ -5,7 +5,7 @@ The shift by a maximum, and a division by a sum of exponentials that something m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from verifycompile.ir.algebra import CONTRACT, open_view
 from verifycompile.ir.exponential import EXPONENTIAL, POWER, is_positive
@@ -58,13 +58,13 @@ def _sums_inside_of_weights(pool: TermPool, factors: Sequence[View], free: int) 
     """
     rank = factors[0].rank
     for total in factors if free < rank else ():
-        if total.term.operation is not CONTRACT or not total.term.summed:
+        if not _is_sum_of(total, _is_exponential):
             continue
         opened = open_view(total)
-        weights = [f for f in opened.operands if f.term.operation is EXPONENTIAL]
+        weights = [f for f in opened.operands if _is_exponential(f)]
         bound = tuple(d for d in range(free, rank) if total.uses(d) and not _any_uses(weights, d))
         outer = [f for f in factors if f is not total]
-        if not weights or not bound or any(_reads(v, bound) for v in outer if v.term.operation is EXPONENTIAL):
+        if not bound or any(_reads(v, bound) for v in outer if _is_exponential(v)):
             continue
         inner = tuple(f for f in opened.operands if _reads(f, bound))
         joined = tuple(f for f in outer if _reads(f, bound))
@@ -82,12 +82,13 @@ def _sums_between_weights(pool: TermPool, factors: Sequence[View], free: int) ->
     outside where the keys were summed first, as on a rank that has one head, and inside where both are summed at once.
     """
     rank = factors[0].rank
-    for total in factors if free < rank else ():
-        if total.term.operation is not CONTRACT or not total.term.summed:
+    exponentials = [f for f in factors if _is_exponential(f)]
+    for total in factors if free < rank and exponentials else ():
+        if not _is_sum_of(total, _is_weighted):
             continue
         opened = open_view(total)
         outer = [f for f in factors if f is not total]
-        weights = [f for f in outer if f.term.operation is EXPONENTIAL], [f for f in opened.operands if _is_weighted(f)]
+        weights = exponentials, [f for f in opened.operands if _is_weighted(f)]
         varying = [f for f in opened.operands if _reads(f, opened.summed)]
         bound = tuple(d for d in range(free, rank) if total.uses(d))
         if bound and all(
@@ -96,6 +97,15 @@ def _sums_between_weights(pool: TermPool, factors: Sequence[View], free: int) ->
             joined = tuple(f for f in outer if _reads(f, bound))
             values = {"f": joined, "a": tuple(opened.operands)}
             yield Proposal(OPEN_SUM, Substitution(values, indices={"j": bound, "l": opened.summed}), (total, *joined))
+
+
+def _is_sum_of(view: View, kind: Callable[[View], bool]) -> bool:
+    """Whether a view is a sum of products, with a factor of a kind."""
+    return view.term.operation is CONTRACT and bool(view.term.summed) and any(map(kind, view.term.operands))
+
+
+def _is_exponential(view: View) -> bool:
+    return view.term.operation is EXPONENTIAL
 
 
 def _is_weighted(view: View) -> bool:

@@ -29,9 +29,13 @@ Disposed = tuple[Proposal, Sequence[View]]
 
 @dataclasses.dataclass(frozen=True)
 class ProductFinder:
-    """Proposes what to rewrite among the factors of a product, which is summed over dimensions from ``free`` on."""
+    """Proposes what to rewrite among the factors of a product, which is summed over dimensions from ``free`` on.
+
+    ``among_masks``: it finds nothing in a product of which no factor is a mask, and is not asked there.
+    """
 
     find: Callable[[TermPool, Sequence[View], int], Iterator[Proposal]]
+    among_masks: bool = False
 
     def __call__(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
         found = self.instance(pool, factors, free)

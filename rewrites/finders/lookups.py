@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.ir.whole_dims import whole_dim
 from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
@@ -81,10 +81,9 @@ def _looked_up(view: View, index: View) -> tuple[Factors, int] | None:
 def _masks_of_look_ups(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """Masks of a sum of a look-up of what they are about: the one look-up that both are, or the sum alone."""
     masks = tuple(f for f in factors if f.term.operation.indicator)
-    subjects = {leaf.term for mask in masks for leaf in integer_leaves(mask)}
-    for total in factors if masks else ():
-        if total.term.operation is not CONTRACT or not total.term.summed:
-            continue
+    sums = [f for f in factors if f.term.operation is CONTRACT and f.term.summed]
+    subjects = {leaf.term for mask in masks for leaf in integer_leaves(mask)} if sums else set[Term]()
+    for total in sums:
         opened = open_view(total)
         inner = tuple(v for v in opened.operands if v.term.operation.indicator)
         if not any(leaf.term in subjects for v in inner for leaf in integer_leaves(v)):
@@ -98,6 +97,6 @@ def _masks_of_look_ups(pool: TermPool, factors: Sequence[View], free: int) -> It
             yield Proposal(MASKS_JOIN_SUM, proposal, (*masks, total))
 
 
-look_ups_of_sums = ProductFinder(_look_ups_of_sums)
-look_ups_inside = ProductFinder(_look_ups_inside)
-masks_of_look_ups = ProductFinder(_masks_of_look_ups)
+look_ups_of_sums = ProductFinder(_look_ups_of_sums, among_masks=True)
+look_ups_inside = ProductFinder(_look_ups_inside, among_masks=True)
+masks_of_look_ups = ProductFinder(_masks_of_look_ups, among_masks=True)

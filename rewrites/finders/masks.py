@@ -90,7 +90,7 @@ def _has_fixed_digit(view: View) -> bool:
     return any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
 
 
-equal_masks = ProductFinder(_equal_masks)
+equal_masks = ProductFinder(_equal_masks, among_masks=True)
 decided_masks = ProductFinder(_decided_masks)
-beside_masks = ProductFinder(_beside_masks)
-masks_of_masked = ProductFinder(_masks_of_masked)
+beside_masks = ProductFinder(_beside_masks, among_masks=True)
+masks_of_masked = ProductFinder(_masks_of_masked, among_masks=True)

@@ -173,8 +173,8 @@ def _known_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterator
             yield Proposal(KNOWN_MASK, Substitution({"m": (mask,)}), (mask,))
 
 
-masked_sums = ProductFinder(_masked_sums)
-shifted_one_hots = ProductFinder(_shifted_one_hots)
-implied_masks = ProductFinder(_implied_masks)
-masks_outside = ProductFinder(_masks_outside)
-known_masks = ProductFinder(_known_masks)
+masked_sums = ProductFinder(_masked_sums, among_masks=True)
+shifted_one_hots = ProductFinder(_shifted_one_hots, among_masks=True)
+implied_masks = ProductFinder(_implied_masks, among_masks=True)
+masks_outside = ProductFinder(_masks_outside, among_masks=True)
+known_masks = ProductFinder(_known_masks, among_masks=True)

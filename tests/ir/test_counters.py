@@ -10,7 +10,7 @@ from verifycompile.ir import algebra
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 
 ROWS, COUNT = 3, 4
 VALUES = torch.arange(float(ROWS * COUNT), dtype=torch.float64).reshape(ROWS, COUNT) ** 1.5
@@ -18,7 +18,7 @@ VALUES = torch.arange(float(ROWS * COUNT), dtype=torch.float64).reshape(ROWS, CO
 
 def built() -> tuple[Builder, View]:
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     return Builder(pool), pool.leaf("x", (ROWS, COUNT))
 
 

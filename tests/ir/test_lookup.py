@@ -14,7 +14,7 @@ from verifycompile.ir import algebra
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 from verifycompile.rewrites.elementwise import FUNCTIONS, choose
 from verifycompile.rewrites.operations import MINIMUM
 
@@ -156,7 +156,7 @@ def values(expression: Expression, *, lemmas: bool) -> tuple[torch.Tensor, TermP
     """The expression for every value of two labels, and the pool that it is in."""
     pool = TermPool()
     if lemmas:
-        pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+        pool.contraction_rules.append(product_lemma)
     view = expression(Builder(pool))
     validate_pool(pool)
     generator = torch.Generator().manual_seed(0)
@@ -185,7 +185,7 @@ def test_what_resembles_a_match_keeps_its_values(expression: Expression) -> None
 
 def test_a_row_of_a_gather_sums_to_one_and_any_other_does_not() -> None:
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     b = Builder(pool)
     row = b.sum(one_hot(b, labels(b)), [1])
     assert b.mul(row, largest(b)) != largest(b)

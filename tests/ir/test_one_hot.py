@@ -19,7 +19,7 @@ from verifycompile.ir import algebra, relabel
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites import indexing
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.registry import UnsupportedError
 
@@ -48,7 +48,7 @@ class Lookup:
 
     def build(self, pool: TermPool, ranks: int, rows: int) -> tuple[View, View]:
         """The sum over the ranks, and the lookup in the whole table."""
-        pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+        pool.contraction_rules.append(product_lemma)
         table, index = pool.leaf("table", (ranks * rows, WIDTH)), pool.leaf("index", (TOKENS,))
         spec = Builder(pool)
         whole = spec.contraction("t v, v d -> t d", _one_hot(spec, index, ranks * rows), table)

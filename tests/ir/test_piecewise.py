@@ -11,7 +11,7 @@ import torch
 from tests.ir.test_algebra import RULES, Pair, Rule, check_random_program
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
 from verifycompile.rewrites.constant_matrix import window
 from verifycompile.rewrites.layout import slice_copy
 from verifycompile.rewrites.ordering import roll
@@ -21,7 +21,7 @@ from verifycompile.rewrites.piecewise import Piecewise
 
 def piecewise_pool() -> TermPool:
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     pool.combination_rules.extend(COMBINATION_LEMMAS)
     pool.piecewise = Piecewise()
     return pool

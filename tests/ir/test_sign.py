@@ -3,12 +3,12 @@
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 
 
 def setting():
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     return Builder(pool), pool.leaf("x", (3, 4)), pool.leaf("y", (3, 4))
 
 

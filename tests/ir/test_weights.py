@@ -12,7 +12,7 @@ from verifycompile.ir.exponential import EXPONENTIAL, MAXIMUM, is_positive, may_
 from verifycompile.ir.relabel import narrow
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 from verifycompile.rewrites.elementwise import choose
 from verifycompile.rewrites.finders.shares import rests_of_shares
 from verifycompile.rewrites.reduction import extreme
@@ -24,7 +24,7 @@ ROWS, KEYS, WIDTH = 3, 4, 2
 
 def leaves() -> tuple[Builder, dict[str, View], Evaluator]:
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     shapes = {"s": (ROWS, KEYS), "v": (KEYS, WIDTH), "g": (ROWS, WIDTH), "c": (ROWS,), "x": (ROWS,), "y": (ROWS,)}
     views = {name: pool.leaf(name, shape) for name, shape in shapes.items()}
     random = torch.Generator().manual_seed(0)

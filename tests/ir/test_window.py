@@ -15,7 +15,7 @@ from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
 from verifycompile.rewrites.ranges import join_windows
 
 ROWS, WIDTH = 7, 3
@@ -45,7 +45,7 @@ PROGRAMS = (product, clipped, softmax, residual)
 
 def setting() -> tuple[Builder, View, View, Evaluator]:
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     pool.combination_rules.extend(COMBINATION_LEMMAS)
     x, w = pool.leaf("x", (ROWS, WIDTH)), pool.leaf("w", (WIDTH, WIDTH))
     values = {

@@ -8,12 +8,12 @@ from tests.ir.evaluate import Evaluator
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.bounds import within
 from verifycompile.rewrites.builder import Builder
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 
 
 def setting() -> tuple[Builder, View, View, View, View]:
     pool = TermPool()
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     b = Builder(pool)
     mask = b.unsqueeze(pool.leaf("mask", (3,), indicator=True), 1)
     return b, mask, *(pool.leaf(name, (3, 4)) for name in "xyz")  # type: ignore[return-value]

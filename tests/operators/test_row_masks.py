@@ -10,7 +10,7 @@ import torch
 from tests.operators.test_ragged import Value
 from tests.operators.test_sorted_rows import ROWS, WIDTH, Routed
 from verifycompile.rewrites.builder import Call
-from verifycompile.rewrites.catalogue import CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import product_lemma
 from verifycompile.rewrites.ragged import call_ragged
 from verifycompile.rewrites.registry import UnsupportedError
 from verifycompile.rewrites.rows import dense
@@ -23,7 +23,7 @@ class Masked(Routed):
 
     def __init__(self, own: int) -> None:
         super().__init__()
-        self.pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+        self.pool.contraction_rules.append(product_lemma)
         self.own = own
         b = self.builder
         self.other = self.plain(aten.ge.Scalar, self.chosen, own)

@@ -15,7 +15,7 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import UNIT, TermPool, View
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, lemmas_of_product
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder
 from verifycompile.rewrites.lemmas.substitution import Factors
 from verifycompile.torch_interface.written_expressions import expression_to_data
@@ -32,7 +32,7 @@ class Recording:
 
     def product(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
         """A rule on the factors of a contraction."""
-        return self._first(pool, factors, free, CONTRACTION_LEMMAS)
+        return self._first(pool, factors, free, lemmas_of_product(factors))
 
     def combination(self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
         """A rule on summands."""

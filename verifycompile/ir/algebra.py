@@ -60,7 +60,15 @@ class Opened:
 
 
 def open_view(view: View) -> Opened:
-    """Lay a view's operation open. Its fresh axes must be handled by the caller: they have no operand digits."""
+    """Open the operation of a view. Its fresh axes must be handled by the caller: they have no operand digits."""
+    key = (view.axes, view.shape)
+    opened: Opened | None = view.term.opened.get(key)
+    if opened is None:
+        opened = view.term.opened[key] = _opened(view)
+    return opened
+
+
+def _opened(view: View) -> Opened:
     term, rank = view.term, view.rank
     inner = range(term.free, len(term.index_sizes))
     shape = (*view.shape, *(term.index_sizes[i] for i in inner))
@@ -233,11 +241,12 @@ def _product(pool: TermPool, factors: list[View], shape: tuple[Size, ...]) -> Vi
 
 def _split_summed(factors: list[View], shape: tuple[Size, ...], free: int) -> tuple[list[View], tuple[Size, ...]]:
     """Split summed dimensions at every digit boundary, so that each is used wholly or not at all."""
+    digits_read = (digit for factor in factors for axis in factor.axes for digit in axis)
+    if all(dim < free or (low == 1 and size == shape[dim]) for dim, low, size in digits_read):
+        return factors, shape
     labels = tuple(range(len(shape)))
     signature = Signature(tuple(labels for _ in factors), labels[:free], frozenset(labels[free:]))
     chains = refine(factors, signature, dict(enumerate(shape)))
-    if all(len(chains[d]) <= 2 for d in labels[free:]):
-        return factors, shape
     new_shape: list[Size] = list(shape[:free])
     replacement: dict[int, list[Digit]] = {d: [(d, 1, shape[d])] for d in range(free)}
     for d in labels[free:]:

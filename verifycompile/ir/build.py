@@ -98,8 +98,8 @@ def apply(
     if coefficient == 0:
         sizes = label_sizes(operands, signature)
         return pool.zero(tuple(sizes[label] for label in signature.output))
-    shape = _normalize(plain, signature, _operand_orders(pool, operation, plain))
     sizes = label_sizes(plain, signature)
+    shape = _normalize(plain, signature, sizes, _operand_orders(pool, operation, plain))
     output_shape = tuple(sizes[label] for label in signature.output)
     if pool.piecewise is not None:
         wide = [dataclasses.replace(view, shape=shape.index_sizes) for view in shape.operands]
@@ -139,15 +139,14 @@ def label_sizes(operands: Sequence[View], signature: Signature) -> dict[Label, S
 
 def refine(operands: Sequence[View], signature: Signature, sizes: Mapping[Label, Size]) -> dict[Label, list[Size]]:
     """Per label, the ascending divisors at which its common digits begin (1 first). Raises UnalignedError."""
-    cuts: dict[Label, set[Size]] = {label: {1} for label in sizes}
+    cuts: dict[Label, set[Size]] = {label: {1, size} for label, size in sizes.items()}
     for operand, labels in zip(operands, signature.inputs, strict=True):
         for axis in operand.axes:
             for dim, divisor, size in axis:
-                if dim != CONSTANT:
+                if dim != CONSTANT and (divisor != 1 or size != sizes[labels[dim]]):
                     cuts[labels[dim]].update((divisor, product((divisor, size))))
     result: dict[Label, list[Size]] = {}
     for label, positions in cuts.items():
-        positions.add(sizes[label])
         chain = divisibility_chain(positions)
         if chain is None:
             raise UnalignedError(f"digits of index {label!r} do not nest: {sorted(map(str, positions))}")
@@ -174,8 +173,9 @@ def _operand_orders(pool: TermPool, operation: Operation, operands: list[View]) 
     return [tuple(itertools.chain.from_iterable(o)) for o in itertools.islice(orders, _MAX_TIED_ORDERS)]
 
 
-def _normalize(operands: list[View], signature: Signature, orders: list[tuple[int, ...]]) -> _Shape:
-    sizes = label_sizes(operands, signature)
+def _normalize(
+    operands: list[View], signature: Signature, sizes: Mapping[Label, Size], orders: list[tuple[int, ...]]
+) -> _Shape:
     chains = refine(operands, signature, sizes)
     if len(orders) == 1:
         return _build(operands, signature, sizes, chains, orders[0])

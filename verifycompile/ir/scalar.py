@@ -243,6 +243,8 @@ def _rounded(result: Fraction, left: Fraction, right: Fraction) -> Fraction:
 
 
 def multiply(left: Scalar, right: Scalar) -> Scalar:
+    if left is ONE or right is ONE:  # nearly all coefficients are this very object
+        return right if left is ONE else left
     if isinstance(left, Fraction) and isinstance(right, Fraction):
         return _rounded(left * right, left, right)
     return _simplify(to_sympy(left) * to_sympy(right))

@@ -75,6 +75,7 @@ class Term:
     ``index_sizes``: sizes of all indices: first the ``free`` axes, then ``summed`` bound ones, then core ones.
     ``cores``: groups of core indices; within a group the order is the order in which the operation reads them.
     ``fresh``: free axes that no operand feeds (the output of a core dimension, or ``iota``).
+    ``opened``: what views of the term are when they are opened, by their axes and shape; see ``open_view``.
     """
 
     id: int
@@ -86,6 +87,7 @@ class Term:
     summed: int
     cores: tuple[tuple[int, ...], ...]
     fresh: tuple[int, ...]
+    opened: dict[Hashable, Any] = dataclasses.field(default_factory=dict[Hashable, Any], init=False)
 
     @property
     def shape(self) -> tuple[Size, ...]:

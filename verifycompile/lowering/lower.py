@@ -328,10 +328,12 @@ class Lowering:
     def _elements(self, node: torch.fx.Node) -> tuple[Call, ...] | None:
         """The call of each element where an operator takes and gives lists of tensors of one length."""
         results = node.meta.get("val")
+        if not isinstance(results, (list, tuple)):
+            return None
         arguments = arguments_of(node.target)
         given = {a.name: v for a, v in zip(arguments or (), node.args, strict=False)} | dict(node.kwargs)
         lists = [v for v in given.values() if isinstance(v, (list, tuple)) and all(map(dtype_of, v))]
-        if not isinstance(results, (list, tuple)) or not lists or any(len(v) != len(results) for v in lists):
+        if not lists or any(len(v) != len(results) for v in lists):
             return None
         calls: list[Call] = []
         for position, result in enumerate(results):

@@ -16,18 +16,17 @@ from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.prims import READ_NUMBER
 from verifycompile.torch_interface.schema import arguments_of
 
-TAKES_PIECES = frozenset({torch.ops.aten.cat.default})
+# Tuples: torch computes the hash of an operator in Python, while a few comparisons of objects cost nothing.
+TAKES_PIECES = (torch.ops.aten.cat.default,)
 """Operators that take the pieces of a split as they are."""
 _SORTS = (torch.ops.aten.sort.stable, torch.ops.aten.sort.default)
 _WHOLE = (torch.int64, torch.int32)
-_READS_MEMORY = frozenset(
-    {
-        torch.ops.aten.as_strided.default,
-        torch.ops.aten.as_strided_copy.default,
-        torch.ops.aten.as_strided_scatter.default,
-        torch.ops.aten._linalg_det.default,  # noqa: SLF001 - an operator
-        torch.ops.aten._linalg_slogdet.default,  # noqa: SLF001 - an operator
-    }
+_READS_MEMORY = (
+    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided_copy.default,
+    torch.ops.aten.as_strided_scatter.default,
+    torch.ops.aten._linalg_det.default,  # noqa: SLF001 - an operator
+    torch.ops.aten._linalg_slogdet.default,  # noqa: SLF001 - an operator
 )
 
 
@@ -53,8 +52,8 @@ def dtype_of(node: Any) -> torch.dtype | None:
 
 def computes_in_double(program: Program) -> bool:
     """Whether any tensor of a program is held in double precision."""
-    recorded = {id(value): value for node in program.graph.graph.nodes for value in tensors_of(node.meta.get("val"))}
-    return any(tensor.dtype in DOUBLE_DTYPES for tensor in recorded.values())
+    recorded = (node.meta.get("val") for node in program.graph.graph.nodes)
+    return any(tensor.dtype in DOUBLE_DTYPES for values in recorded for tensor in tensors_of(values))
 
 
 def tensors_of(recorded: Any) -> list[torch.Tensor]:
@@ -84,9 +83,10 @@ def _takes_by_mask(node: torch.fx.Node) -> bool:
 
 def sorts(node: torch.fx.Node) -> bool:
     """Whether a node sorts one row, which may be by whole numbers below a bound."""
-    value = node.meta.get("val")
-    tensors = tensors_of(value)
-    return node.target in _SORTS and bool(tensors) and tensors[-1].dim() == 1 and dtype_of(node.args[0]) in _WHOLE
+    if node.target not in _SORTS or dtype_of(node.args[0]) not in _WHOLE:
+        return False
+    tensors = tensors_of(node.meta.get("val"))
+    return bool(tensors) and tensors[-1].dim() == 1
 
 
 def whole_split(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -28,7 +28,7 @@ from verifycompile.refinement.relations import Diagnosis
 from verifycompile.refinement.result import Means, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites import families, solver
-from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, CONTRACTION_LEMMAS
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
 from verifycompile.rewrites.registry import UnsupportedError
 
 families.load()
@@ -171,7 +171,7 @@ def _exhausted() -> tuple[str, ...]:
 def new_pool(program: Program | None = None) -> TermPool:
     """A pool with all lemmas, for an implementation ``program``."""
     pool = plain_pool(program)
-    pool.contraction_rules.extend(CONTRACTION_LEMMAS)
+    pool.contraction_rules.append(product_lemma)
     pool.combination_rules.extend(COMBINATION_LEMMAS)
     return pool
 
