@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verifycompile.ir.term import CombinationRule, ContractionRule, TermPool, View
+from verifycompile.ir.term import CombinationRule, TermPool, View
 from verifycompile.rewrites import padded_pieces, places, similar
 from verifycompile.rewrites.finders import (
     counters,
@@ -20,7 +20,7 @@ from verifycompile.rewrites.finders import (
 )
 from verifycompile.rewrites.finders.finder import ProductFinder
 
-CONTRACTION_LEMMAS: tuple[ContractionRule, ...] = (
+CONTRACTION_LEMMAS: tuple[ProductFinder, ...] = (
     counters.equal_counters,
     counters.places_looked_up,
     counters.compared_digits,
@@ -59,12 +59,10 @@ COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
     places.places_in_parts,
 )
 
-_WITHOUT_MASKS = tuple(
-    rule for rule in CONTRACTION_LEMMAS if not (isinstance(rule, ProductFinder) and rule.among_masks)
-)
+_WITHOUT_MASKS = tuple(finder for finder in CONTRACTION_LEMMAS if not finder.among_masks)
 
 
-def lemmas_of_product(factors: Sequence[View]) -> tuple[ContractionRule, ...]:
+def lemmas_of_product(factors: Sequence[View]) -> tuple[ProductFinder, ...]:
     """What is tried on these factors: most products have no mask among them."""
     masked = any(factor.term.operation.indicator for factor in factors)
     return CONTRACTION_LEMMAS if masked else _WITHOUT_MASKS
@@ -72,5 +70,5 @@ def lemmas_of_product(factors: Sequence[View]) -> tuple[ContractionRule, ...]:
 
 def product_lemma(pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None:
     """The first lemma about the factors of a product that applies, as a rule of a pool."""
-    results = (rule(pool, factors, free) for rule in lemmas_of_product(factors))
+    results = (find(pool, factors, free) for find in lemmas_of_product(factors))
     return next((result for result in results if result is not None), None)
