@@ -294,6 +294,27 @@ def test_a_degree_that_the_constructor_asks_for(mesh: DeviceMesh) -> None:
     assert message(verify(parallel(Attention(4 // mesh.size()), mesh), X)).startswith("`n_heads` is 2 (read at ")
 
 
+def _asked(mesh: DeviceMesh, **numbers: int) -> Any:
+    size = dist.get_world_size()
+    if HEADS % size:
+        raise ValueError(f"{HEADS} is no multiple of {size}")
+    model = Attention()
+    return parallel(model, mesh, **numbers)
+
+
+def _asked_and_given(mesh: DeviceMesh) -> Any:
+    size = dist.get_world_size()
+    return parallel(Attention(4 // size), mesh)
+
+
+def test_an_answer_that_did_not_reach_the_constructor(mesh: DeviceMesh) -> None:
+    report = verify(_asked(mesh, n_heads=2), X)
+    assert report.verdict is Verdict.VERIFIED
+    assert report.question.spec is Provenance.RECORDED
+    assert verify(_asked(mesh), X).verdict is Verdict.REFUTED
+    assert message(verify(_asked_and_given(mesh), X)).startswith("`n_heads` is 2 (read at ")
+
+
 def test_a_number_that_changed_otherwise(mesh: DeviceMesh) -> None:
     """Nobody knows whether the change made it that of a rank; where the recorded one proves equal it need not be."""
     changed = parallel(TimesFactor(), mesh, factor=0.75)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.capture.names import clean_module_name
+from verifycompile.torch_interface.confined_answers import stayed_where_asked
 from verifycompile.torch_interface.constructed import COUNTED, MISSING, Contents, Recorded, Step, is_plain, recorded
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
@@ -72,15 +73,15 @@ class Place:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it was recorded before any code asked for the degree.
+        """Whether it was recorded before any code asked for the degree, or where no answer can have reached it.
 
         What depends on the rank alone differs between the ranks, which are compared.
         """
         record = self.at_construction()
         if record is None or record.at(self.steps[1:]) is MISSING:
             return False
-        asked = reads(ReadKind.DEGREE)
-        return not asked or record.moment < asked[0].moment
+        asked = [read for read in reads(ReadKind.DEGREE) if read.moment < record.moment]
+        return stayed_where_asked(asked, record.origin)
 
 
 @dataclasses.dataclass(frozen=True)

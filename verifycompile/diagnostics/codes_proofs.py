@@ -173,8 +173,9 @@ CODES = (
         fix=(
             "Give the single-device program with the option `spec`; or name the attributes that hold a number per rank "
             "in `per_rank_numbers`, an empty list where none does. Where `verifycompile` is imported, or VERIFYCOMPILE "
-            "is set, before the model is built and before code asks for the number of ranks, the numbers of the "
-            "construction are recorded and need not be said."
+            "is set, before the model is built, the numbers of the construction are recorded and need not be said, "
+            "unless code had asked for the number of ranks and put the answer where it may have gone into them: into "
+            "an attribute, a container, a global, or a call of other code. Build the model before that."
         ),
         fixed_example=(
             "verifycompile.verify(model, (x,), spec=single_device_model)\n"

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch._C._dynamo import eval_frame
 
-from verifycompile.torch_interface.observation import moment
+from verifycompile.torch_interface.observation import Asker, callers, has_asked_for_degree, moment
 
 Step = tuple[str, Hashable]
 """``(".", attribute)`` or ``("[]", key or index)``."""
@@ -44,10 +44,14 @@ class Contents:
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """``value``: plain, or the ``Contents`` of what the attribute held. ``moment``: when it was assigned."""
+    """``value``: plain, or the ``Contents`` of what the attribute held. ``moment``: when it was assigned.
+
+    ``origin``: the user's code that called the outermost constructor, where code had asked for a degree before.
+    """
 
     value: object
     moment: int
+    origin: tuple[Asker, ...] = dataclasses.field(default=(), repr=False)
 
     def at(self, steps: Sequence[Step]) -> object:
         """The plain value at the end of ``steps``; ``MISSING`` where none was recorded."""
@@ -89,15 +93,16 @@ class _Record:
     """``values``: by attribute. ``is_closed``: no constructor runs any more that could assign one.
 
     ``was_seen``: the module's own constructor ran while this was recorded. ``sizes``: of what was replaced afterwards.
-    ``parameters``: equal for attributes that held one parameter.
+    ``parameters``: equal for attributes that held one parameter. ``origin``: what called the constructor, once needed.
     """
 
-    __slots__ = ("is_closed", "parameters", "sizes", "values", "was_seen")
+    __slots__ = ("is_closed", "origin", "parameters", "sizes", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
         self.sizes: dict[str, Size] = {}
         self.parameters: dict[str, _Identity] = {}
+        self.origin: tuple[Asker, ...] | None = None
         self.is_closed = False
         self.was_seen = False
 
@@ -238,7 +243,7 @@ def _record_parameter(module: nn.Module, name: str, value: object, caller: types
     identity = _PARAMETERS.get(value)
     if identity is None:
         identity = _PARAMETERS[value] = _Identity()
-        if name in record.parameters and not _constructed(caller):
+        if name in record.parameters and not _constructors(caller):
             return
     record.parameters[name] = identity
 
@@ -254,7 +259,8 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
     size = _size(module, name)
     if record.is_closed and size is None:
         return
-    constructed = _constructed(caller)
+    constructors = _constructors(caller)
+    constructed = [one for one, _ in constructors]
     if not constructed and size is not None:
         record.sizes.setdefault(name, size)
     if not constructed or record.is_closed:
@@ -262,13 +268,13 @@ def _record(module: nn.Module, name: str, value: object, caller: types.FrameType
         return
     if any(one is module for one in constructed):
         record.was_seen = True
-        _record_classes(type(module))
+        _record_classes(type(module), _origin(*constructors[-1]))
     elif name in record.values:
         return
     record.values.pop(name, None)
     snapshot = _snapshot(value, _DEEP)
     if snapshot is not MISSING:
-        record.values[name] = Recorded(snapshot, moment())
+        record.values[name] = Recorded(snapshot, moment(), _origin(*constructors[-1]))
 
 
 # Between two compiled graphs neither is a frame to compile. As `torch._dynamo.eval_frame.skip_code` says it, without
@@ -280,20 +286,32 @@ for _recording in (_record, _record_parameter):
     eval_frame.set_code_exec_strategy(_recording.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
 
 
-def _constructed(frame: types.FrameType | None) -> list[nn.Module]:
-    """The modules whose constructors run."""
-    found: list[nn.Module] = []
+def _constructors(frame: types.FrameType | None) -> list[tuple[nn.Module, types.FrameType]]:
+    """The modules whose constructors run, and in which frames."""
+    found: list[tuple[nn.Module, types.FrameType]] = []
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount:
             owner = frame.f_locals.get(code.co_varnames[0])
             if isinstance(owner, nn.Module):
-                found.append(owner)
+                found.append((owner, frame))
         frame = frame.f_back
     return found
 
 
-def _record_classes(kind: type) -> None:
+def _origin(outermost: nn.Module, constructor: types.FrameType) -> tuple[Asker, ...]:
+    """The user's code that called the outermost constructor; nothing where no code asked for a degree so far."""
+    if not has_asked_for_degree():
+        return ()
+    record: _Record | None = _RECORDS.get(outermost)
+    if record is None:
+        record = _RECORDS[outermost] = _Record()
+    if record.origin is None:
+        record.origin = callers(constructor.f_back)
+    return record.origin
+
+
+def _record_classes(kind: type, origin: tuple[Asker, ...]) -> None:
     """What the classes held when the first module of them was constructed."""
     for base in kind.__mro__:
         if _CLASSES.get(base) is not None or not issubclass(base, nn.Module) or base is nn.Module:
@@ -302,7 +320,8 @@ def _record_classes(kind: type) -> None:
         # What a property or another descriptor gives is the instance's, not what the class holds under that name.
         held = {name: value for name, value in vars(base).items() if not hasattr(type(value), "__get__")}
         snapshots = {name: _snapshot(value, _DEEP) for name, value in held.items() if not name.startswith("__")}
-        _CLASSES[base] = {name: Recorded(value, now) for name, value in snapshots.items() if value is not MISSING}
+        kept = {name: value for name, value in snapshots.items() if value is not MISSING}
+        _CLASSES[base] = {name: Recorded(value, now, origin) for name, value in kept.items()}
 
 
 def _snapshot(value: object, depth: int) -> object:

@@ -37,13 +37,21 @@ class ReadKind(enum.Enum):
     DEGREE = "degree"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Asker:
-    """Code that asked, or that called what asked, at ``offset`` of its instructions. ``names``: its globals."""
+    """Code that asked, or that called what asked, at ``offset`` of its instructions. ``names``: its globals.
+
+    ``is_direct``: the user's code called it, not that of torch or a package.
+    """
 
     code: types.CodeType
     offset: int
     names: dict[str, Any]
+    is_direct: bool
+
+    def is_at(self, other: Asker) -> bool:
+        """Whether both are of the same code at the same instruction."""
+        return self.code is other.code and self.offset == other.offset and self.names is other.names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +59,8 @@ class Read:
     """One question. ``installed``: asked by an installed package or the standard library, not by the user's own code.
 
     ``traced``: asked while Dynamo traced, or by what a compilation called. ``askers``: the user's code that asked, and
-    what called it, the nearest first. ``holder``: what may still hold the answer, in words.
+    what called it, the nearest first. ``inside``: where in torch's code, which may look several times for one.
+    ``holder``: what may still hold the answer, in words.
     """
 
     kind: ReadKind
@@ -63,6 +72,7 @@ class Read:
     installed: bool
     traced: bool = False
     askers: tuple[Asker, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    inside: tuple[int, ...] = ()
     holder: str = ""
 
     @property
@@ -99,6 +109,11 @@ def forget_reads() -> None:
 def was_before_degree(module: str, name: str, value: int) -> bool:
     """Whether a module had this number under this name when the user's code first asked for a degree, or none asked."""
     return _LOG.early_numbers is None or _LOG.early_numbers.get((module, name)) == value
+
+
+def has_asked_for_degree() -> bool:
+    """Whether the user's code asked for a degree outside of traces."""
+    return _LOG.early_numbers is not None
 
 
 def observes_whole_job() -> bool:
@@ -330,8 +345,9 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_act
 
     ``is_acted``: as another rank than this process's, which is told to those who listen alone.
     """
-    outermost = reader
+    outermost, inside = reader, list[int]()
     while caller is not None and _is_reader(caller.f_code):
+        inside.append(caller.f_lasti)
         if caller.f_code.co_filename not in _THROUGH:
             outermost = caller.f_code.co_name
         caller = caller.f_back
@@ -353,7 +369,8 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_act
             moment=moment(),
             installed=where is _Where.INSTALLED,
             traced=context is not None,
-            askers=tuple(_askers(caller)) if kind is ReadKind.RANK and context is None else (),
+            askers=callers(caller) if context is None else (),
+            inside=tuple(inside),
         )
         if kind is ReadKind.DEGREE and not read.installed and not read.traced and _LOG.early_numbers is None:
             _LOG.early_numbers = dict(_numbers_of_modules())
@@ -366,12 +383,16 @@ def note_acted(reader: str, caller: types.FrameType) -> None:
         _note(ReadKind.RANK, reader, caller, is_acted=True)
 
 
-def _askers(caller: types.FrameType | None) -> Iterator[Asker]:
-    """The user's frames around a question, up to what this package called."""
-    while caller is not None and str(caller.f_globals.get("__name__", "")).partition(".")[0] != _OWN:
-        if _where(caller) is _Where.USER:
-            yield Asker(caller.f_code, caller.f_lasti, caller.f_globals)
-        caller = caller.f_back
+def callers(frame: types.FrameType | None) -> tuple[Asker, ...]:
+    """The user's code that runs in ``frame`` and around it, the nearest first, up to what this package called."""
+    found: list[Asker] = []
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] != _OWN:
+        around = frame.f_back
+        if _where(frame) is _Where.USER:
+            is_direct = around is not None and _where(around) is _Where.USER
+            found.append(Asker(frame.f_code, frame.f_lasti, frame.f_globals, is_direct))
+        frame = around
+    return tuple(found)
 
 
 def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:

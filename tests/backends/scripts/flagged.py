@@ -1,4 +1,4 @@
-"""A user's script that asks for the degree, as jobs do, before it makes a model with a flag."""
+"""A user's script that keeps the degree in its settings before it makes a model with a flag."""
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ class Block(nn.Module):
 
 
 dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
-model = parallelize_module(Block(doubled=True), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+settings = {"ranks": dist.get_world_size(), "doubled": True}
+mesh = init_device_mesh("cpu", (settings["ranks"],), mesh_dim_names=("tp",))
+model = parallelize_module(Block(doubled=bool(settings["doubled"])), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 print("ran", tuple(torch.compile(model, backend="aot_eager")(torch.ones(4, 8)).shape))
