@@ -3,18 +3,27 @@
 Both in seconds of the processor, in one process: the proof once, then for each mistake all that follows capture (proof
 attempt, search for an input, causes with the proofs of their repairs, script). The programs are those of the tests with
 the mistakes of the tests, and programs of real size in whose captured graph one collective is missing.
+
+``--cases FOLDER`` takes the programs of a folder instead: each file is run as ``python FILE good`` and as ``python FILE
+bad``, and the last line that it prints which begins with ``@@`` is JSON with verdict and findings.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+import os
+import pathlib
+import runpy
 import statistics
+import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -24,7 +33,7 @@ from benchmarks.programs import PROGRAMS
 from tests.mutants.edits import ALL_REDUCE, REDUCE_SCATTER, drop, nodes_of
 from tests.mutants.mutant import captured
 from tests.mutants.table import MUTANTS
-from verifycompile import Verdict
+from verifycompile import Verdict, bounds
 from verifycompile.capture import capture_model
 from verifycompile.diagnostics.finding import Sparse
 from verifycompile.options import Options
@@ -91,6 +100,57 @@ def of_real_size(part: str) -> Iterator[Refusal]:
                     mistake = f"drop: {word}-{'backward' if backward else 'forward'}-{position}"
                     wrong = drop(target, position, backward)(implementation)
                     yield from _refused(label, mistake, proof, (spec, wrong))
+
+
+def of_folder(folder: pathlib.Path, part: str) -> Iterator[Refusal]:
+    """The wrong programs of a folder that are refused, beside the proofs of their right forms."""
+    for file in sorted(folder.glob("[A-Z]*.py")):
+        if part not in file.stem:
+            continue
+        (_, proof), (said, refusal) = (_run(file, form) for form in ("good", "bad"))
+        if not said.get("findings"):
+            continue
+        verdict, code = said["verdict"].lower(), said["findings"][0]["code"]
+        yield Refusal(folder.name, file.stem, verdict, code, proof, refusal, None)
+
+
+def _run(file: pathlib.Path, form: str) -> tuple[dict[str, Any], float]:
+    """What one form of a program of a folder says, and the seconds that it took after capture."""
+    program = f"from benchmarks import refusals; refusals.measure({file.name!r}, {form!r})"
+    root = str(pathlib.Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=file.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    said = [line.removeprefix("@@") for line in lines if line.startswith("@@")]
+    seconds = [float(line.removeprefix(_SECONDS)) for line in lines if line.startswith(_SECONDS)]
+    return json.loads(said[-1]) if said else {}, sum(seconds)
+
+
+_SECONDS = "seconds of the processor after capture: "
+
+
+def measure(file: str, form: str) -> None:
+    """Runs a program of a folder in this process, and prints what everything that is limited takes of the processor."""
+    limited = bounds.limited
+
+    @contextlib.contextmanager
+    def measured(limits: bounds.Limits) -> Generator[bounds.Bounds]:
+        is_outermost, started = bounds.current() is None, time.process_time()
+        with limited(limits) as found:
+            yield found
+        if is_outermost:
+            print(f"{_SECONDS}{time.process_time() - started}", flush=True)
+
+    bounds.limited = measured
+    sys.argv = [file, form]
+    sys.path.insert(0, "")
+    runpy.run_path(file, run_name="__main__")
 
 
 def _captured(name: str, layers: int, degree: int) -> tuple[Program, Program]:
@@ -175,10 +235,12 @@ def main(arguments: Sequence[str]) -> int:
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(prog="python -m benchmarks refusals", description=__doc__)
     parser.add_argument("--only", default="", metavar="PART", help="programs and mistakes whose name contains PART")
+    parser.add_argument("--cases", type=pathlib.Path, metavar="FOLDER", help="programs of a folder instead")
     parser.add_argument("--json", action="store_true", help="one JSON object for each refusal instead of the table")
     chosen = parser.parse_args(arguments)
     found: list[Refusal] = []
-    for refusal in _all(chosen.only):
+    refusals = _all(chosen.only) if chosen.cases is None else of_folder(chosen.cases, chosen.only)
+    for refusal in refusals:
         found.append(refusal)
         line = {**dataclasses.asdict(refusal), "ratio": refusal.ratio, "within": refusal.is_within}
         print(json.dumps(line), file=sys.stdout if chosen.json else sys.stderr, flush=True)

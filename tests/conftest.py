@@ -18,6 +18,7 @@ import torch.fx
 from tests.ir.validate_terms import validate_term
 from tests.sampled import leave_the_rest_to_the_sweep
 from verifycompile import two_programs
+from verifycompile.cause import failures
 from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.lowering.lower import Lowering
@@ -53,6 +54,16 @@ def search_for_causes(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     if folder in WITHOUT_CAUSES and request.node.get_closest_marker("causes") is None:
         monkeypatch.setattr(two_programs, "_SECONDS_FOR_CAUSES", 0.0)
         monkeypatch.setattr(two_programs, "_PROOFS_FOR_CAUSES", 0)
+
+
+@pytest.fixture(autouse=True)
+def no_internal_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a report would say of a mistake in the search for causes is raised."""
+
+    def failure(doing: str, error: Exception) -> str:
+        raise AssertionError(doing) from error
+
+    monkeypatch.setattr(failures, "failure", failure)
 
 
 @pytest.fixture(autouse=True)

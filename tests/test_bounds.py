@@ -121,21 +121,23 @@ def test_both_end_where_nothing_is_left() -> None:
     }
 
 
-def test_uninterrupted_work_ends_where_it_asks() -> None:
+def test_traces_end_where_they_ask_and_none_is_begun_that_does_not_end_in_time() -> None:
     reached: list[str] = []
 
-    def work() -> None:
-        with bounds.uninterrupted():
-            until = time.perf_counter() + 0.1 + 3 * GRACE
-            while time.perf_counter() < until:
-                pass
-            reached.append("the end of what must not be interrupted")
-            bounds.check()
+    def traces() -> None:
+        until = time.perf_counter() + 0.1 + 3 * GRACE
+        while time.perf_counter() < until:
+            pass
+        reached.append("the end of one trace")
+        bounds.check()
         reached.append("more")
 
     with bounds.limited(Limits(0.1, MUCH)):
-        assert isinstance(bounds.attempt("the work", work), RanOut)
-    assert reached == ["the end of what must not be interrupted"]
+        assert isinstance(bounds.attempt_capture("the capture", traces, 0.0), RanOut)
+    assert reached == ["the end of one trace"]
+    with bounds.limited(Limits(5.0, MUCH)):
+        assert isinstance(bounds.attempt_capture("the capture", lambda: reached.append("begun"), 6.0), RanOut)
+    assert reached == ["the end of one trace"]
 
 
 class Counting:
@@ -219,8 +221,7 @@ def test_without_limits_nothing_is_limited() -> None:
     bounds.check()
     bounds.note_place("here")
     assert bounds.attempt("the work", lambda: 5, share=0.0) == 5
-    with bounds.uninterrupted():
-        pass
+    assert bounds.attempt_capture("the capture", lambda: 5, 1.0) == 5
 
 
 def test_limits_belong_to_a_thread() -> None:
@@ -249,6 +250,10 @@ def test_texts() -> None:
     assert RanOut("the proof", 71.96, "the time limit of 120 s").describe() == (
         "the proof was ended after 72 s by the time limit of 120 s"
     )
+    assert RanOut("the proof", 0.00001, "the time limit of 120 s").describe() == (
+        "the proof was not begun: the time limit of 120 s left no time for it"
+    )
+    assert Stage("the proof", 0.00001, finished=False).describe() == "the proof (not begun)"
     assert Stage("the proof", 0.1234, finished=True).describe() == "the proof (0.123 s)"
     assert Stage("the proof", 1234.5, finished=False).describe() == "the proof (1234 s, cut short)"
     assert Limits(120.0, 4 << 30).describe() == "120 s and 4 GiB"

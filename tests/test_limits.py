@@ -125,6 +125,19 @@ def test_an_endless_search_for_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(note.startswith("the search for a cause was ended after ") for note in report.findings[0].notes)
 
 
+def test_an_endless_search_for_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_programs, "find_causes", endless)
+    report = of_mlp(wrong=True, time_limit=5.0)
+    assert report.stats.verification_seconds < 5.0 + TOLERANCE
+    (finding,) = report.findings
+    assert (report.verdict, finding.code, finding.hint) == (Verdict.REFUTED, "VC101", None)
+    told = finding.notes[-1]
+    assert told.startswith("the search for a repair was ended after ")
+    assert told.endswith(" by the time limit of 5 s")
+    assert finding.counterexample is not None
+    assert not finding.counterexample.no_script
+
+
 def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.GraphModule:
     return make_fx(function)(*inputs)
 

@@ -34,6 +34,8 @@ Value = TypeVar("Value")
 _INTERVAL = 0.05
 GRACE = 0.5
 """Seconds past a limit after which work that does not ask is interrupted; again after four times as many."""
+_NO_TIME = 0.001
+"""Seconds in which nothing is done."""
 _OWN_STATE = (
     f"{Path(torch.__file__).parent}{os.sep}",
     f"{Path(__file__).parent / 'torch_interface'}{os.sep}",
@@ -73,6 +75,8 @@ class Stage:
 
     def describe(self) -> str:
         """As a message has it."""
+        if not self.finished and self.seconds < _NO_TIME:
+            return f"{self.name} (not begun)"
         return f"{self.name} ({show_seconds(self.seconds)}{'' if self.finished else ', cut short'})"
 
 
@@ -90,6 +94,8 @@ class RanOut:
 
     def describe(self) -> str:
         """As a message has it."""
+        if self.seconds < _NO_TIME:
+            return f"{self.stage} was not begun: {self.limit} left no time for it"
         return f"{self.stage} was ended after {show_seconds(self.seconds)} by {self.limit}"
 
 
@@ -316,15 +322,22 @@ def attempt(
     return work() if bounds is None else bounds.attempt(stage, work, share, own_seconds)
 
 
-@contextlib.contextmanager
-def uninterrupted() -> Generator[None]:
-    """``Bounds.uninterrupted`` under the limits of this thread."""
+def attempt_capture(stage: str, capture: Callable[[], Value], seconds: float) -> Value | RanOut:
+    """``attempt`` of traces, which ends between two of them only: torch's state is not its own while it traces.
+
+    ``seconds``: what one trace takes, as an earlier one did. None is begun where less is left.
+    """
     bounds = current()
     if bounds is None:
-        yield
-        return
-    with bounds.uninterrupted():
-        yield
+        return capture()
+
+    def captured() -> Value:
+        if bounds.seconds_left < seconds:
+            raise LimitReachedError
+        with bounds.uninterrupted():
+            return capture()
+
+    return bounds.attempt(stage, captured)
 
 
 def memory_left(otherwise: int) -> int:

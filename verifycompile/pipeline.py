@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TypeVar
 
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
@@ -25,8 +23,6 @@ from verifycompile.strategies import Strategy, answer, is_unproved, noted
 from verifycompile.torch_interface.mesh import place_at
 from verifycompile.two_programs import Repairs, proves, verify_programs
 from verifycompile.within_limits import within_limits
-
-Value = TypeVar("Value")
 
 _CURED_BY_NUMBERS = frozenset({"VC102", "VC104", "VC107", "VC108", "VC202", "VC206"})
 """What may be wrong with a program because it computes with its rank: a rank's own graph has plain numbers there."""
@@ -71,17 +67,7 @@ def _doubt(spec: Program) -> Blocker | RanOut | None:
     """Why the spec may be another one, where it was recovered."""
     if spec.doubt is None:
         return None
-    return bounds.attempt("the search for other readings of the model's numbers", _uninterrupted(spec.doubt))
-
-
-def _uninterrupted(capture: Callable[[], Value]) -> Callable[[], Value]:
-    """``capture`` ended between two traces only: torch's state is not its own while it traces."""
-
-    def captured() -> Value:
-        with bounds.uninterrupted():
-            return capture()
-
-    return captured
+    return bounds.attempt_capture("the search for other readings of the model's numbers", spec.doubt, spec.seconds)
 
 
 def _as_one(asked: Asked, _: Report | None) -> Report:
@@ -126,7 +112,8 @@ def _each_rank(asked: Asked, known: Report | None) -> Report | str | None:
     if not ranks:
         assert implementation.each_rank is not None
         try:
-            captured_each = bounds.attempt("the capture of each rank", _uninterrupted(implementation.each_rank))
+            capture, seconds = implementation.each_rank, implementation.seconds
+            captured_each = bounds.attempt_capture("the capture of each rank", capture, seconds)
         except Exception as error:  # noqa: BLE001 - the report stands, unproved: what fails here can accept nothing
             return f"the program was not captured as each rank: {type(error).__name__}: {error}"
         if isinstance(captured_each, RanOut):

@@ -25,6 +25,7 @@ from verifycompile.cause import (
     with_gradients_passed,
     with_styles,
 )
+from verifycompile.cause import failures as cause_failures
 from verifycompile.certificate.making import certificate_of
 from verifycompile.counterexamples import counterexample_of, mended_program, with_script
 from verifycompile.diagnostics.codes import UNPROVED_CODES
@@ -133,7 +134,7 @@ def _report(
     search: Search | None = None
     outside = _right_by_code_outside(spec, captured or implementation, result)
     if outside is not None:
-        findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, outside.note), hint=outside.hint)
+        findings[0] = dataclasses.replace(_noted(findings[0], outside.note), hint=outside.hint)
     elif findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
@@ -144,8 +145,8 @@ def _report(
     if is_open and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
         shown = None if search is None else (search.spec, search.implementation)
-        causes = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
-        findings[:1] = with_causes(findings[0], causes, result.mismatch.output)
+        causes, failures = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
+        findings[:1] = with_causes(_noted(findings[0], *failures), causes, result.mismatch.output)
     findings = [with_styles(finding, implementation.styles) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
@@ -157,7 +158,7 @@ def _report(
             findings, verdict = [contradiction], Verdict.UNPROVED
     if verdict is Verdict.UNPROVED and findings and result.exhausted:
         note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
-        findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
+        findings[0] = _noted(findings[0], note)
     if verdict is Verdict.UNPROVED and options.on_unproved == "warn":
         findings = [dataclasses.replace(finding, severity=Severity.WARNING) for finding in findings]
 
@@ -278,6 +279,10 @@ CUT_ALIKE = Strategy("tensors cut alike in both programs", _why_cut_alike, _cut_
 OF_PAIRS = (AS_CAPTURED, IN_PARTS, BY_DEFINITION, CUT_ALIKE)
 
 
+def _noted(finding: Finding, *notes: str) -> Finding:
+    return dataclasses.replace(finding, notes=(*finding.notes, *dict.fromkeys(notes)))
+
+
 def _different(spec: Program, implementation: Program) -> Collection[str]:
     """Outputs that are known to differ. What fails here only leaves questions to be asked."""
     try:
@@ -357,9 +362,9 @@ def _with_witness(
         )
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
         note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
-        return dataclasses.replace(finding, notes=(*finding.notes, note)), None
+        return _noted(finding, note), None
     if isinstance(search, RanOut):
-        return dataclasses.replace(finding, notes=(*finding.notes, search.describe())), None
+        return _noted(finding, search.describe()), None
     notes = (*finding.notes, search.note) if search.note else finding.notes
     witness = search.witness
     if witness is None:
@@ -395,8 +400,8 @@ def _at_output(finding: Finding, spec: Program, implementation: Program) -> Find
 def _with_gradients_passed(finding: Finding, spec: Program, implementation: Program, repairs: Repairs) -> Finding:
     try:
         return with_gradients_passed(finding, spec, implementation, repairs.proves, _SECONDS_FOR_CAUSES)
-    except Exception:  # noqa: BLE001 - the finding stands without help: what fails here can accept nothing
-        return finding
+    except Exception as error:  # noqa: BLE001 - the finding stands without help: what fails here can accept nothing
+        return _noted(finding, cause_failures.failure("the search for a line that stops a gradient", error))
 
 
 def _mended(search: Search, implementation: Program, repairs: Repairs, causes: Sequence[Cause]) -> Program | None:
@@ -442,13 +447,19 @@ def _causes(
     proof_seconds: float,
     found: Finding,
     shown: tuple[Program, Program] | None,
-) -> tuple[Cause, ...]:
-    """The changes after which the program is proved; nothing where none are found, or the search fails."""
+) -> tuple[tuple[Cause, ...], list[str]]:
+    """The changes after which the program is proved, nothing where none are found; and what failed on the way."""
+    failures: list[str] = []
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
     try:
         places = [item.location for item in found.labels] if found.code == "VC101" else []
-        search = functools.partial(find_causes, changeable(), proves, seconds=seconds, suspected=places, shown=shown)
-        causes = bounds.attempt("the search for the cause", search, _SHARE_OF_CAUSES)
-    except Exception:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
-        return ()
-    return () if isinstance(causes, RanOut) else causes
+        search = functools.partial(
+            find_causes, changeable(), proves, seconds=seconds, suspected=places, shown=shown, failures=failures
+        )
+        causes = bounds.attempt("the search for a repair", search, _SHARE_OF_CAUSES)
+    except cause_failures.UNKNOWN:
+        return (), failures  # graphs that cannot be copied
+    except Exception as error:  # noqa: BLE001 - the finding stands without its cause: what fails here can accept nothing
+        failures.append(cause_failures.failure("the search for a repair", error))
+        return (), failures
+    return ((), [*failures, causes.describe()]) if isinstance(causes, RanOut) else (causes, failures)

@@ -133,8 +133,8 @@ def test_what_some_ranks_have_alike(tokens: str) -> None:
     assert {answer is not None and answer.agrees for answer in answers.values()} == {tokens == "of its row"}
     messages = _differing_on_some({rank: {"held on some": held} for rank, (held, _) in said.items()}, {"input"})
     told = (
-        "`input` is taken to be the same tensor on ranks 0 and 1, which hold other numbers in it; say how it is laid out "
-        "with `in_placements`, or give both the same."
+        "`input` is taken to be the same tensor on these ranks, and ranks 0 and 1 hold other numbers in it; say how it is "
+        "laid out with `in_placements`, or give all ranks the same."
     )
     assert messages == ([] if tokens == "of its row" else [told])
 

@@ -101,6 +101,20 @@ def test_a_sum_under_a_mean_is_right_only_by_code_outside(name: str, reports: li
     assert finding.hint == "multiply `output.0` by 4 within what is compiled, and no longer outside of it (checked)"
 
 
+@pytest.mark.parametrize("model", [Summed, Regression])
+def test_the_second_opinion_on_a_sum_under_a_mean_is_the_same(model: type[nn.Module]) -> None:
+    with fake_mesh_world((4,), ("dp",)) as mesh:
+        opinion = verifycompile.cross_check(WRAPPERS["fully_shard"](model(), mesh), pairs())
+    if model is Regression:
+        assert opinion.verdict is Verdict.VERIFIED, str(opinion)
+        return
+    assert opinion.verdict is Verdict.UNPROVED
+    first = opinion.findings[0]
+    assert first.code == "VC103"
+    assert first.message.startswith("`output.0` leaves the graph as a rank's part of a sum, of which the wrapper takes ")
+    assert first.hint == "multiply `output.0` by 4 within what is compiled, and no longer outside of it (checked)"
+
+
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_statistics_of_a_ranks_own_batch_are_refused(name: str, reports: list[Report]) -> None:
     call(BatchNormed(), WRAPPERS[name])

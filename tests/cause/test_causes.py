@@ -14,6 +14,7 @@ from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
 
 import verifycompile
 from tests.support import fake_mesh_world
+from verifycompile.cause import failures, search
 
 R, S0 = Replicate(), Shard(0)
 
@@ -112,6 +113,27 @@ def test_line_whose_change_makes_the_program_right(fault, code, line, message, h
     assert line_of(report).startswith(line)
     assert finding.message == message
     assert finding.hint == hint.format(line=number_of(line))
+
+
+def told(doing, error, failure=failures.failure):
+    """What a report says, which the tests raise elsewhere."""
+    return failure(doing, error)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), AssertionError("y")])
+def test_a_mistake_in_the_search_for_changes_of_a_kind_is_told_and_ends_that_kind_alone(error, monkeypatch):
+    def needless_collectives(_):
+        yield from ()
+        raise error
+
+    monkeypatch.setattr(search, "needless_collectives", needless_collectives)
+    with pytest.raises(AssertionError, match="the search for a repair"):
+        verified(mean="sum")
+    monkeypatch.setattr(failures, "failure", told)
+    (finding,) = verified(mean="sum").findings
+    assert finding.hint.startswith('use "avg" in the place of "sum" at line ')
+    doing = "the search for changes of a kind (`needless_collectives`)"
+    assert finding.notes[-1] == f"an internal error ended {doing}: {type(error).__name__}: {error}. Please report it"
 
 
 def test_what_no_change_explains_has_no_hint():

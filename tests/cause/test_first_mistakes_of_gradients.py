@@ -81,6 +81,19 @@ class Shifted(Reduced):
         return (scaled - shift + shift).tanh() * self.gain
 
 
+class Averaged(Reduced):
+    """The hooks are functions without a name, which call a helper."""
+
+    def __init__(self, mesh: DeviceMesh, *names: str) -> None:
+        super().__init__(mesh, "tp")
+        for name in names:
+            self.get_parameter(name).register_hook(lambda gradient: over(gradient, self.group, "avg"))
+
+
+def over(gradient: torch.Tensor, group: object, operation: str) -> torch.Tensor:
+    return funcol.all_reduce(gradient, operation, group)
+
+
 def frozen(model: nn.Module) -> nn.Module:
     model.get_parameter("gain").requires_grad_(False)
     return model
@@ -141,6 +154,12 @@ MISTAKES = {
         lambda mesh: Reduced(mesh, "tp", "first"),
         "return (x * self.first).tanh() * self.gain",
         "`grad.gain` is returned as a partial sum over tp; it must be the full value",
+    ),
+    "averaged in hooks": Mistake(
+        "VC103",
+        lambda mesh: Averaged(mesh, "first", "gain"),
+        'self.get_parameter(name).register_hook(lambda gradient: over(gradient, self.group, "avg"))',
+        "`all_reduce` takes the mean over tp of a value that is a partial sum over tp",
     ),
     "wrong group": Mistake(
         "VC105",

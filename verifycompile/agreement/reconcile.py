@@ -228,10 +228,7 @@ def _held_messages(said: Mapping[int, Parts], implementation: Program) -> list[s
     for name, digest in said[first]["held"].items():
         rank = next((rank for rank in others if said[rank]["held"].get(name, digest) != digest), None)
         if rank is not None:
-            messages.append(
-                f"`{name}` is taken to be the same tensor on every rank, and ranks {first} and {rank} hold other "
-                f"numbers in it; say how it is laid out with `{_option(name, passed)}`, or give all ranks the same."
-            )
+            messages.append(_held_otherwise(name, "every rank", (first, rank), passed))
     return [*messages, *_differing_on_some(said, passed)]
 
 
@@ -242,16 +239,17 @@ def _differing_on_some(said: Mapping[int, Parts], passed: Collection[str]) -> li
         for name, (place, digest) in said[rank]["held on some"].items():
             other = first.setdefault((name, repr(place)), rank)
             if said[other]["held on some"][name][1] != digest:
-                messages.setdefault(
-                    name,
-                    f"`{name}` is taken to be the same tensor on ranks {other} and {rank}, which hold other numbers in "
-                    f"it; say how it is laid out with `{_option(name, passed)}`, or give both the same.",
-                )
+                messages.setdefault(name, _held_otherwise(name, "these ranks", (other, rank), passed))
     return list(messages.values())
 
 
-def _option(name: str, passed: Collection[str]) -> str:
-    return "in_placements" if name in passed else "param_placements"
+def _held_otherwise(name: str, where: str, ranks: tuple[int, int], passed: Collection[str]) -> str:
+    first, second = ranks
+    option = "in_placements" if name in passed else "param_placements"
+    return (
+        f"`{name}` is taken to be the same tensor on {where}, and ranks {first} and {second} hold other numbers in it; "
+        f"say how it is laid out with `{option}`, or give all ranks the same."
+    )
 
 
 def _open_messages(said: Mapping[int, Parts]) -> list[str]:

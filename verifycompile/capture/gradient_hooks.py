@@ -23,6 +23,7 @@ from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, f
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooked, registered_hooks
 from verifycompile.torch_interface.graph_modules import groups_in
 from verifycompile.torch_interface.mesh import real_object
+from verifycompile.torch_interface.model_lines import let_outermost_stand
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of
 from verifycompile.torch_interface.wrappers import holds_mesh
@@ -143,6 +144,7 @@ def _graph_of(hooks: Sequence[GradientHook], flat: Flat) -> JointGraph | None:
     except GraphBreakError:
         return None
     results = [item for item in graph.outputs if item.node is not None and item.part is not Part.MESH]
+    let_outermost_stand(graph.graph.graph)
     is_alike = len(results) == 1 and results[0].origin is Origin.RESULT and results[0].part is flat.part
     return graph if is_alike else None
 

@@ -19,7 +19,7 @@ from verifycompile.program import ProgramInput, Role
 from verifycompile.torch_interface.evaluation import is_view, operator_name
 from verifycompile.torch_interface.model_lines import model_location_of
 from verifycompile.torch_interface.ranks import RANK_NAMESPACES, namespace
-from verifycompile.torch_interface.value_names import is_backward
+from verifycompile.torch_interface.value_names import call_name, is_backward
 
 aten = torch.ops.aten
 
@@ -50,6 +50,9 @@ def needless_calls(scene: Scene) -> Iterator[Move]:
 
 def _left_out_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, _: Draft) -> tuple[str, str]:
     found, wanted = scene.value(node), scene.value(operand)
+    if found == wanted:  # both are called by their operator, in an expression that is not known
+        call, line = call_name(node), scene.line(node)
+        return f"{call} is not needed", f"leave out {call} at {line}, and use {call_name(operand)}, which it takes"
     return f"{found} is computed where {wanted} is needed", f"use {wanted} in the place of {found}"
 
 

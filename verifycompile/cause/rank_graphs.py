@@ -12,6 +12,7 @@ import torch.fx
 
 from verifycompile.capture.merged_ranks import HELD_AS
 from verifycompile.cause.draft import Draft
+from verifycompile.cause.failures import UNFIT
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
 from verifycompile.reduction.reduce import Reduced
@@ -87,9 +88,11 @@ class RankGraphs:
                     move.apply(other)
             for other, _ in marks:
                 other.check_order()
-        except Exception:  # noqa: BLE001 - a move that does not fit these graphs is no repair of them
+        except Exception as error:
             _undo(marks)
-            return False
+            if isinstance(error, UNFIT):
+                return False
+            raise
         self._marks.append(marks)
         return True
 
@@ -99,7 +102,7 @@ class RankGraphs:
     def programs(self) -> tuple[Program, Program] | None:
         try:
             return self._merge(self._spec, self.mesh, [draft.program for draft in self._drafts])
-        except Exception:  # noqa: BLE001 - ranks that no longer fit together are no repaired program
+        except UNFIT:  # ranks that no longer fit together are no repaired program
             return None
 
     def reduced(self, reduced: Reduced) -> RankGraphs | None:

@@ -12,6 +12,7 @@ from fractions import Fraction
 import torch
 import torch.fx
 
+from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.move import Move, Scene, computed, fixed, is_derivative, is_floating
 from verifycompile.program import OutputKind, Program
@@ -34,12 +35,14 @@ _NEIGHBOURS = 3
 
 
 def ratios(scene: Scene) -> list[Fraction]:
-    """Factors, other than one, by which some wanted output has to be multiplied to be the spec's."""
+    """Factors, other than one, by which a wanted output, of any rank, has to be multiplied to be the spec's."""
     found: dict[Fraction, None] = {}
-    for output in scene.outputs:
+    for output in scene.outcome.program.outputs:
+        if output.name.partition(ON_RANK)[0] not in scene.wanted:
+            continue
         try:
             reference = scene.trial.reference.value(_node_of(scene.spec, output.name))[0]
-            parts = scene.outcome.values.value(_node_of(scene.outcome.program, output.name))
+            parts = scene.outcome.values.value(output.node)
         except EvaluationError:
             continue
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]

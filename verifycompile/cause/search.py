@@ -19,6 +19,7 @@ import torch.fx
 
 from verifycompile import bounds
 from verifycompile.capture.merged_ranks import ON_RANK
+from verifycompile.cause import failures
 from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
 from verifycompile.cause.as_other_ranks import lines_of_other_ranks
 from verifycompile.cause.as_spec import calls_of_spec, missing_summands
@@ -32,7 +33,8 @@ from verifycompile.cause.collectives import (
     other_reductions,
     sums_of_logarithms,
 )
-from verifycompile.cause.draft import Draft, DraftError
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
 from verifycompile.cause.fused import component_placements, own_components
 from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of_part, numbers_of_part, other_bounds
@@ -82,7 +84,7 @@ from verifycompile.torch_interface.value_names import is_backward
 from verifycompile.witness.draw import draw
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.few_kinds import of_few_kinds
-from verifycompile.witness.interpreter import descendants
+from verifycompile.witness.interpreter import ancestors, descendants
 from verifycompile.witness.search import attempts, elements
 
 MAX_CAUSES = 8
@@ -101,6 +103,9 @@ _SHARE_OF_PROOF = 0.25
 """Of the seconds of the search; a changed program that is right is proved in far less."""
 MAX_ELEMENTS = 5_000_000
 """Elements of all values of a program that is evaluated many times."""
+
+_SHARE_OF_FEW = 4
+"""Nodes are few where this many times as many are in all graphs."""
 
 LARGE = 300_000
 """From so many elements on, changes where the spec is left first are tried before all others."""
@@ -150,11 +155,12 @@ def find_causes(
     seconds: float,
     suspected: Collection[SourceLocation] = (),
     shown: tuple[Program, Program] | None = None,
+    failures: list[str] | None = None,
 ) -> tuple[Cause, ...]:
     """The changes that together make the program provable; () where none were found in the time given.
 
     ``suspected``: lines at which a reduction may be missing, which are looked at first. ``shown``: the programs at the
-    sizes at which they are known to differ.
+    sizes at which they are known to differ. ``failures``: what failed on the way is added to them.
 
     ``seconds``: of this thread's own work, so that what else the machine does changes no report.
     """
@@ -165,10 +171,11 @@ def find_causes(
         try:
             with real_tensors(), without_logged_failures(), one_thread():
                 search = _Search(evaluated, subject, proves, deadline, latest)
+                search.failures = search.failures if failures is None else failures
                 search.suspected = frozenset(map(_place, suspected))
                 search.seconds_of_proof = _SHARE_OF_PROOF * seconds
                 found = search.run()
-        except (EvaluationError, DraftError):
+        except UNKNOWN:
             continue
         if found or search.over:
             return found
@@ -231,12 +238,14 @@ _AT_FIRST = (_Stage.SUSPECTED, _Stage.LIKELY, _Stage.MISSING, _Stage.SCALED, _St
 class _Search:
     """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved.
 
-    The search ends at ``deadline`` of the thread's time, and at ``latest`` on the clock.
+    The search ends at ``deadline`` of the thread's time, and at ``latest`` on the clock. ``failures``: what was raised
+    that no change may raise; each ends one kind of change, or one change.
     """
 
     def __init__(self, subject: Subject, proved: Subject, proves: Proves, deadline: float, latest: float) -> None:
         self.subject, self.proved, self.proves = subject, proved, proves
         self.deadline, self.latest = deadline, latest
+        self.failures: list[str] = []
         self.applied: list[tuple[int, tuple[Move, ...]]] = []
         self.proofs = 0
         self.seconds_of_proof = math.inf
@@ -286,9 +295,9 @@ class _Search:
             return causes if self._proved() else ()
         if len(causes) == MAX_CAUSES:
             return ()
-        focus = self._focus(trial, outcome)
+        focus, stages = self._focus(trial, outcome)
         if focus:
-            found = self._mended_at(trial, outcome, causes, focus, _AT_FIRST)
+            found = self._mended_at(trial, outcome, causes, focus, stages)
             if found or self.over:
                 return found
         return self._mended_at(trial, outcome, causes, None, _Stage)
@@ -296,11 +305,24 @@ class _Search:
     def _is_large(self, programs: tuple[Program, Program]) -> bool:
         return self.subject.values and max(map(elements, programs)) > LARGE
 
-    def _focus(self, trial: Trial, outcome: Outcome) -> _Focus:
-        """Where changes are sought first in a large program."""
-        if not self._is_large((trial.spec, outcome.program)):
-            return None
-        return first_lost(trial, outcome.program, outcome.values, _wanted(outcome))
+    def _focus(self, trial: Trial, outcome: Outcome) -> tuple[_Focus, Iterable[_Stage]]:
+        """Where changes are sought first, and which: in a large program near where the spec is left; in ranks' graphs,
+        which every change assembles again, at nodes that no output depends on that is right.
+        """
+        if self._is_large((trial.spec, outcome.program)):
+            return first_lost(trial, outcome.program, outcome.values, _wanted(outcome)), _AT_FIRST
+        if self.subject.values:
+            return None, ()
+        found: set[str] = set()
+        names = {name.partition(ON_RANK)[0] for name in outcome.wrong}
+        for draft in self.subject.drafts():
+            wrong, right = (
+                ancestors(output.node for output in draft.program.outputs if (output.name in names) is is_wrong)
+                for is_wrong in (True, False)
+            )
+            found |= {node.name for node in wrong - right if node.op == "call_function"}
+        count = sum(len(draft.nodes) for draft in self.subject.drafts())
+        return (frozenset(found), _Stage) if len(found) * _SHARE_OF_FEW < count else (None, ())
 
     def _mended_at(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus, stages: Iterable[_Stage]
@@ -361,9 +383,7 @@ class _Search:
                 return (*causes, *of_graphs)
         return ()
 
-    def _in_pairs(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus
-    ) -> tuple[Cause, ...]:
+    def _in_pairs(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus) -> tuple[Cause, ...]:
         """Two changes of where a rank's part lies: who forgets it at one place forgets it at others."""
         wanted = _wanted(outcome)
         moves = self._moves(trial, outcome, wanted, _of_places, focus)
@@ -475,7 +495,10 @@ class _Search:
             if not reaches(lost, program, values, new):
                 return 0
             return frontier(trial, program, values, _wanted(before)).held
-        except Exception:  # noqa: BLE001 - shapes that do not fit, in operators of any kind
+        except UNFIT:
+            return 0
+        except Exception as error:  # noqa: BLE001 - said in the report
+            self._failed("looking at the values behind a change", error)
             return 0
 
     def _together(
@@ -563,10 +586,20 @@ class _Search:
             for draft in drafts
         ]
         for same_kind in zip(*(kinds(scene) for scene in scenes), strict=True):
-            for draft, moves in zip(drafts, same_kind, strict=True):
+            for draft, found in zip(drafts, same_kind, strict=True):
+                moves = self._unless_failed(found)
                 near = moves if focus is None else (move for move in moves if move.node in focus)
                 for together in _by_line(itertools.islice(near, MAX_MOVES), draft):
                     yield draft, together
+
+    def _unless_failed(self, moves: Iterator[Move]) -> Iterator[Move]:
+        """The moves of one kind, as long as they can be told."""
+        try:
+            yield from moves
+        except UNKNOWN:
+            return
+        except Exception as error:  # noqa: BLE001 - said in the report
+            self._failed(f"the search for changes of a kind (`{getattr(moves, '__name__', 'moves')}`)", error)
 
     def _outcome(self, trial: Trial, before: Outcome, wanted: frozenset[str]) -> Outcome | None:
         programs = self.subject.programs()
@@ -577,11 +610,22 @@ class _Search:
                 (draft,) = self.subject.drafts()
                 return trial.outcome(programs[1], before, draft.changed, wanted)
             return Trial(programs[0], trial.inputs, trial.seed).outcome(programs[1], None, (), wanted)
-        except Exception:  # noqa: BLE001 - shapes that do not fit, in operators of any kind
+        except UNFIT:
+            return None
+        except Exception as error:  # noqa: BLE001 - said in the report
+            self._failed("the evaluation of a change", error)
             return None
 
+    def _failed(self, doing: str, error: Exception) -> None:
+        self.failures.append(failures.failure(doing, error))
+
     def _apply(self, draft: Draft, moves: tuple[Move, ...]) -> bool:
-        if not self.subject.apply(draft, moves):
+        try:
+            is_applied = self.subject.apply(draft, moves)
+        except Exception as error:  # noqa: BLE001 - said in the report
+            self._failed(f"a change of `{moves[0].node}`", error)
+            return False
+        if not is_applied:
             return False
         self.applied.append((self.subject.drafts().index(draft), moves))
         return True

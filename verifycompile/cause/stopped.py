@@ -33,7 +33,7 @@ def with_gradients_passed(
     shown = None if place is None else (place.file, place.line)
     here = [stop for stop in stops if (stop.place.file, stop.place.line) == shown]
     for stop in (here or list(stops))[: MAX_STOPS if seconds else 0]:
-        captured = bounds.attempt("the capture with gradients", functools.partial(_uninterrupted, stops[stop]))
+        captured = bounds.attempt_capture("the capture with gradients", stops[stop], implementation.seconds)
         if not isinstance(captured, Program):
             continue
         proof = functools.partial(proves, spec, captured)
@@ -46,9 +46,3 @@ def with_gradients_passed(
         hint = f"compute {line} outside of `torch.no_grad()` {CHECKED}"
         return dataclasses.replace(finding, hint=hint, impl_location=stop.place, label=label, labels=())
     return finding
-
-
-def _uninterrupted(capture: Callable[[], Program]) -> Program:
-    """Ended between two traces only: torch's state is not its own while it traces."""
-    with bounds.uninterrupted():
-        return capture()

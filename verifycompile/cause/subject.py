@@ -8,6 +8,7 @@ from typing import Protocol
 import torch.fx
 
 from verifycompile.cause.draft import Draft
+from verifycompile.cause.failures import UNFIT
 from verifycompile.cause.move import Move
 from verifycompile.program import Mesh, Program
 from verifycompile.reduction.reduce import Reduced
@@ -35,7 +36,10 @@ class Subject(Protocol):
         ...
 
     def apply(self, draft: Draft, moves: Sequence[Move]) -> bool:
-        """Changes ``draft`` and all that run the same graph; False, and nothing changed, where that is impossible."""
+        """Changes ``draft`` and all that run the same graph; False, and nothing changed, where that is impossible.
+
+        What else than ``UNFIT`` a move raises is raised, and nothing changed.
+        """
         ...
 
     def undo(self) -> None:
@@ -78,9 +82,11 @@ class OneGraph:
             for move in moves:
                 move.apply(draft)
             draft.check_order()
-        except Exception:  # noqa: BLE001 - a move that does not fit this graph is no repair of it
+        except Exception as error:
             draft.undo(mark)
-            return False
+            if isinstance(error, UNFIT):
+                return False
+            raise
         self._marks.append(mark)
         return True
 

@@ -13,6 +13,7 @@ import torch.fx
 from torch.distributed.tensor.placement_types import Shard
 
 from verifycompile.cause.draft import Draft, DraftError, Grown, called
+from verifycompile.cause.failures import UNFIT
 from verifycompile.cause.move import Move, Scene, fixed, is_floating, is_tensor, shape_of, views
 from verifycompile.refinement.own_part import dimensions_read_whole
 from verifycompile.torch_interface.ranks import functional_collectives
@@ -88,10 +89,12 @@ def _differentiated_again(draft: Draft, own: torch.fx.Node, axis: int) -> None:
     later = descendants([own]) - gradients
     calls = [node for node in gradients if node.op == "call_function"]
     of_whole = gradients & ancestors(node for node in calls if not later.isdisjoint(node.all_input_nodes))
-    part, whole = list(shape_of(own)), list(called(own).shape)
-    sized = [node for node in of_whole if part in node.args]
-    for node in sized:
-        draft.set_arguments(node, [whole if item == part else item for item in node.args])
+    sized: list[torch.fx.Node] = []
+    if is_tensor(own):
+        part, whole = list(shape_of(own)), list(called(own).shape)
+        sized = [node for node in of_whole if part in node.args]
+        for node in sized:
+            draft.set_arguments(node, [whole if item == part else item for item in node.args])
 
     def adapt(node: torch.fx.Node, grown: Grown) -> None:
         for operand in node.all_input_nodes if node in gradients - of_whole else ():
@@ -221,7 +224,7 @@ def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
     def adapt(node: torch.fx.Node, draft: Draft, grown: Grown) -> None:
         try:
             called(node)
-        except Exception:  # noqa: BLE001 - whole and part do not fit together, in operators of any kind
+        except UNFIT:
             for operand in [operand for operand in node.all_input_nodes if operand in grown]:
                 part = _own_part(draft, operand, operand, axis, tuple(grown[operand].shape))
                 draft.redirect(operand, part, [node])

@@ -14,7 +14,7 @@ import torch
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.capture import arguments_of_call, capture_model, model_or_built
-from verifycompile.capture.own_losses import with_own_losses
+from verifycompile.capture.own_losses import with_multiplied_sums, with_own_losses
 from verifycompile.counterexamples import counterexample_of
 from verifycompile.diagnostics.finding import Finding
 from verifycompile.diagnostics.severity import Severity
@@ -101,6 +101,10 @@ def _checked(spec: Program, implementation: Program) -> CrossCheckReport:
         if own is not None:
             return _checked(spec, own)
         last = _report(compared, sizes)
+        outside = with_multiplied_sums(implementation, compared.relations)
+        if last.verdict is not Verdict.VERIFIED and outside is not None and _checked(spec, outside.program):
+            finding = dataclasses.replace(_undecided(f"{outside.note}.", "VC103"), hint=outside.hint)
+            return dataclasses.replace(last, findings=(finding, *last.findings))
         if last.verdict is Verdict.VERIFIED or not any(output.different for output in last.outputs):
             return last
     if last is None:

@@ -109,6 +109,14 @@ def pass_over_functions_of_spec(spec: torch.fx.Graph, implementation: torch.fx.G
             node.meta[_MODEL_FRAME] = position
 
 
+def let_outermost_stand(graph: torch.fx.Graph) -> None:
+    """Lets the outermost line stand for what only communicates in a graph of its own: a hook that calls a helper."""
+    helpers = _helpers(graph)
+    for node in graph.nodes:
+        if all(_function(frame) in helpers for frame in frames_of(node)):
+            node.meta[_MODEL_FRAME] = 0
+
+
 def _is_method(frame: SourceLocation) -> bool:
     syntax = syntax_of(frame.file)
     return syntax is not None and syntax.definition_at(frame.line) in syntax.methods
