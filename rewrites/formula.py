@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -139,40 +140,39 @@ def total(parts: Sequence[Formula]) -> Formula:
 Key = tuple[str, Any]
 """``("index", dim)``, ``("integer", name)`` or ``("real", name)``."""
 
+_UNARY: dict[str, Callable[[Any], Any]] = {"not": operator.not_, "floor": math.floor}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
 
 
 def evaluate(formula: Formula, values: Mapping[Key, Number]) -> Any:
     """A number or a truth, where the variables have these values."""
+    return evaluated(formula)(values)
+
+
+def evaluated(formula: Formula) -> Callable[[Mapping[Key, Number]], Any]:
+    """A number or a truth, by the values of the variables."""
     kind, parts = formula.kind, formula.parts
-    if kind == "number":
-        return parts[0] if parts[1] == 1 else Fraction(parts[0], parts[1])
-    if kind == "truth":
-        return parts[0]
+    if kind in ("number", "truth"):
+        value = parts[0] if parts[1:] in ((), (1,)) else Fraction(*parts)
+        return lambda _: value
     if kind in ("index", "integer", "real"):
-        return values[kind, parts[0]]
-    if kind == "if":
-        return evaluate(parts[1] if evaluate(parts[0], values) else parts[2], values)
+        return operator.itemgetter((kind, parts[0]))
+    inner = [evaluated(part) for part in parts]
     if kind == "and":
-        return all(evaluate(part, values) for part in parts)
+        return lambda values: all(part(values) for part in inner)
     if kind == "or":
-        return any(evaluate(part, values) for part in parts)
-    inner = [evaluate(part, values) for part in parts]
-    if kind == "not":
-        return not inner[0]
-    if kind == "floor":
-        return math.floor(inner[0])
-    return _BINARY[kind](*inner)
+        return lambda values: any(part(values) for part in inner)
+    if kind == "if":
+        condition, then, otherwise = inner
+        return lambda values: then(values) if condition(values) else otherwise(values)
+    if kind in _UNARY:
+        (one,), function = inner, _UNARY[kind]
+        return lambda values: function(one(values))
+    (left, right), combined = inner, _BINARY[kind]
+    return lambda values: combined(left(values), right(values))
 
 
 def variables(formula: Formula) -> dict[Key, None]:

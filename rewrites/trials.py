@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
-from verifycompile.rewrites.formula import Formula, Key, Number, evaluate, numbers, variables
+from verifycompile.rewrites.formula import Formula, Key, Number, evaluated, numbers, variables
 
 _EXHAUSTIVE = 1_024
 """So many points, or fewer, are tried one and all."""
@@ -21,8 +21,9 @@ _SMALL = 16
 
 def counterexample(claim: Formula, sizes: Mapping[int, int | None], most: int) -> dict[Key, Number] | None:
     """Values at which the claim fails, at some ``most`` points; None where it holds at all of them."""
+    holds = evaluated(claim)
     for values in _points(list(variables(claim)), sizes, sorted(numbers(claim)), most):
-        if not evaluate(claim, values):
+        if not holds(values):
             return values
     return None
 

@@ -191,4 +191,6 @@ def _key(item: ProgramInput) -> tuple[str, str]:
 
 
 def _size(program: Program, size: Any) -> Any:
+    if isinstance(size, int):
+        return size
     return normalize_size(sympy.sympify(size).xreplace(dict(program.size_values)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import json
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, cast
@@ -219,7 +218,7 @@ class _Reader:
             return
         node = self._named(item["name"], _node_from_data(self.graph, item, self.nodes, self.constants))
         self.nodes[node.name] = node
-        record = json.dumps(item["value"])
+        record = repr(item["value"])
         if record not in self._records:
             self._records[record] = value_from_data(item["value"], self.nodes)
         node.meta["val"] = self._records[record]
