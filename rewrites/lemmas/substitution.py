@@ -12,6 +12,7 @@ from verifycompile.ir.term import View
 Factors = tuple[View, ...]
 """A value as the product of these views; without any it is one."""
 
+
 @dataclasses.dataclass(frozen=True)
 class Substitution:
     """``values``: a product for each value. ``numbers``: for each number.

@@ -109,7 +109,6 @@ def _check(data: Mapping[str, Any], ask: bool) -> CertificateCheck:
         raise _RejectedError("it lists other families of declarations than the proof has used")
     if rules.unused:
         raise _RejectedError(f"it lists a step at `{rules.unused[0].node}` that nothing needs")
-    _check_views(data)
     if dict(found.relations) != data["relations"]:
         raise _RejectedError("its relations are other ones")
     if dict(found.values) != data["values"]:
@@ -131,18 +130,6 @@ def _replayed(spec: Program, implementation: Program, claims: Claims, rules: Lem
     if rules.fault:
         raise _RejectedError(rules.fault)
     return found
-
-
-def _check_views(data: Mapping[str, Any]) -> None:
-    """Each view of the table is used by a step."""
-    used: set[int] = set()
-    for step in data["steps"]:
-        for numbers in step.get("values", {}).values():
-            used.update(numbers)
-        for parts in step.get("each", {}).values():
-            used.update(number for part in parts for number in part)
-    if used != set(range(len(data["views"]))):
-        raise _RejectedError("it holds a view that no step needs")
 
 
 # ------------------------------------------------------------------------------------------------ facts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, cast
@@ -173,10 +174,13 @@ def _scalar(data: Any) -> Scalar:
 
 
 def steps_from_data(steps: Sequence[Mapping[str, Any]], views: Sequence[Any]) -> tuple[LemmaStep, ...]:
-    """The steps that were written. Raises StorageError for a position with two."""
+    """The steps that were written. Raises StorageError for a position with two, and a view that no step needs."""
     found = tuple(_step_from_data(step, views) for step in steps)
     if len({step.position for step in found}) != len(found):
         raise StorageError("two steps are at one position")
+    parts = (p for s in steps for p in (*s.get("values", {}).values(), *itertools.chain(*s.get("each", {}).values())))
+    if {number for part in parts for number in part} != set(range(len(views))):
+        raise StorageError("it holds a view that no step needs")
     return found
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from verifycompile.certificate.digests import Digests
 from verifycompile.certificate.lemma_steps import MADE, LemmaStep, LemmaSteps
 from verifycompile.certificate.storage import StorageError
 from verifycompile.ir.algebra import IOTA, open_view
@@ -21,11 +20,11 @@ from verifycompile.rewrites.lemmas.substitution import Factors
 from verifycompile.torch_interface.written_expressions import expression_to_data
 
 
-class Recording:
+class Recording(LemmaSteps):
     """Rules of a pool that ask the finders, and keep what was found by its position."""
 
     def __init__(self) -> None:
-        self.digests = Digests()
+        super().__init__(())
         self.found: dict[str, tuple[Proposal, tuple[int, ...]]] = {}
         self.functions: dict[str, str] = {}
         """Position -> the lemma that is a function which was applied there."""

@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch.fx
 
 from verifycompile.certificate.digests import Digests, digest
+from verifycompile.certificate.lemma_steps import LemmaSteps
 from verifycompile.certificate.parts import NO_CUTS, Cuts, PartError, Parts, Side
-from verifycompile.ir.size import Size
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import TermPool
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Program, ProgramOutput
 from verifycompile.refinement.attempt import Attempt, ClaimError, plain_pool
 from verifycompile.refinement.definitions import Definitions
 from verifycompile.refinement.placement import Placements
-
-
-@dataclasses.dataclass(frozen=True)
-class _Given:
-    """How the programs are cut, and what names terms in all attempts."""
-
-    cuts: Cuts
-    digests: Digests
-    definitions: Definitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +43,7 @@ class Replay:
     """Of each program, what its nodes were found to be, and by which lemmas, as one digest."""
 
 
-class Rules(Protocol):
-    """By which lemmas products and sums are rewritten: see ``LemmaSteps``."""
-
-    digests: Digests
-
-    def product(self, pool: TermPool, factors: Sequence[View], free: int) -> Sequence[View] | None: ...
-
-    def combination(
-        self, pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]
-    ) -> Sequence[View] | None: ...
-
-
-def replay(spec: Program, implementation: Program, claims: Claims, rules: Rules) -> Replay:
+def replay(spec: Program, implementation: Program, claims: Claims, rules: LemmaSteps) -> Replay:
     """Prove that the implementation refines the spec. Raises ClaimError where a claim does not hold."""
     placements, equalities, cuts = claims.placements, claims.equalities, claims.cuts
     pool = plain_pool(implementation)
@@ -77,10 +56,7 @@ def replay(spec: Program, implementation: Program, claims: Claims, rules: Rules)
         if cuts != NO_CUTS:
             raise ClaimError("values are replaced by equal ones in programs that are cut into parts")
     definitions = Definitions(pool)
-    checker = _proved(
-        pool,
-        lambda: _InParts(spec, implementation, pool, placements, _Given(cuts, rules.digests, definitions)),
-    )
+    checker = _proved(pool, lambda: _InParts(spec, implementation, claims, rules.digests, definitions))
     return Replay(checker.relations, tuple(checker.assumptions()), checker.values())
 
 
@@ -88,19 +64,14 @@ class _InParts(Attempt):
     """An attempt that lowers both programs part by part, and relates the outputs of a part in it."""
 
     def __init__(
-        self,
-        spec: Program,
-        implementation: Program,
-        pool: TermPool,
-        placements: Mapping[str, Placements],
-        given: _Given,
+        self, spec: Program, implementation: Program, claims: Claims, digests: Digests, definitions: Definitions
     ) -> None:
-        super().__init__(spec, implementation, pool, placements)
-        self._phases = iter((given.cuts.forward, given.cuts.backward))
-        if given.cuts != NO_CUTS and (self.spec.sizes.reads_counts or self.implementation.sizes.reads_counts):
+        super().__init__(spec, implementation, definitions.pool, claims.placements)
+        self._phases = iter((claims.cuts.forward, claims.cuts.backward))
+        if claims.cuts != NO_CUTS and (self.spec.sizes.reads_counts or self.implementation.sizes.reads_counts):
             raise PartError("numbers that are read from tensors hold in the whole program")
-        self._parts = Parts(Side(self.spec), Side(self.implementation), given.digests, given.definitions)
-        self._digests = given.digests
+        self._parts = Parts(Side(self.spec), Side(self.implementation), digests, definitions)
+        self._digests = digests
         self._settled: set[str] = set()
         self._outputs: list[dict[torch.fx.Node, list[ProgramOutput]]] = [{}, {}]
         """Of both programs, by their nodes."""

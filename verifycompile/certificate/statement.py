@@ -63,11 +63,7 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
         by_kind[OutputKind.VALUE],
         by_kind[OutputKind.GRADIENT],
         by_kind[OutputKind.MUTATION],
-        {
-            i.name: _lies(implementation, i) + _memory_of(reading, i)
-            for i in implementation.inputs
-            if i.role in _SHOWN
-        },
+        {i.name: _lies(implementation, i) + _memory_of(reading, i) for i in implementation.inputs if i.role in _SHOWN},
         "" if mesh is None else ", ".join(f"{axis.name}={axis.size}" for axis in mesh.axes),
         Question(spec.provenance, implementation.provenance, 1 if mesh is None else len(mesh.ranks)).describe(),
         tuple(dict.fromkeys(f"{s} is {e}" for p in (spec, implementation) for s, e in p.size_values.items())),
