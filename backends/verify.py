@@ -149,7 +149,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
             keep_operators(spec, implementation)
             return _unasked("its operators are listed instead")
         found = verify_together(spec, implementation, options, channel)
-    report = apply_waivers(found, options.waivers)
+    report = apply_waivers(_of_hook(found, frame), options.waivers)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
     layouts: Mapping[int, ReturnedLayout] = {}
@@ -207,6 +207,15 @@ def _unasked(reason: str) -> CheckedGraph:
         "`%s` (%s:%s) is not checked: %s.", frame.function, frame.code.co_filename, frame.code.co_firstlineno, reason
     )
     return CheckedGraph(unasked=reason)
+
+
+def _of_hook(report: Report, frame: Frame) -> Report:
+    """``report``, which says of which hook it is where that is a frame of its own: no line of the user's is in it."""
+    if frame.style is None:
+        return report
+    note = f"this is the {frame.function}, which torch.compile compiles alone, since what calls it runs as Python code"
+    noted = (dataclasses.replace(finding, notes=(*finding.notes, note)) for finding in report.findings)
+    return dataclasses.replace(report, findings=tuple(noted))
 
 
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:

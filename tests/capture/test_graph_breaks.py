@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.support import fake_mesh_world
 from verifycompile import RefinementError, UsageError, Verdict, verify
-from verifycompile.capture.recovered import HOOK
 from verifycompile.capture.spec import BROKEN
 
 # Dynamo looks at the gradient of what the graph before returned.
@@ -120,20 +119,29 @@ class Looped(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:`forward` runs without having been checked")
-def test_a_hook_that_is_compiled_alone_has_no_single_device_program() -> None:
+@pytest.mark.parametrize("output", [Replicate(), Partial()])
+def test_hooks_of_styles_are_compiled_alone_and_pass_on_what_they_are_given(output: Any) -> None:
     with fake_mesh_world((2,), ("tp",)) as mesh:
         model = Looped()
         styles = {
-            "layers.0": ColwiseParallel(output_layouts=Replicate()),
-            "layers.1": RowwiseParallel(input_layouts=Replicate()),
+            "layers.0": RowwiseParallel(input_layouts=Replicate(), output_layouts=output),
+            "layers.1": ColwiseParallel(output_layouts=Replicate()),
         }
         parallelize_module(model, mesh, styles)
-        with pytest.raises(UsageError) as refused:
+        if output == Replicate():
+            assert run(model, torch.randn(4, 8)).requires_grad
+            return
+        with pytest.raises(RefinementError) as refused:
             run(model, torch.randn(4, 8))
-        assert str(refused.value) == f"error[VC307]: {HOOK}"
-        for layer in model.layers:
-            layer.compile(backend="verify", options={"inner": "aot_eager"})
-        assert model(torch.randn(4, 8)).requires_grad
+        finding = refused.value.report.findings[0]
+        assert (finding.code, finding.message) == (
+            "VC101",
+            "`inputs.0` is a partial sum over `tp`; its sum over all ranks is needed",
+        )
+        assert finding.notes[-1] == (
+            "this is the hook of ColwiseParallel on Linear, which torch.compile compiles alone, since what calls it runs "
+            "as Python code"
+        )
 
 
 class OneMean(nn.Module):

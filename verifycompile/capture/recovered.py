@@ -53,7 +53,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
-from verifycompile.torch_interface.parallel_styles import is_hook_of_style
+from verifycompile.torch_interface.parallel_styles import without_style
 from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.wrappers import module_behind
@@ -62,13 +62,6 @@ STILL_PARALLEL = (
     "the single-device program cannot be recovered from this model: without the hooks of torch.distributed it still "
     "holds DTensors or collectives. Pass the single-device program as the option `spec`."
 )
-
-HOOK = (
-    "this frame is a hook of `torch.distributed.tensor` alone, since what calls its module runs uncompiled, as after a "
-    "graph break in a loop: no single-device program has such a frame. Remove the break, or compile the modules that "
-    "have none instead, each with its hooks: `for block in model.blocks: block.compile()`."
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
@@ -146,8 +139,7 @@ class _Recovery:
 
         def capture(traced: TracedFrame, parts: _Parts) -> _Attempt:
             if has_parallelism(traced.graph, traced.example_inputs):
-                of_hook = is_hook_of_style(self.exported.traced.frame.code)
-                raise UsageError("VC307", HOOK if of_hook else STILL_PARALLEL)
+                raise UsageError("VC307", STILL_PARALLEL)
             originals = {id(copy): original for original, copy in parts.copies}
             self._note_reads(traced, lambda module: originals.get(id(module), module))
             exported = export(traced, parts.tensors.names)
@@ -269,7 +261,15 @@ def _doubt(numbers: Sequence[Number], text: str, trace: Callable[[Assignment], s
 
 
 def _frame_without_wrapper(frame: Frame, globalizer: Globalizer) -> Frame:
-    """The copied frame; of the forward that a wrapper calls, where the frame is that of a wrapper that communicates."""
+    """The copied frame; of the forward that a wrapper calls, where the frame is that of a wrapper that communicates.
+
+    Of the hook of a parallel style, which Dynamo compiles alone where what calls its module runs as Python code, a
+    frame that passes on what the hook is given: on a single device no such hook is registered.
+    """
+    if (passing := without_style(frame.code)) is not None:
+        code = passing.__code__
+        values = {name: globalizer(frame.locals[old]) for name, old in zip(code.co_varnames, frame.code.co_varnames, strict=False)}
+        return Frame(code, passing.__globals__, values, ())
     module = module_behind(frame.code, frame.closure)
     if module is None:
         return copied_frame(frame, globalizer)

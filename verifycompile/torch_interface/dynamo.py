@@ -40,6 +40,7 @@ from verifycompile.torch_interface.attributes import lift_attributes, with_resul
 from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.collective_tracing import trace_collectives
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
+from verifycompile.torch_interface.parallel_styles import style_of_hook
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.strided import strided_shards_by_views
@@ -123,9 +124,14 @@ class Frame:
     @property
     def function(self) -> str:
         """The function's name as a reader knows it: ``Block.forward``."""
-        if not self.is_resumption:
-            return self.shown.co_qualname
-        return f"{self.code.co_name.removeprefix(_RESUMPTION).rpartition('_at_')[0]} after a graph break"
+        if self.is_resumption:
+            return f"{self.code.co_name.removeprefix(_RESUMPTION).rpartition('_at_')[0]} after a graph break"
+        return self.shown.co_qualname if self.style is None else f"hook of {self.style}"
+
+    @property
+    def style(self) -> str | None:
+        """The parallel style of which this is a hook that is compiled alone, and its module."""
+        return style_of_hook(self.code, self.locals)
 
     @property
     def resumed_line(self) -> int:

@@ -18,6 +18,8 @@ from torch import nn
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
 
+from torch.utils._pytree import tree_map
+
 from verifycompile.program import ModuleStyle
 from verifycompile.torch_interface.closures import taken_along
 
@@ -25,9 +27,51 @@ _STYLES = "torch.distributed.tensor.parallel.style"
 _FILES = f"{Path(torch.distributed.tensor.__file__).parent}{os.sep}"
 
 
-def is_hook_of_style(code: types.CodeType) -> bool:
-    """Whether ``code`` is what a parallel style calls before or after the forward of its module."""
+def without_style(code: types.CodeType) -> types.FunctionType | None:
+    """A function that passes on what the hook of a parallel style is given, as ``code`` does on a single device.
+
+    None where ``code`` is no such hook: what a style calls before or after the forward of its module.
+    """
+    if not _is_hook(code):
+        return None
+    return _PASSING_ON.get(code.co_varnames[1 : code.co_argcount])
+
+
+def style_of_hook(code: types.CodeType, values: Mapping[str, Any]) -> str | None:
+    """``ColwiseParallel on Linear`` for such a hook, called with ``values``; None for other code."""
+    if not _is_hook(code):
+        return None
+    module: Any = values.get(code.co_varnames[0])
+    name, _ = next(_told(module), ("a style", ())) if isinstance(module, nn.Module) else ("a style", ())
+    return f"{name} on {type(module).__name__}"
+
+
+def _is_hook(code: types.CodeType) -> bool:
     return code.co_name == "<lambda>" and code.co_filename.startswith(_FILES)
+
+
+def _inputs(module: nn.Module, inputs: Any) -> Any:  # noqa: ARG001 - the parameters are those of the hook
+    return tree_map(_same, inputs)
+
+
+def _inputs_by_name(module: nn.Module, inputs: Any, kwargs: Any) -> Any:  # noqa: ARG001 - those of the hook
+    return tree_map(_same, (inputs, kwargs))
+
+
+def _outputs(module: nn.Module, inputs: Any, outputs: Any) -> Any:  # noqa: ARG001 - those of the hook
+    return tree_map(_same, outputs)
+
+
+def _same(value: Any) -> Any:
+    # A view, for Dynamo makes no graph of a function that computes nothing.
+    return value.view_as(value) if isinstance(value, torch.Tensor) else value
+
+
+_PASSING_ON: Mapping[tuple[str, ...], types.FunctionType] = {
+    ("inputs",): _inputs,
+    ("inputs", "kwargs"): _inputs_by_name,
+    ("inputs", "outputs"): _outputs,
+}
 
 
 def styles_of(model: object) -> Mapping[str, ModuleStyle]:
