@@ -17,7 +17,7 @@ from verifycompile.backends.progress import progress_of
 from verifycompile.backends.refusal import refusal
 from verifycompile.backends.reports import warn_with_error, warn_with_report
 from verifycompile.backends.unverified import refuse_unverified_runs
-from verifycompile.backends.verify import CheckedGraph, check_graph, verify
+from verifycompile.backends.verify import CHECK, CheckedGraph, check_graph, verify
 from verifycompile.backends.waivers import waivers_of_job
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
@@ -37,7 +37,11 @@ def verify_first(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Cal
     """
     chosen = chosen_backend()
     if unwrapped(chosen) is verify:
-        return chosen(gm, example_inputs)
+        token = CHECK.set(_checked)
+        try:
+            return chosen(gm, example_inputs)
+        finally:
+            CHECK.reset(token)
     check = _check_and_warn if os.environ.get(FLAG_VARIABLE) == "warn" else _check
     return check(gm, example_inputs).compiled_by(chosen, gm, example_inputs)
 
@@ -61,7 +65,7 @@ refuse_unverified_runs(_is_set, _only_warns, checks_every_backend=True, tell=lam
 
 def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        checked = _checked(gm, example_inputs, _options_of_job())
+        checked = _checked_for_job(gm, example_inputs, _options_of_job())
     except Exception as error:  # noqa: BLE001 - whatever went wrong is raised again, in a form that Dynamo never drops
         raise as_compile_error(error) from None
     if checked.report is not None and checked.is_refused:
@@ -71,7 +75,7 @@ def _check(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGr
 
 def _check_and_warn(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CheckedGraph:
     try:
-        checked = _checked(gm, example_inputs, _options_of_job(on_unproved="warn"))
+        checked = _checked_for_job(gm, example_inputs, _options_of_job(on_unproved="warn"))
     except Exception as error:  # noqa: BLE001 - the user asked to go on, and is told that nothing was verified
         warn_with_error(as_compile_error(error))
         return CheckedGraph()
@@ -97,6 +101,23 @@ def _with_variable(report: Report) -> Report:
     return dataclasses.replace(report, findings=findings)
 
 
+def _checked_for_job(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options) -> CheckedGraph:
+    """``_checked``, which says how a job under the flag answers what else an option would."""
+    try:
+        checked = _checked(gm, example_inputs, options)
+    except UsageError as error:
+        if error.code != "VC307":
+            raise
+        raise UsageError(error.code, f"{error.message}\n{_SPEC_NOTE}") from error
+    if checked.report is None:
+        return checked
+    return dataclasses.replace(checked, report=_with_variable(checked.report))
+
+
+_SPEC_NOTE = (
+    'In a job under the flag, compile the model with it: `torch.compile(model, backend="verify", '
+    'options={"spec": Model(config)})`.'
+)
 _NUMBERS_NOTE = (
     f"in a job under the flag, set the variable {NUMBERS_VARIABLE} to the patterns of `per_rank_numbers`, separated by "
     "commas, or to the empty text where no number is per rank"
@@ -109,8 +130,6 @@ def _checked(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: O
     try:
         with progress_of(name_of(frame)):
             checked = check_graph(gm, example_inputs, options)
-        if checked.report is not None:
-            checked = dataclasses.replace(checked, report=_with_variable(checked.report))
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         # The sentence of a usage error says what is missing, and not of which frame.

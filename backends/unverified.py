@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +53,10 @@ def refuse_unverified_runs(
             _tell_once(frame, tell or _warn)
             return
         message = f"`{frame.function}` was verified for other inputs and would run as it is now: {frame.reason}"
-        _refuse(message, only_warns(compiler), SourceLocation(frame.file, frame.line, function=frame.function))
+        place = SourceLocation(frame.file, frame.line, function=frame.function)
+        limit = _LIMIT.search(frame.reason)
+        notes = () if limit is None else (_RAISE_LIMIT.format(limit[0]),)
+        _refuse(message, only_warns(compiler), place, notes=notes)
 
     def switched_off(compiler: Any, reason: str) -> None:
         _refuse(f"nothing that runs now would be what was verified: {reason}", only_warns(compiler), None)
@@ -60,6 +64,11 @@ def refuse_unverified_runs(
     watch_eager_frames(Watch(applies, only_warns, seen, switched_off, checks_every_backend, checks_every_backend))
 
 
+_LIMIT = re.compile(r"(accumulated_)?recompile_limit")
+_RAISE_LIMIT = (
+    "`torch._dynamo.config.{} = 1024` before the first call lets torch compile the function again for these inputs, and "
+    "each graph is checked"
+)
 _NO_GRAPH = (
     "`{}` computes nothing with tensors: torch.compile makes no graph of it, so that its options (`spec`, `mesh` or "
     "placements) apply to nothing. Compile what computes, or leave the options away."
@@ -87,9 +96,15 @@ def refuse_numbers_of_partial_sums(frame: Frame, *, only_warns: bool) -> None:
         _refuse(message, only_warns, SourceLocation(frame.code.co_filename, frame.resumed_line), "VC101")
 
 
-def _refuse(message: str, only_warns: bool, location: SourceLocation | None, code: str = "VC210") -> None:
+def _refuse(
+    message: str,
+    only_warns: bool,
+    location: SourceLocation | None,
+    code: str = "VC210",
+    notes: tuple[str, ...] = (),
+) -> None:
     severity = Severity.WARNING if only_warns else Severity.ERROR
-    finding = Finding(code=code, severity=severity, message=message, impl_location=location)
+    finding = Finding(code=code, severity=severity, message=message, impl_location=location, notes=notes)
     report = Report(verdict=Verdict.UNPROVED, findings=(finding,))
     if only_warns:
         warn_with_report(report)

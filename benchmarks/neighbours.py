@@ -5,6 +5,7 @@ under ``compare``. A row counts what became of the wrong programs, and of the ri
 
 ``--cases FOLDER`` adds the programs of a folder: each file is run as ``python FILE bad`` and ``python FILE good``, and
 the last line that begins with ``@@`` is JSON with the verdict. The first letters of a name say whose list it is of.
+A program that gives no verdict, because torch cannot compile it or it takes too long, is counted as such.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from tests.comparison.fourteen import BUGS as FOURTEEN
 from tests.soundness.test_known_bugs import BUGS, report_of
 from verifycompile import Verdict
 
-HEADER = ("programs", "by", "wrong: refuted", "unproved", "verified", "right: verified", "unproved", "refuted")
+HEADER = (
+    "programs", "by",
+    "wrong: refuted", "unproved", "verified", "none", "right: verified", "unproved", "refuted", "none",
+)  # fmt: skip
 _ORDER = (Verdict.REFUTED, Verdict.UNPROVED, Verdict.VERIFIED)
 _LISTS = {"GG": "the GraphGuard paper (Entangle)", "TT": "TTrace's paper", "TV": "TrainVerify's list"}
 _OTHERS = "other reports"
@@ -35,10 +39,11 @@ _SECONDS = 600
 """That one program of a folder may take."""
 
 
-def row(name: str, method: str, verdicts: Callable[[bool], Iterable[Verdict]]) -> tuple[str, ...]:
-    """The cells of one kind of programs. ``verdicts``: of the wrong ones, and of their right twins."""
+def row(name: str, method: str, verdicts: Callable[[bool], Iterable[Verdict | None]]) -> tuple[str, ...]:
+    """The cells of one kind of programs. ``verdicts``: of the wrong ones, and of the right ones; None without one."""
     wrong, right = (collections.Counter(verdicts(is_wrong)) for is_wrong in (True, False))
-    counts = [*(wrong[verdict] for verdict in _ORDER), *(right[verdict] for verdict in reversed(_ORDER))]
+    orders = (wrong, (*_ORDER, None)), (right, (*reversed(_ORDER), None))
+    counts = [found[verdict] for found, order in orders for verdict in order]
     return name, method, *map(str, counts)
 
 
@@ -70,23 +75,30 @@ def rows_of(folder: pathlib.Path, most: int | None) -> Iterator[tuple[str, ...]]
             yield row(title, "`verify`", lambda wrong, files=files: (_verdict_of(path, wrong) for path in files))
 
 
-def _verdict_of(file: pathlib.Path, is_wrong: bool) -> Verdict:
-    """What a program of a folder prints. Raises ``RuntimeError`` where it prints no verdict."""
-    done = subprocess.run(
-        [sys.executable, file.name, "bad" if is_wrong else "good"],
-        cwd=file.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-    )
+def _verdict_of(file: pathlib.Path, is_wrong: bool) -> Verdict | None:
+    """What a program of a folder prints; None where it prints no verdict, which is told with the reason."""
+    found, reason = _run(file, is_wrong)
+    verdict = Verdict[found] if found in Verdict.__members__ else None
+    told = found if verdict else f"no verdict: {reason}"
+    print(f"{file.stem} {'wrong' if is_wrong else 'right'} {told}", file=sys.stderr, flush=True)
+    return verdict
+
+
+def _run(file: pathlib.Path, is_wrong: bool) -> tuple[str, str]:
+    """The verdict that the program prints, or ``""`` and what came in its place."""
+    command = [sys.executable, file.name, "bad" if is_wrong else "good"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=file.parent, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"{_SECONDS} s are over"
     said = [line for line in done.stdout.splitlines() if line.startswith("@@")]
-    found = json.loads(said[-1].removeprefix("@@"))["verdict"] if said else ""
-    if found not in Verdict.__members__:
-        raise RuntimeError(f"{file.name} says no verdict: {done.stderr[-300:]}")
-    print(f"{file.stem} {'wrong' if is_wrong else 'right'} {found}", file=sys.stderr, flush=True)
-    return Verdict[found]
+    if not said:
+        return "", (done.stderr.strip() or "nothing is printed").splitlines()[-1]
+    answer = json.loads(said[-1].removeprefix("@@"))
+    return answer["verdict"], str(answer.get("error") or answer["verdict"]).partition("\n")[0]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -268,7 +268,8 @@ def _frame_without_wrapper(frame: Frame, globalizer: Globalizer) -> Frame:
     """
     if (passing := without_style(frame.code)) is not None:
         code = passing.__code__
-        values = {name: globalizer(frame.locals[old]) for name, old in zip(code.co_varnames, frame.code.co_varnames, strict=False)}
+        names = zip(code.co_varnames, frame.code.co_varnames, strict=False)
+        values = {name: globalizer(frame.locals[old]) for name, old in names}
         return Frame(code, passing.__globals__, values, ())
     module = module_behind(frame.code, frame.closure)
     if module is None:

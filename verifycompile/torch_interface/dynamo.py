@@ -108,7 +108,8 @@ class Frame:
         if self.code not in wrap_inline.__code__.co_consts:
             return next((function.__code__ for function in self._decorated()), self.code)
         wrapped = inspect.unwrap(self.closure[self.code.co_freevars.index("fn")].cell_contents)
-        function = wrapped.forward if isinstance(wrapped, nn.Module) else wrapped
+        module = getattr(wrapped, "__self__", wrapped)  # `Module._call_impl`, where it is compiled with its hooks
+        function = module.forward if isinstance(module, nn.Module) else wrapped
         return getattr(inspect.unwrap(function), "__code__", self.code)
 
     def _decorated(self) -> Iterator[types.FunctionType]:

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import re
 import types
 import weakref
 from collections.abc import Callable, Generator, Mapping
@@ -299,6 +300,10 @@ _SUPPRESSED = "an error was suppressed during compilation"
 """What Dynamo says of every frame that it gives up after an error."""
 
 
+_DETAILS = re.compile(r"Dynamo developers have intentionally marked that | in file `[^`]*`| with argument types .*$")
+"""What Dynamo adds for its developers, or names by a path of this machine."""
+
+
 def _text(reason: str, failure: str) -> str:
     """What Dynamo says is in the way, in a line.
 
@@ -309,7 +314,7 @@ def _text(reason: str, failure: str) -> str:
     lines = [line.strip() for line in (failure or reason).splitlines() if line.strip()]
     said = lines[0] if lines else "torch.compile gives no reason"
     marked = next((line for line in lines if line.startswith("Explanation:")), "")
-    explanation = marked.removeprefix("Explanation:").partition(". ")[0].strip()
+    explanation = _DETAILS.sub("", marked.removeprefix("Explanation:").partition(". ")[0]).strip()
     if said.endswith(":") and len(lines) > 1:
         said, explanation = said.rstrip(":"), lines[1]
     return f"{said}: {explanation}".rstrip(".") if explanation else said.rstrip(".")

@@ -17,7 +17,6 @@ import torch.distributed.tensor
 from torch import nn
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement
-
 from torch.utils._pytree import tree_map
 
 from verifycompile.program import ModuleStyle
