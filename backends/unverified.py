@@ -66,8 +66,8 @@ def refuse_unverified_runs(
 
 _LIMIT = re.compile(r"(accumulated_)?recompile_limit")
 _RAISE_LIMIT = (
-    "`torch._dynamo.config.{} = 1024` before the first call lets torch compile the function again for these inputs, and "
-    "each graph is checked"
+    "`torch._dynamo.config.{} = 1024` before the first call lets torch compile the function again for these inputs, "
+    "and each graph is checked"
 )
 _NO_GRAPH = (
     "`{}` computes nothing with tensors: torch.compile makes no graph of it, so that its options (`spec`, `mesh` or "
