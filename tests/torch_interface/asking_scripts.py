@@ -371,3 +371,25 @@ class Checking(Held):
 @stays
 def checks_in_the_constructor(mesh: DeviceMesh) -> nn.Module:
     return Checking(8)
+
+
+@leaves
+def counts_the_ranks_of_the_mesh(mesh: DeviceMesh) -> nn.Module:
+    return Held(16 // mesh.mesh.numel())
+
+
+@leaves
+def counts_the_ranks_of_a_mesh_of_its_own(mesh: DeviceMesh) -> nn.Module:
+    made = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    return Held(16 // made.mesh.shape[0])
+
+
+@leaves
+def counts_the_ranks_of_a_group(mesh: DeviceMesh) -> nn.Module:
+    return Held(16 // len(dist.get_process_group_ranks(mesh.get_group())))
+
+
+@leaves
+def keeps_it_as_a_level(mesh: DeviceMesh) -> nn.Module:
+    LOG.setLevel(16 // mesh.size())
+    return Held(LOG.level)

@@ -29,6 +29,7 @@ from verifycompile.torch_interface.observation import Asker, Read
 
 _PURE = (print, len, range, int, str, float, bool, min, max, abs, divmod, round, tuple, list, isinstance, repr)
 _LOGS = (logging.debug, logging.info, logging.warning, logging.error, warnings.warn)
+_LOGGED = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 _MAKE = (device_mesh.init_device_mesh, device_mesh.DeviceMesh, dist.new_group)
 """Of which the result answers further questions only when it is asked."""
 _JOB = (*_MAKE, dist.init_process_group, dist.destroy_process_group, dist.barrier, torch.device)
@@ -313,7 +314,7 @@ def _keeps(called: Any) -> bool:
         return called.__module__ == "builtins"
     owner = getattr(called, "__self__", None)
     is_method = isinstance(called, types.MethodType | types.BuiltinMethodType)
-    return is_method and (type(owner) is logging.Logger or type(owner) is str)
+    return is_method and (type(owner) is str or (type(owner) is logging.Logger and called.__name__ in _LOGGED))
 
 
 def _after(instructions: Sequence[dis.Instruction], position: int, index: dict[int, int]) -> Iterator[int]:

@@ -271,7 +271,7 @@ _READERS = {
     ),
 }
 _OF_THE_RANK = frozenset(
-    {"get_rank", "get_group_rank", "get_global_rank", "get_local_rank", "get_coordinate", "get_process_group_ranks"}
+    {"get_rank", "get_group_rank", "get_global_rank", "get_local_rank", "get_coordinate"}
 )
 """Readers of the rank, which ask for the degree as well in order to answer."""
 _THROUGH = frozenset(
@@ -448,6 +448,7 @@ def _wrap_readers() -> None:
     _wrap_method(dist.ProcessGroup, "size", ReadKind.DEGREE)
     _wrap_method(DeviceMesh, "size", ReadKind.DEGREE)
     _wrap_property(DeviceMesh, "shape", ReadKind.DEGREE)
+    _wrap_property(DeviceMesh, "mesh", ReadKind.DEGREE)
     _wrap_coordinate()
     _wrap_existence()
     _wrap_members()
@@ -532,7 +533,7 @@ def _wrap_existence() -> None:
 
 
 def _wrap_members() -> None:
-    """Which ranks are in a group that not all are in says which of such groups this process is in."""
+    """Which ranks are in a group says how many, and, where not all are in it, which of such groups this process is in."""
     kind: Any = type(distributed_c10d._world)
     members: property = vars(kind)["pg_group_ranks"]
     codes = (distributed_c10d.get_process_group_ranks.__code__, distributed_c10d.get_global_rank.__code__)
@@ -541,6 +542,7 @@ def _wrap_members() -> None:
         found = members.__get__(world)
         caller = sys._getframe(1)
         if caller.f_code in codes:
+            _note(ReadKind.DEGREE, caller.f_code.co_name, caller)
             group = caller.f_locals.get("group")
             if group is not None and len(found.get(group, ())) < len(found.get(world.default_pg, ())):
                 _note(ReadKind.RANK, caller.f_code.co_name, caller)
