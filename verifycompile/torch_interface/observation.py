@@ -533,7 +533,7 @@ def _wrap_existence() -> None:
 
 
 def _wrap_members() -> None:
-    """Which ranks are in a group says how many, and, where not all are in it, which of such groups this process is in."""
+    """The ranks of a group say how many they are; where it is not of all, in which of such groups this process is."""
     kind: Any = type(distributed_c10d._world)
     members: property = vars(kind)["pg_group_ranks"]
     codes = (distributed_c10d.get_process_group_ranks.__code__, distributed_c10d.get_global_rank.__code__)
