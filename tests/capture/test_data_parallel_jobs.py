@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import pathlib
@@ -328,3 +329,38 @@ def test_shards_may_be_said_for_a_sequence_first_model() -> None:
     assert verified(Last(), torch.randn(6, 2, 8)).verdict is Verdict.REFUTED
     found = verified(Last(), torch.randn(6, 2, 8), in_placements={"x": (Shard(1),)})
     assert found.verdict is Verdict.VERIFIED, str(found)
+
+
+def built(build: Callable[[DeviceMesh, int], nn.Module]) -> Report:
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        return verifycompile.verify(None, pairs(), build=lambda: build(mesh, mesh.get_local_rank()))
+
+
+def _alike(name: str, mesh: DeviceMesh, rank: int) -> nn.Module:
+    return WRAPPERS[name](Regression(), mesh)
+
+
+def _by_rank(name: str, mesh: DeviceMesh, rank: int) -> nn.Module:
+    return WRAPPERS[name](Regression(), mesh) if rank == 0 else Regression()
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_of_models_that_are_built_for_each_rank(name: str) -> None:
+    found = built(functools.partial(_alike, name))
+    assert found.verdict is Verdict.VERIFIED, str(found)
+    with pytest.raises(UsageError) as refused:
+        built(functools.partial(_by_rank, name))
+    assert str(refused.value).startswith(
+        "error[VC306]: option `build` does not wrap the models of all ranks alike: what becomes of the gradient of `"
+    )
+    assert str(refused.value).endswith("` outside of the program is another on rank 1 than on rank 0.")
+
+
+def test_a_step_that_one_rank_alone_synchronizes_is_refused() -> None:
+    def build(mesh: DeviceMesh, rank: int) -> nn.Module:
+        model: FSDPModule = fully_shard(Regression(), mesh=mesh)
+        model.set_requires_gradient_sync(rank == 0)
+        return cast("nn.Module", model)
+
+    with pytest.raises(UsageError, match="does not wrap the models of all ranks alike"):
+        built(build)

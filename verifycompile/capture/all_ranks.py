@@ -17,12 +17,14 @@ from verifycompile.capture.common_graph import Differences, DifferentGraphsError
 from verifycompile.capture.held_numbers import held_numbers, write_numbers_out
 from verifycompile.capture.held_tensors import Contents, contents_of
 from verifycompile.capture.meshes import Root, resolve_groups
+from verifycompile.capture.outer import OuterGradient, outer_gradients
 from verifycompile.capture.tidy import without_copies
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, Mesh, Program
 from verifycompile.torch_interface.dynamo import GraphBreakError, TracedFrame, trace_frame
 from verifycompile.torch_interface.mesh import mixed_radix, own_rank
 from verifycompile.torch_interface.observation import Read
+from verifycompile.torch_interface.outer import outer_of
 from verifycompile.torch_interface.rank_reads import ExportRead
 from verifycompile.torch_interface.ranks import has_messages
 from verifycompile.torch_interface.tensors import forget_layouts
@@ -50,13 +52,17 @@ class ForAllRanks:
 
 @dataclasses.dataclass(frozen=True)
 class _Captured:
-    """A rank's graph. ``groups``: the mesh axes of the process groups in it."""
+    """A rank's graph. ``groups``: the mesh axes of the process groups in it.
+
+    ``gradients``: what wrappers outside of it make of the gradients, by the names of parameters.
+    """
 
     graph: torch.fx.GraphModule
     boundary: Boundary
     groups: Mapping[str, tuple[int, ...]]
     contents: Contents
     numbers: Mapping[str, tuple[torch.fx.Node, torch.Tensor]]
+    gradients: Mapping[str, OuterGradient]
 
 
 def for_all_ranks(
@@ -95,7 +101,9 @@ def for_all_ranks(
             found[rank] = _of_rank(rank, root, others, captured)
         if isinstance(others, Built):
             contents = {rank: found[rank].contents for rank in ranks}
-            contents[own_rank()] = _built_alike(found[own_rank()], root, others, captured)
+            again = _built_alike(found[own_rank()], root, others, captured)
+            contents[own_rank()] = again.contents
+            _require_one_wrapping({**found, own_rank(): again})
             written = _written_out(found, is_placed)
         finer = _generalized(found, root)
     except DifferentGraphsError as different:
@@ -138,12 +146,14 @@ def ranks_to_capture(mesh: Mesh) -> tuple[int, ...]:
 
 def _captured(exported: Export, root: Root, shared: Export) -> _Captured:
     graph = exported.joint.graph
+    outer = outer_of(exported.traced.example_inputs).joined(exported.traced.frame.wrappers)
     return _Captured(
         graph,
         boundary_of(exported, root),
         resolve_groups(graph, root.mesh).axes,
         contents_of(exported, shared),
         held_numbers(exported, shared),
+        outer_gradients(exported, root.mesh, outer),
     )
 
 
@@ -158,10 +168,12 @@ def _of_rank(rank: int, root: Root, others: AsRanks, captured: Callable[[TracedF
         forget_layouts()
 
 
-def _built_alike(own: _Captured, root: Root, others: AsRanks, captured: Callable[[TracedFrame], _Captured]) -> Contents:
+def _built_alike(
+    own: _Captured, root: Root, others: AsRanks, captured: Callable[[TracedFrame], _Captured]
+) -> _Captured:
     """Build this rank's model once more, last, so that what ``build`` sets outside of it is this rank's in the end.
 
-    Returns the contents of its tensors. Raises ``UsageError`` VC306 where its program is another.
+    Raises ``UsageError`` VC306 where its program is another.
     """
     again = _of_rank(own_rank(), root, others, captured)
     try:
@@ -172,7 +184,21 @@ def _built_alike(own: _Captured, root: Root, others: AsRanks, captured: Callable
         reason = different.message.replace("rank -1", "the second model")
     if reason:
         raise UsageError("VC306", f"option `build` does not make the same model for this rank each time: {reason}.")
-    return again.contents
+    return again
+
+
+def _require_one_wrapping(found: Mapping[int, _Captured]) -> None:
+    """Raises ``UsageError`` VC306 where wrappers make other things of a gradient on one rank than on another."""
+    first, *others = found
+    for rank in others:
+        ours, theirs = found[first].gradients, found[rank].gradients
+        for name in dict.fromkeys((*ours, *theirs)):
+            if ours.get(name) != theirs.get(name):
+                raise UsageError(
+                    "VC306",
+                    f"option `build` does not wrap the models of all ranks alike: what becomes of the gradient of "
+                    f"`{name}` outside of the program is another on rank {rank} than on rank {first}.",
+                )
 
 
 def _compared(found: Mapping[int, _Captured]) -> Differences:

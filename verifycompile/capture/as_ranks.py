@@ -146,10 +146,10 @@ def frame_with_model(frame: Frame, model: Callable[..., Any]) -> Frame:
 
     Raises ``UsageError`` VC306 where the frame holds no model of this kind, or several.
     """
-    function, _ = without_outer_wrappers(uncompiled(model))
+    function, outer = without_outer_wrappers(uncompiled(model))
     own = with_callable(frame, function)
     if own is not None:
-        return own
+        return dataclasses.replace(own, wrappers=outer)
     found = {id(held): held for value in _values(frame) if _is_like(held := uncompiled(value), function)}
     if len(found) != 1:
         what = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "function")
@@ -164,7 +164,7 @@ def frame_with_model(frame: Frame, model: Callable[..., Any]) -> Frame:
     def swapped(value: Any) -> Any:
         return function if id(uncompiled(value)) in found else value
 
-    return copied_frame(frame, swapped)
+    return dataclasses.replace(copied_frame(frame, swapped), wrappers=outer)
 
 
 def _is_like(held: Any, function: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,9 @@ def copied_frame(frame: Frame, globalizer: Callable[[Any], Any]) -> Frame:
     changed = {name: new for name, old in frame.globals.items() if name in used and (new := globalizer(old)) is not old}
     contents = {name: globalizer(value) for name, value in closed_over(frame.code, frame.closure)}
     cells = zip(frame.code.co_freevars, frame.closure, strict=True)
-    return Frame(
-        code=frame.code,
+    return dataclasses.replace(
+        frame,
         globals={**frame.globals, **changed} if changed else frame.globals,
         locals={name: globalizer(value) for name, value in frame.locals.items()},
         closure=tuple(types.CellType(contents[name]) if name in contents else cell for name, cell in cells),
-        contexts=frame.contexts,
     )

@@ -17,6 +17,7 @@ from verifycompile.torch_interface.aot import Origin, Part
 from verifycompile.torch_interface.contents import content_of
 from verifycompile.torch_interface.mesh import coordinate_of
 from verifycompile.torch_interface.placements import sharded_dimension
+from verifycompile.torch_interface.unwrapped import is_without_contents
 
 Contents = Mapping[str, bytes]
 """Name of a tensor -> digest of its values, for those whose values are known."""
@@ -27,11 +28,13 @@ _SAMPLE = 1 << 16
 def contents_of(exported: Export, shared: Export) -> dict[str, bytes]:
     """Of the plain tensors that enter a rank's graph, but for those of ``shared``: one object, as arguments are.
 
-    The shards of a DTensor are not compared: what distributes them communicates, which one process alone does not.
+    The shards of a DTensor are not compared, nor what `fully_shard` gathers: what distributes them communicates, which
+    one process alone does not.
     """
     found: dict[str, bytes] = {}
     for name, _, value in plain_tensors(exported, shared):
-        content = None if isinstance(value, DTensor) else content_of(value, _SAMPLE)
+        is_distributed = isinstance(value, DTensor) or is_without_contents(value)
+        content = None if is_distributed else content_of(value, _SAMPLE)
         if content is not None:
             what = f"{value.dtype}{list(value.shape)}".encode()
             found[name.name] = hashlib.sha256(what + content).digest()

@@ -98,18 +98,17 @@ def results_of(implementation: Program) -> Results:
 def capture_traced(
     traced: TracedFrame,
     options: Options,
-    unwrapped: Outer | None = None,
     whole: frozenset[str] = frozenset(),
     *,
     remake: Callable[[Callable[..., Any]], Frame] | None = None,
 ) -> Program:
     """``capture_implementation`` for a frame that was traced here.
 
-    ``unwrapped``: data-parallel wrappers that were taken off before.
+    ``whole``: inputs that are the same on all ranks, under a data-parallel wrapper.
     ``remake``: the same call of a model that option ``build`` made.
     """
     start = time.perf_counter()
-    outer = dataclasses.replace(outer_of(traced.example_inputs).joined(unwrapped or Outer()), whole=whole)
+    outer = _outer(traced, whole)
     around = tuple({id(contract.mesh): contract.mesh for contract in outer.contracts}.values())
     with listed_reads() as asked:
         hooked, is_general = _hooked_somehow(traced, options)
@@ -135,7 +134,8 @@ def capture_traced(
     graph.meta[MESH] = found.mesh.mesh
 
     def of_rank(other: TracedFrame) -> Program:
-        return _program(other, _hooked(other, options, for_all_ranks=False), found, options, outer, even=False)
+        own = _hooked(other, options, for_all_ranks=False)
+        return _program(other, own, found, options, _outer(other, whole), even=False)
 
     def each_rank() -> tuple[Program, ...]:
         contents: list[Contents] = []
@@ -146,7 +146,7 @@ def capture_traced(
             write_numbers_out(own.exported.joint.graph, numbers, everywhere.written_out)
             if isinstance(others, Built):
                 contents.append(contents_of(own.exported, hooked.exported))
-            return _program(other, own, found, options, outer, even=False)
+            return _program(other, own, found, options, _outer(other, whole), even=False)
 
         programs = as_each_rank(found, traced_reads, others, with_contents)
         return _with_contents_compared(programs, contents, found.mesh.description, everywhere.written_out)
@@ -158,7 +158,7 @@ def capture_traced(
     def passed(stop: Stop) -> Program:
         with layouts_forgotten(), gradients_pass(stop):
             return trace_frame(
-                traced.frame, lambda other: capture_traced(other, options, unwrapped, whole, remake=remake)
+                traced.frame, lambda other: capture_traced(other, options, whole, remake=remake)
             )
 
     if stops := stops_of(traced.graph.graph):
@@ -201,6 +201,12 @@ def _leaves_open(read: Read) -> bool:
     missed since the job began; what a variable of the environment holds elsewhere is not.
     """
     return read.is_of_environment or not observes_whole_job()
+
+
+def _outer(traced: TracedFrame, whole: frozenset[str]) -> Outer:
+    """The data-parallel wrappers of a program, those that are there and those that were taken off."""
+    outer = outer_of(traced.example_inputs).joined(traced.frame.wrappers)
+    return dataclasses.replace(outer, whole=whole)
 
 
 def _of_the_rank(reads: Iterable[Read]) -> tuple[Read, ...]:

@@ -86,18 +86,18 @@ def capture_model(
     """
 
     def remake(built: Callable[..., Any]) -> Frame:
-        unwrapped, _ = without_outer_wrappers(uncompiled(built))
-        return frame_of_call(step_of(unwrapped) or unwrapped, args, kwargs)
+        unwrapped, outer = without_outer_wrappers(uncompiled(built))
+        return dataclasses.replace(frame_of_call(step_of(unwrapped) or unwrapped, args, kwargs), wrappers=outer)
 
     def capture(traced: TracedFrame) -> tuple[Program, Program]:
-        both = capture_both(lambda whole: capture_traced(traced, options, outer, whole, remake=remake), options)
+        both = capture_both(lambda whole: capture_traced(traced, options, whole, remake=remake), options)
         if not both.spec.outputs and not both.implementation.outputs:
             raise UsageError("VC306", _NOTHING)
         return both.spec, both.implementation
 
     function, outer = without_outer_wrappers(uncompiled(model))
     step = step_of(function)
-    frame = _entered(step or function, args, kwargs)
+    frame = dataclasses.replace(_entered(step or function, args, kwargs), wrappers=outer)
     with torch.no_grad() if step is not None else contextlib.nullcontext(), without_logged_failures():
         try:
             return trace_frame(frame, capture)

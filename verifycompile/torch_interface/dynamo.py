@@ -40,6 +40,7 @@ from verifycompile.torch_interface.attributes import lift_attributes, with_resul
 from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.collective_tracing import trace_collectives
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
+from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.parallel_styles import style_of_hook
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
 from verifycompile.torch_interface.source import is_user_file
@@ -68,6 +69,7 @@ class Frame:
 
     ``contexts``: of torch's decorators around the function (``@torch.no_grad()``), outermost first; they are entered
     before the frame is traced, as Dynamo does, which compiles what such a decorator wraps.
+    ``wrappers``: the data-parallel ones that were taken off the model before.
     """
 
     code: types.CodeType
@@ -75,6 +77,7 @@ class Frame:
     locals: dict[str, Any]
     closure: tuple[types.CellType, ...]
     contexts: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = ()
+    wrappers: Outer = dataclasses.field(default_factory=Outer)
 
     @property
     def is_backward_of_torch_distributed(self) -> bool:

@@ -58,6 +58,14 @@ def _is_wrapper(module: nn.Module) -> bool:
     return is_sharded or isinstance(module, DistributedDataParallel) or replicate_state(module) is not None
 
 
+_GATHERED = "_verifycompile_gathered"
+
+
+def is_without_contents(tensor: torch.Tensor) -> bool:
+    """Whether it stands for a parameter that ``fully_shard`` gathers, which holds nothing before that."""
+    return _GATHERED in vars(tensor)
+
+
 class _Unwrapper(Relocator):
     """Copies without data-parallel wrappers; what other parallelism put into the modules stays."""
 
@@ -107,6 +115,7 @@ class _Unwrapper(Relocator):
                 whole, inner.mesh, inner.placements, run_check=False, shape=tensor.shape, stride=inner.stride
             )
         parameter = nn.Parameter(whole, requires_grad=tensor.requires_grad)
+        vars(parameter)[_GATHERED] = True
         self.reductions[id(parameter)] = dataclasses.replace(held.reduction, makes_equal=True)
         return parameter
 
