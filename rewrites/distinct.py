@@ -7,8 +7,8 @@ from verifycompile.ir.term import CONSTANT, Operation, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import smallest_and_largest
 
-TOPK = Operation("topk_values"), Operation("topk_indices", places=True)
-SORT = Operation("sort_values"), Operation("sort_indices", places=True)
+TOPK = Operation("topk_values"), Operation("topk_indices", whole=True, places=True)
+SORT = Operation("sort_values"), Operation("sort_indices", whole=True, places=True)
 DISTINCT_ALONG_FRESH = (TOPK[1], SORT[1])
 """Operations whose elements are places of the dimension that they read, each place at most once."""
 

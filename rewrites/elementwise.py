@@ -9,7 +9,8 @@ import torch
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, INFINITY
 from verifycompile.ir.exponential import WHERE
-from verifycompile.ir.indicator import NOT, is_indicator
+from verifycompile.ir.indicator import LESS, NOT, is_indicator
+from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.term import INTEGER_LEAF, LEAF, Operation, Term, View
 from verifycompile.ir.term_property import TermProperty
@@ -226,9 +227,11 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
         return _spread(b, b.mul(condition, left), right)
     if left.is_zero:
         return _spread(b, b.mul(b.negate(condition), right), left)
-    if left.term is b.pool.unit and right.term is b.pool.unit:
-        if condition.term.operation is NOT:
-            return choose(b, b.negate(condition), right, left)
+    operation, numbers = condition.term.operation, left.term is b.pool.unit is right.term
+    turned = operation is LESS or (operation is AT_MOST and condition.term.attributes < (0,))  # type: ignore[operator]  # a whole number
+    if operation is NOT or (turned and not numbers):
+        return choose(b, b.negate(condition), right, left)
+    if numbers:
         return b.add(b.mul(condition, b.sub(left, right)), right)
     if left.term is right.term or WHERE in (left.term.operation, right.term.operation):
         from verifycompile.rewrites.choices import choice_of_alike  # here, because few programs choose so

@@ -36,7 +36,7 @@ KTH = Operation("kth_value"), Operation("kth_index")
 MEDIAN = Operation("median_value"), Operation("median_index")
 NANMEDIAN = Operation("nanmedian_value"), Operation("nanmedian_index")
 MODE = Operation("mode_value"), Operation("mode_index")
-ARG_EXTREME = {kind: Operation(f"arg{kind}", places=True) for kind in ("max", "min")}
+ARG_EXTREME = {kind: Operation(f"arg{kind}", whole=True, places=True) for kind in ("max", "min")}
 """Of several largest elements the first, as torch says of `argmax` and of `max` along a dimension."""
 
 

@@ -1,4 +1,4 @@
-"""Quotient and remainder of counters: their upper and their lower digits."""
+"""Quotient and remainder of counters and of places: their upper and their lower digits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.counted import number_of_places, smallest_and_largest
 
 
 def counted(b: Builder, left: View, right: object) -> tuple[View, View] | None:
-    """Quotient and remainder of a counter by a number, where they are its upper and its lower digits."""
+    """Quotient and remainder by a number: the upper and the lower digits of a counter, or zero and what is below it."""
+    if isinstance(right, int) and _is_below(left, right):
+        return b.full(0, b.shape(left)), left
     if left.term.operation is not IOTA or left.coefficient != 1 or not isinstance(right, int) or right < 1:
         return None
     nothing = b.full(0, b.shape(left))
@@ -31,6 +34,12 @@ def counted(b: Builder, left: View, right: object) -> tuple[View, View] | None:
         return None
     quotient, rest = (View(ONE, iota(b.pool, length).term, left.shape, (merge_digits(d),)) for length, d in parts)
     return quotient, rest
+
+
+def _is_below(view: View, number: int) -> bool:
+    """Whether every element is at least zero and less than the number."""
+    places, ends = number_of_places(view), smallest_and_largest(view)
+    return (places is not None and places <= number) or (ends is not None and ends[0] >= 0 and ends[1] < number)
 
 
 def truncated_share(b: Builder, view: View) -> View | None:

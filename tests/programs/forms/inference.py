@@ -144,6 +144,41 @@ def best_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
     return program
 
 
+def pairs_of_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """The same: scores and words travel in one tensor, words as numbers of its dtype."""
+
+    def program(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        score, word = torch.max(h @ weight.t(), dim=-1)
+        if mistake != "places in a shard":
+            word = word + weight.shape[0] * mesh.get_local_rank()
+        every = funcol.all_gather_tensor(torch.stack((score, word.to(score.dtype)), -1)[None], 0, mesh)
+        rank = (
+            every[..., 0].argmin(0, keepdim=True) if mistake == "worst rank" else every[..., 0].argmax(0, keepdim=True)
+        )
+        return torch.take_along_dim(every[..., 0 if mistake == "scores" else 1], rank, 0)[0].long()
+
+    return program
+
+
+def likely(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    logits = h @ weight.t()
+    return torch.where(logits >= logits.amax(-1, keepdim=True) - 2.5, logits, -100.0)
+
+
+def likely_on_ranks(mesh: DeviceMesh, mistake: str) -> Callable[..., Any]:
+    """What is much less likely than the best word is no choice any more."""
+
+    def program(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        logits = F.linear(h, weight)
+        best = logits.max(-1, keepdim=True).values
+        if mistake != "own maximum":
+            best = funcol.all_reduce(best, "max", mesh)
+        unlikely = logits < best - (1.5 if mistake == "another bound" else 2.5)
+        return logits.masked_fill(~unlikely if mistake == "turned round" else unlikely, -100.0)
+
+    return program
+
+
 def largest(h: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.topk(h @ weight.t(), 3, dim=-1).values.softmax(-1)
 
@@ -170,6 +205,24 @@ FORMS = (
         lambda: (torch.randn(3, 4), torch.randn(5, 4)),
         _VOCABULARY,
         ("places in a shard", "worst rank", "first rank"),
+    ),
+    Form(
+        "greedy-decoding-in-pairs-3",
+        {"tp": 3},
+        lambda: greedy,
+        pairs_of_ranks,
+        lambda: (torch.randn(3, 4), torch.randn(5, 4)),
+        _VOCABULARY,
+        ("places in a shard", "worst rank", "scores"),
+    ),
+    Form(
+        "likely-words-2",
+        {"tp": 2},
+        lambda: likely,
+        likely_on_ranks,
+        lambda: (torch.randn(3, 4), torch.randn(5, 4)),
+        {"in_placements": {"weight": (S0,)}, "out_placements": {"output.0": (S1,)}},
+        ("own maximum", "another bound", "turned round"),
     ),
     Form(
         "largest-logits-2",
