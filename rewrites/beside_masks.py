@@ -2,7 +2,7 @@
 
 So ``m f(m x)`` is ``m f(x)``, through all that is computed for each of the mask's positions alone: an expert whose
 tokens are masked before its layers computes for them what it does without. And of distances that are at least zero
-under a causal mask the limit at zero changes nothing.
+under a causal mask the limit at zero changes nothing. Where one of several masks holds, any of them does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from verifycompile.ir.algebra import COMBINE, CONTRACT, Opened, contract, open_v
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import less_equal
 from verifycompile.ir.inequality import AT_MOST
-from verifycompile.ir.term import Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.chosen import applied_anew
 from verifycompile.rewrites.index_arithmetic import implied, is_whole
 from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.reduction import TRUTH_EXTREMES
 
 _MAX_DEPTH = 10
 _EXTREMES = (MAXIMUM, MINIMUM)
@@ -81,6 +82,8 @@ class _Replacement:
 
     def _opened(self, view: View, depth: int) -> View:
         opened = open_view(view)
+        if view.term.operation is TRUTH_EXTREMES["max"] and self._is_among(opened):
+            return self._pool.constant(view.coefficient, view.shape)
         if view.term.operation in _EXTREMES:
             chosen = self._chosen(view.term.operation is MAXIMUM, *opened.operands)
             if chosen is not None:
@@ -90,6 +93,22 @@ class _Replacement:
             return view
         result = _applied(self._pool, view, opened, operands)
         return dataclasses.replace(result.scaled(view.coefficient), shape=view.shape)
+
+    def _is_among(self, opened: Opened) -> bool:
+        """Whether the mask is one of the truths of which any is to hold: it has them at some places of its own."""
+        (truths,) = opened.operands
+        if truths.term is not self._mask.term or len(truths.axes) != len(self._mask.axes):
+            return False
+        places: dict[int, int] = {}
+        for axis, own in zip(truths.axes, self._mask.axes, strict=True):
+            if len(axis) != len(own):
+                return False
+            for digit, other in zip(axis, own, strict=True):
+                is_bound = digit[0] in opened.summed
+                place = places.setdefault(digit[0], other[0]) if is_bound else digit[0]
+                if (is_bound and place == CONSTANT) or (place, *digit[1:]) != other:
+                    return False
+        return True
 
     def _chosen(self, largest: bool, left: View, right: View) -> View | None:
         """The larger or the smaller one of two whole numbers, where the mask says which one that is."""

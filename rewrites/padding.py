@@ -25,6 +25,11 @@ def slice_backward(
     total = input_sizes[dim % len(input_sizes)]
     if b.depends_on_rank(start) and step == 1:
         return b.pad(*placed_by_coordinate(b, grad_output, dim % len(input_sizes), start), total)
+    if b.depends_on_rank(start) and total == step * b.shape(grad_output)[dim]:
+        position, shape = dim % len(input_sizes), list(b.shape(grad_output))
+        shape[position] = total
+        placed = placed_by_coordinate(b, b.unsqueeze(grad_output, position + 1), position + 1, start)
+        return b.reshape(b.pad(*placed, step), shape)  # pyright: ignore[reportArgumentType]  # a whole number
     if not isinstance(start, int) or not isinstance(step, int):
         raise UnsupportedError(UNSUPPORTED, f"the gradient of a slice with start {start} and step {step}")
     first = bound(total, start)

@@ -1,12 +1,22 @@
-"""Places whose offsets are the ranks' coordinates: each rank writes a block of its own."""
+"""Places whose offsets are the ranks' coordinates: each rank reads and writes places of its own."""
 
 from __future__ import annotations
 
-from verifycompile.ir.size import Size, product
+from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.rank_offsets import steps_of
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
+
+
+def every_step_from(b: Builder, view: View, position: int, start: Number, end: Number, step: Number) -> View:
+    """Every ``step``-th place, which on each rank is one place of each group of places that the step makes."""
+    size, at = view.shape[position], position - b.lead
+    rows = exact_quotient(size, step) if isinstance(step, int) and step > 0 else None
+    if rows is None or end != size or not b.depends_on_rank(start):
+        raise UnsupportedError(UNREPRESENTABLE, f"a slice with step {step} of symbolic size")
+    shape = b.shape(view)
+    return b.select(b.reshape(view, [*shape[:at], rows, step, *shape[at + 1 :]]), at + 1, start)  # pyright: ignore[reportArgumentType]  # a whole number
 
 
 def placed_by_coordinate(b: Builder, view: View, dim: int, start: Number) -> tuple[View, int, Size]:

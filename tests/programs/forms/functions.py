@@ -252,6 +252,60 @@ def own_experts(mesh: DeviceMesh, mistake: str) -> Function:
     return program
 
 
+def experts_of_two(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Each token goes to its two best experts."""
+    weights, chosen = (x @ gate).softmax(-1).topk(2, -1)
+    result = torch.zeros_like(x)
+    for number in range(up.shape[0]):
+        own = (weights * (chosen == number)).sum(-1, keepdim=True)
+        result = result + own * (F.silu(x @ up[number]) @ down[number])
+    return result
+
+
+def tokens_of_any_choice(mesh: DeviceMesh, mistake: str) -> Function:
+    """An expert sees the tokens of which it is any of the choices, and zeros in the place of the others."""
+
+    def program(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        x, gate = (comm.enter(value, mesh.get_group()) for value in (x, gate))
+        weights, chosen = (x @ gate).softmax(-1).topk(2, -1)
+        result = torch.zeros_like(x)
+        for number in range(up.shape[0]):
+            place = number if mistake == "places of the first rank" else number + up.shape[0] * mesh.get_local_rank()
+            hit = chosen == place
+            seen = hit.all(-1, keepdim=True) if mistake == "all choices" else hit.any(-1, keepdim=True)
+            seen = hit[:, :1] if mistake == "first choice" else seen
+            own = (weights * hit).sum(-1, keepdim=True)
+            result = result + own * (F.silu((x * seen.to(x.dtype)) @ up[number]) @ down[number])
+        return comm.leave(result, mesh.get_group())
+
+    return program
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    rows = torch.arange(q.shape[0])
+    return (q @ k.t()).masked_fill(rows > rows[:, None], float("-inf")).softmax(-1) @ v
+
+
+def in_stripes(mesh: DeviceMesh, mistake: str) -> Function:
+    """Each rank attends from every third row, from its own number on, so that all have as much to do."""
+
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        rank, ranks, rows = mesh.get_local_rank(), mesh.size(), q.shape[0]
+        q, k, v = (comm.gather(value, 0, mesh.get_group()) for value in (q, k, v))
+        first = 0 if mistake == "first stripe" else rank
+        own = torch.arange(rows) * ranks + (rank + 1 if mistake == "a row further" else rank)
+        seen = torch.arange(k.shape[0]) <= own[:, None]
+        out = torch.where(seen, q[first::ranks] @ k.t(), float("-inf")).softmax(-1) @ v
+        every = comm.gather(out, 0, mesh.get_group()) if mistake == "in blocks" else _in_turn(mesh, out)
+        return every[rows * rank : rows * (rank + 1)]
+
+    return program
+
+
+def _in_turn(mesh: DeviceMesh, rows: torch.Tensor) -> torch.Tensor:
+    return comm.gather(rows[:, None], 1, mesh.get_group()).flatten(0, 1)
+
+
 def best(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     logarithms = x.log_softmax(-1)
     return logarithms.topk(2).values, logarithms.argmax(-1)
@@ -288,13 +342,13 @@ def without_limits(mesh: DeviceMesh, mistake: str) -> Callable[..., tuple[torch.
 
 def form(
     name: str, spec: Any, program: Any, *mistakes: str, args: Callable[[], tuple[Any, ...]], placed: Mapping[str, Any],
-    outputs: tuple[Any, ...], **options: Any,
+    outputs: tuple[Any, ...], ranks: int = 2, **options: Any,
 ) -> Form:  # fmt: skip
-    """A form of two ranks. ``spec``: a function, or a module to be built."""
+    """``spec``: a function, or a module to be built."""
     named = {f"output.{place}": (placement,) for place, placement in enumerate(outputs)}
     given: dict[str, Any] = {"in_placements": {name: (placement,) for name, placement in placed.items()}, "out_placements": named}
     build = spec if isinstance(spec, type) else lambda: spec
-    return Form(f"{name}-2", {"tp": 2}, build, program, args, {**given, **options}, mistakes)
+    return Form(f"{name}-{ranks}", {"tp": ranks}, build, program, args, {**given, **options}, mistakes)
 
 
 FORMS = (
@@ -349,6 +403,17 @@ FORMS = (
         "experts-that-drop-results", experts, own_experts, "places of the first rank", "the others", "not dropped",
         args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4, 3), (2, 3, 4))),
         placed={"x": R, "gate": R, "up": S0, "down": S0}, outputs=(R,),
+    ),
+    form(
+        "experts-of-any-choice", experts_of_two, tokens_of_any_choice,
+        "places of the first rank", "all choices", "first choice",
+        args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4, 3), (2, 3, 4))),
+        placed={"x": R, "gate": R, "up": S0, "down": S0}, outputs=(R,),
+    ),
+    form(
+        "attention-in-stripes", causal, in_stripes, "first stripe", "a row further", "in blocks", ranks=3,
+        args=lambda: tuple(torch.randn(3, 2, requires_grad=True) for _ in range(3)),
+        placed={"q": S0, "k": S0, "v": S0}, outputs=(S0,),
     ),
     form(
         "best-before-dividing", best, best_before_dividing, "least", "of another row", "by columns",
