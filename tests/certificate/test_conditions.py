@@ -11,12 +11,19 @@ from types import ModuleType
 
 import pytest
 
-from tests.certificate import annotations_checks, check_checks, parts_checks, statement_checks, storage_checks
+from tests.certificate import (
+    annotations_checks,
+    check_checks,
+    parts_checks,
+    statement_checks,
+    steps_checks,
+    storage_checks,
+)
 from tests.lemmas import padded_pieces_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of
 from tests.refinement import closure_checks, shares_checks
 from verifycompile.certificate import annotations as recorded
-from verifycompile.certificate import check, parts, statement, storage
+from verifycompile.certificate import check, lemma_steps, parts, statement, storage
 from verifycompile.refinement import closure, ring
 from verifycompile.rewrites import padded_pieces
 
@@ -26,6 +33,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     recorded: annotations_checks.checks,
     check: check_checks.checks,
     parts: parts_checks.checks,
+    lemma_steps: steps_checks.checks,
     closure: closure_checks.checks,
     ring: shares_checks.checks,
     padded_pieces: padded_pieces_checks.checks,

@@ -46,11 +46,12 @@ def _tell(what: str, mutants: Iterator[tuple[str, str, str]]) -> int:
     """Print mutants and their counts; the number of those that survive."""
     counts: collections.Counter[str] = collections.Counter()
     for where, change, found in mutants:
-        counts[found or "SURVIVES"] += 1
+        counts[found] += 1
         sys.stdout.write(f"{where:12} {found or 'SURVIVES':14} {change}\n")
+    survivors = counts.pop("", 0)
     told = ", ".join(f"{count} by {found}" for found, count in counts.most_common())
-    sys.stdout.write(f"{what}: {counts.total()} mutants: {told}\n")
-    return counts["SURVIVES"]
+    sys.stdout.write(f"{what}: {counts.total() + survivors} mutants, {survivors} survive: {told}\n")
+    return survivors
 
 
 if __name__ == "__main__":
