@@ -130,3 +130,19 @@ def fused_rms_norm_backward(
     grad_input = b.mul(b.sub(scaled, along), rstd)
     grad_weight = _sum_rows(b, b.mul(grad_out, normalized), rows)
     return (grad_input if output_mask[0] else None), (grad_weight if output_mask[1] else None)
+
+
+@operator(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(
+    b: Builder, grad_w: View, saved_v: View, saved_g: View, saved_norms: View, dim: int
+) -> tuple[View, View]:
+    """Of ``v * (g / norms)``, where ``norms`` are those of ``v`` over all dimensions but ``dim``."""
+    require_real(b, "grad_w", "saved_v", "saved_g", "saved_norms")
+    rank = b.rank(saved_v)
+    dims = [d for d in range(rank) if d != dim % rank]
+    _check_statistics(b, saved_v, dims, saved_g, saved_norms)
+    inverse = b.power(saved_norms, -1)
+    normalized = b.mul(saved_v, inverse)
+    grad_g = b.sum(b.mul(grad_w, normalized), dims, keepdim=True)
+    grad_v = b.mul(saved_g, inverse, b.sub(grad_w, b.mul(normalized, grad_g)))
+    return grad_v, grad_g

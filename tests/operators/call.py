@@ -69,11 +69,12 @@ class Sample:
 
 
 REFERENCES: dict[Any, Any] = {
+    torch.ops.aten._weight_norm_interface_backward.default: torch.ops.aten._weight_norm_differentiable_backward.default,
     torch.ops.aten._fused_rms_norm_backward.default: decomposition_table[
         torch.ops.aten._fused_rms_norm_backward.default
     ]
 }
-"""What stands in for an operator without a CPU kernel."""
+"""What stands in for an operator without a CPU kernel, or whose kernel does not check its arguments."""
 
 
 def flat_results(result: Any) -> list[torch.Tensor | None]:

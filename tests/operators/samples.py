@@ -457,6 +457,9 @@ for _shape in ([4], [3, 4]):
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, _weight, [True, True])
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, _weight, [False, True])
     add(aten._fused_rms_norm_backward.default, _grad, _x, _shape, _rstd, None, [True, False])
+for _shape in ([3, 1], [1, 4]):
+    _v, _norms = real(3, 4), positive(*_shape)
+    add(aten._weight_norm_interface_backward.default, real(3, 4), _v, real(*_shape), _norms, _shape.index(max(_shape)))
 for _operator in (aten._softmax, aten._log_softmax):
     add(_operator.default, real(3, 4), 1, False)
     add(_operator.default, real(3, 4, 2), -2, False)
