@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed._functional_collectives as collectives
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
 
@@ -231,3 +231,34 @@ def test_what_the_plan_says_of_the_module_is_told(plan, line, note):
     if line:
         (finding,) = report.findings
         assert (finding.code, line_of(report), finding.notes[-1]) == ("VC101", line, note)
+
+
+class Padded(nn.Module):
+    """The row of a table that stands for padding is zero."""
+
+    def __init__(self, place=lambda table: table):
+        super().__init__()
+        self.register_buffer("table", place(torch.randn(8, 4)))
+
+    def forward(self, x):
+        self.table[3].fill_(0)
+        return x @ self.table
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_what_is_written_to_a_copy_of_a_buffer_is_told(dim):
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = Padded(lambda table: distribute_tensor(table, mesh, [Shard(dim)]))
+        x = distribute_tensor(torch.randn(2, 8), mesh, [R])
+        report = verifycompile.verify(model, (x,), spec=Padded())
+    if dim == 1:
+        assert report, str(report)
+        return
+    finding = report.findings[0]
+    assert (report.verdict, finding.code) == (verifycompile.Verdict.REFUTED, "VC108")
+    assert finding.message == "`table` stays as it was, where the spec writes to it"
+    assert line_of(report) == "self.table[3].fill_(0)"
+    assert finding.notes[0] == (
+        "what is written to a copy is lost: a slice of a DTensor along the sharded dimension, for one, is a copy, since it "
+        "is gathered first; `x.copy_(...)` of the whole writes to `x`"
+    )

@@ -391,6 +391,51 @@ def test_a_residual_lost_in_one_stage_is_told_there(width):
     assert finding.hint == f"add `hidden` to `y` after line {place.line} (checked)"
 
 
+def first_gradients(x, a, b):
+    a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+    return torch.autograd.grad((torch.tanh(x @ a) @ b).square().mean(), [a, b])
+
+
+def first_stage(x, a):
+    a = a.detach().requires_grad_()
+    hidden = torch.tanh(x @ a)
+    dist.send(hidden.detach(), 1)
+    gradient = torch.empty(3, 4)
+    dist.recv(gradient, 1)
+    return list(torch.autograd.grad(hidden, [a], gradient))
+
+
+def last_stage(b, share):
+    hidden = torch.empty(3, 4)
+    dist.recv(hidden, 0)
+    hidden, b = hidden.requires_grad_(), b.detach().requires_grad_()
+    gradient, own = torch.autograd.grad((hidden @ b).square().mean(), [hidden, b])
+    dist.send(gradient / share if share else gradient, 0)
+    return [own]
+
+
+@pytest.mark.parametrize("share", [None, 2])
+def test_a_factor_in_the_gradient_that_another_stage_sends_is_told_there(share):
+    inputs = {"x": torch.empty(3, 4), "a": torch.empty(4, 4), "b": torch.empty(4, 2)}
+    graphs = []
+    for rank, (stage_of, names) in enumerate(((first_stage, "xa"), (lambda b: last_stage(b, share), "b"))):
+        with fake_world(2, rank=rank):
+            graphs.append(traced(stage_of, {name: inputs[name] for name in names}))
+    outputs = [{"output.0": "output.0"}, {"output.0": "output.1"}]
+    report = verify_graphs(traced(first_gradients, inputs), graphs, [{}, {}], outputs)
+    if share is None:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    lines, first = inspect.getsourcelines(last_stage)
+    place = finding.impl_location
+    assert finding.code == "VC103"
+    assert place is not None
+    assert place.line == first + next(at for at, line in enumerate(lines) if "/ share" in line)
+    assert finding.hint == f"leave out the division by 2 at line {place.line} (checked)"
+
+
 @pytest.mark.parametrize(("divisor", "width"), [(2.0, 4), (math.sqrt(2), 4), (2.0, 2048), (math.sqrt(2), 2048)])
 def test_what_all_stages_compute_wrongly_is_one_cause(divisor, width):
     """Of width 2048 the programs are too large to be evaluated as often as a search for causes does."""
@@ -406,3 +451,33 @@ def test_what_all_stages_compute_wrongly_is_one_cause(divisor, width):
     assert finding.hint == f"pass 2.0 in the place of 1.4142135623730951 at line {place.line} (checked)"
     assert finding.counterexample is not None
     assert finding.counterexample.script
+
+
+def accumulated_by_parts(mesh=None, *, forgets=False):
+    def program(x, w):
+        total = torch.zeros(())
+        for part in x.chunk(2):
+            total = torch.zeros(()) if forgets else total
+            total = total + torch.tanh(part @ w).sum()
+        return total if mesh is None else funcol.all_reduce(total, "sum", mesh)
+
+    return program
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_part_of_the_samples_that_is_forgotten_is_told_where_they_are_divided(forgets):
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        inputs = torch.empty(4, 3), torch.empty(3, 2)
+        program = accumulated_by_parts(mesh, forgets=forgets)
+        report = verify(program, inputs, spec=accumulated_by_parts(), mesh=mesh, in_placements={"x": (S0,)})
+    if not forgets:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert (report.verdict, finding.code) == (Verdict.REFUTED, "VC119")
+    assert finding.message == "piece 1 of `x` takes no part in `output.0`, as it does in the spec"
+    assert place is not None
+    assert linecache.getline(place.file, place.line).strip() == "for part in x.chunk(2):"
+    lines = f"at line {place.line + 2} of the values of which the spec computes it (lines {place.line} to {place.line + 2}"
+    assert finding.hint == f"compute `torch.tanh(part @ w).sum()` {lines} of the spec) (checked)"

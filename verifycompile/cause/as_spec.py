@@ -187,6 +187,9 @@ def _texts(scene: Scene, taken: _Taken, node: torch.fx.Node, is_operand: bool, _
         pointed = _reader(scene, node)
         behind = f" after {scene.line(node)}" if pointed is node else f" at {scene.line(pointed)}"
         return message, f"compute {wanted}{where} and use it in the place of {found}{behind}"
+    if found == wanted and where:  # one expression, of other values
+        hint = f"compute {found} at {scene.line(node)} of the values of which the spec computes it{where}"
+        return f"{found} is computed of other values than in the spec", hint
     message = f"{found} is computed where the spec computes {wanted}"
     return message, f"compute {wanted}{where} in the place of {found} at {scene.line(node)}"
 

@@ -50,6 +50,10 @@ def needless_calls(scene: Scene) -> Iterator[Move]:
 
 def _left_out_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, _: Draft) -> tuple[str, str]:
     found, wanted = scene.value(node), scene.value(operand)
+    number = node.args[1] if node.target in (aten.mul.Tensor, aten.div.Tensor) else None
+    if isinstance(number, (int, float)):
+        what = f"the {'multiplication' if node.target is aten.mul.Tensor else 'division'} by {number:.6g}"
+        return f"{what} is none of the spec", f"leave out {what} of {wanted} at {scene.line(node)}"
     if found == wanted:  # both are called by their operator, in an expression that is not known
         call, line = call_name(node), scene.line(node)
         return f"{call} is not needed", f"leave out {call} at {line}, and use {call_name(operand)}, which it takes"

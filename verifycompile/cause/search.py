@@ -263,7 +263,24 @@ class _Search:
         if started is None:
             return ()
         trial, outcome = started
-        return self._mended(trial, outcome, ()) or self._of_some_outputs(trial, outcome)
+        found = self._mended(trial, outcome, ())
+        return self._needed(trial, outcome, found) if found else self._of_some_outputs(trial, outcome)
+
+    def _needed(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
+        """``causes`` without those that mend nothing by themselves, and that the others do without."""
+        while self.applied:
+            self._undo()
+        for cause in causes:
+            others = tuple(other for other in causes if other is not cause)
+            if cause.outputs or not others:
+                continue
+            made = [self._apply(self.subject.drafts()[other.draft], other.moves) for other in others]
+            after = self._outcome(trial, outcome, _wanted(outcome)) if all(made) else None
+            if after is not None and not after.wrong and self._proved():
+                causes = others
+            for _ in range(sum(made)):
+                self._undo()
+        return causes
 
     @functools.cached_property
     def _lacking(self) -> frozenset[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.fx
@@ -17,7 +18,7 @@ from torch.distributed.tensor.placement_types import Partial
 
 from verifycompile.ir.term import View
 from verifycompile.lowering.lower import Lowering
-from verifycompile.program import Blocker, ProgramOutput
+from verifycompile.program import Blocker, OutputKind, ProgramOutput
 from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.classify import Found, Kind, classify
 from verifycompile.refinement.mismatch import Mismatch
@@ -27,15 +28,25 @@ from verifycompile.refinement.relations import Diagnosis, NodeRelations, first_v
 from verifycompile.refinement.unknowns import unknowns
 from verifycompile.rewrites.collective import REDUCTION_ARGUMENT
 from verifycompile.torch_interface.evaluation import is_view
-from verifycompile.torch_interface.model_lines import pass_over_functions_of_spec
+from verifycompile.torch_interface.model_lines import model_location_of, pass_over_functions_of_spec
 from verifycompile.torch_interface.value_names import call_name, names_of_inputs, operator_of, value_name
+
+aten = torch.ops.aten
+
+_CUTS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+
+_LOST = (
+    "what is written to a copy is lost: a slice of a DTensor along the sharded dimension, for one, is a copy, since it "
+    "is gathered first; `x.copy_(...)` of the whole writes to `x`"
+)
+"""What is said of a tensor that stays as it was."""
 
 
 def diagnose(case: Diagnosis) -> Mismatch:
     """Return the first root cause of the failed outputs."""
     pass_over_functions_of_spec(case.spec.program.graph.graph, case.implementation.program.graph.graph)
     cause = _Cause(case)
-    mismatch = cause.boundary() or cause.collective() or cause.mean() or cause.node()
+    mismatch = cause.boundary() or cause.collective() or cause.mean() or cause.lost_piece() or cause.node()
     mismatch = mismatch or cause.output_layout() or cause.output()
     return dataclasses.replace(mismatch, followers=len(case.failed) - 1)
 
@@ -255,6 +266,19 @@ class _Cause:
         axes = () if self.mesh is None else enumerate(self.mesh.axes)
         return any(found.factor == a.size for i, a in axes if i not in found.axes)
 
+    def lost_piece(self) -> Mismatch | None:
+        """A piece of an input with which a line of the spec computes, and the implementation on that line does not."""
+        of_spec = {_line(node): (node, pieces) for node, pieces in _cut_inputs(self.relations.spec_order)}
+        for node, pieces in _cut_inputs(self.relations.impl_order):
+            cut, wanted = of_spec.get(_line(node), (node, pieces))
+            if not pieces or wanted <= pieces or model_location_of(node) is None:
+                continue
+            name = value_name(node.all_input_nodes[0], names_of_inputs(self.implementation.program))
+            lost = f"piece {min(wanted - pieces) + 1} of `{name}`"
+            message = f"{lost} takes no part in `{self.spec_output.name}`, as it does in the spec"
+            return self._at("VC119", message, _Site(cut, node, name), Found(Kind.DIFFERENT))
+        return None
+
     # -- outputs
 
     def output_layout(self) -> Mismatch | None:
@@ -311,9 +335,20 @@ class _Cause:
             if blocked is not None:
                 return blocked
         message = f"`{name}`: {found.describe(name, self.mesh)}"
+        written = name.partition(".")[2]
+        if found.kind is Kind.DIFFERENT and self.spec_output.kind is OutputKind.MUTATION and self._is_kept(written):
+            message = f"`{written}` stays as it was, where the spec writes to it"
+            mismatch = self._at_output("VC108", message, self.spec_output, self.impl_output, found)
+            return dataclasses.replace(mismatch, notes=(_LOST,))
         if found.kind is Kind.DIFFERENT:
             message = f"`{name}` has no relation to the spec's value"
         return self._at_output(code, message, self.spec_output, self.impl_output, found)
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a tensor that the spec writes to leaves the implementation as it came."""
+        before = (item.node for item in self.spec.program.inputs if item.name == name)
+        found = (self.relations.classify(node, self.impl_output.node) for node in before)
+        return any(item is not None and item.kind in (Kind.PLACED, Kind.CLEAN) for item in found)
 
     # -- blockers and messages
 
@@ -358,6 +393,20 @@ class _Cause:
         return dataclasses.replace(
             self._at(code, message, _Site(spec_output.node, impl_output.node, name), found, expected), output=name
         )
+
+
+def _cut_inputs(order: Iterable[torch.fx.Node]) -> Iterator[tuple[torch.fx.Node, frozenset[int]]]:
+    """The calls among ``order`` that cut an input into pieces, with the numbers of those that are in it."""
+    nodes = dict.fromkeys(order)
+    for node in nodes:
+        if node.target in _CUTS and _looked_at(node.all_input_nodes[0]).op == "placeholder":
+            pieces = [user.args[1] for user in node.users if user in nodes and user.target is operator.getitem]
+            yield node, frozenset(piece for piece in pieces if isinstance(piece, int))
+
+
+def _line(node: torch.fx.Node) -> tuple[object, ...]:
+    place = model_location_of(node)
+    return (node.target,) if place is None else (node.target, place.file, place.line)
 
 
 def _looked_at(node: torch.fx.Node) -> torch.fx.Node:
