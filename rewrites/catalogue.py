@@ -51,6 +51,7 @@ CONTRACTION_LEMMAS: tuple[ProductFinder, ...] = (
 
 COMBINATION_LEMMAS: tuple[CombinationRule, ...] = (
     shares.rests_of_shares,
+    masks.masks_and_rests,
     similar.sum_similar,
     ranges.neighbouring_ranges,
     padded_pieces.sum_padded,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir import relabel
-from verifycompile.ir.algebra import has_infinity
+from verifycompile.ir.algebra import COMBINE, IOTA, has_infinity
 from verifycompile.ir.indicator import is_indicator
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.size import Size
@@ -31,7 +31,7 @@ def one_hot(b: Builder, index: View, size: Size) -> View:
 
 def rows_at(b: Builder, table: View, index: View) -> View:
     """The rows of a table by number."""
-    if table.term.operation in (CONCATENATE, STACK, PAD):
+    if table.term.operation in (CONCATENATE, STACK, PAD) or index.term.operation in (IOTA, COMBINE):
         from verifycompile.rewrites.joined_tables import rows_of_parts  # here, because few tables are joined
 
         return rows_of_parts(b, table, index)

@@ -1,4 +1,4 @@
-"""Look-ups in tables that are concatenations of others, or have zeros around them."""
+"""Look-ups in tables that are concatenations of others, or have zeros around them, and of rows that are counted."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import PAD, Builder
 from verifycompile.rewrites.indexing import one_hot
+from verifycompile.rewrites.known_places import read
 
 
 def rows_of_parts(b: Builder, table: View, index: View) -> View:
-    """The rows of a table by number: each look-up is one in each part, none of which may have that row."""
+    """The rows of a table by number: those that are counted are a slice; else each look-up is one in each part, none of
+    which may have that row.
+    """
+    counted = read(b, table, index, counted=True)
+    if counted is not None:
+        return counted
     total = b.full(0, (*b.shape(index), *b.shape(table)[1:]))
     row = " ".join(f"r{dim}" for dim in range(1, b.rank(table)))
     for first, part in _parts(b, table):

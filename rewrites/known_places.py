@@ -37,8 +37,8 @@ class _Counter:
     digits: Axis
 
 
-def read(b: Builder, table: View, index: View) -> View | None:
-    """The rows of a table by number; None where the numbers are not known."""
+def read(b: Builder, table: View, index: View, *, counted: bool = False) -> View | None:
+    """The rows of a table by number; None where the numbers are not known, or ``counted`` and they do not count."""
     size = b.shape(table)[0]
     counter = _counter(index)
     if counter is not None and isinstance(size, int):
@@ -51,7 +51,7 @@ def read(b: Builder, table: View, index: View) -> View | None:
         replaced[b.lead] = counter.digits
         replaced |= {d: [(d + moved, 1, part.shape[d])] for d in range(b.lead + 1, part.rank)}
         return substitute(part, replaced, (*b.mesh, *b.shape(index), *b.shape(table)[1:]))
-    found = _stretches(b, index, size) if b.rank(index) == 1 else None
+    found = _stretches(b, index, size) if b.rank(index) == 1 and not counted else None
     if found is None:
         return None
     return b.concatenate([b.narrow(table, 0, first, length) for first, length in found], 0)

@@ -125,6 +125,12 @@ STEPS = (
         "the k best of all elements are the k best of those that are among the k best, or more, of their part",
         "rewrites/ordering.py: _of_parts",
     ),
+    Step(
+        "VL170", "placed-part",
+        "a padded part is the sum over its positions of its value times one where the place is; a part that is a digit "
+        "of the whole is its value times one where the other digits are its number",
+        "refinement/placed.py: placed",
+    ),
 )  # fmt: skip
 
 SOLVER = "by z3 at every match, for its own sizes, for all values of the indices and of what is looked up"
@@ -139,6 +145,6 @@ PROOFS = {
     "VL61": POINT, "VL62": INDUCTION, "VL64": POINT, "VL67": INDUCTION,
     "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL91": POINT,
     "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
-    "VL147": POINT, "VL148": POINT, "VL149": POINT,
+    "VL147": POINT, "VL148": POINT, "VL149": POINT, "VL170": INDUCTION,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, open_view
+from verifycompile.ir.indicator import negate
 from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
+from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, TermPool, View
 from verifycompile.rewrites.beside_masks import may_decide, may_hold, with_one_for
-from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, factors_without
+from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder, factors_without, whole_view
 from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
+from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
 
 
@@ -90,7 +94,29 @@ def _has_fixed_digit(view: View) -> bool:
     return any(digit[0] == CONSTANT for axis in view.axes for digit in axis)
 
 
+def _masks_and_rests(pool: TermPool, summands: Sequence[View], shape: tuple[Size, ...]) -> Iterator[Proposal]:
+    """A value under a mask, and the same value where the mask is zero."""
+    groups: dict[object, list[tuple[View, View, Factors]]] = {}
+    for summand in summands:
+        term = summand.term
+        if term.operation is not CONTRACT or term.summed or not any(v.term.operation.indicator for v in term.operands):
+            continue
+        opened = open_view(whole_view(summand, shape)).operands
+        for mask in opened:
+            if mask.term.operation.indicator:
+                rest = tuple(factor for factor in opened if factor is not mask)
+                key = summand.coefficient, frozenset(Counter((v.term, v.axes) for v in rest).items())
+                groups.setdefault(key, []).append((summand, mask, rest))
+    for group in groups.values():
+        for (one, mask, rest), (other, negated, _) in itertools.combinations(group, 2):
+            if one is not other and negate(pool, mask) == negated:
+                scaled = rest if one.coefficient == 1 else (*rest, pool.constant(one.coefficient, shape))
+                given = {"m": (mask,), "n": (negated,), "c": (), "a": scaled}
+                yield Proposal(MASKS_THAT_EXCLUDE, Substitution(given, indices={"l": ()}), (one, other))
+
+
 equal_masks = ProductFinder(_equal_masks, among_masks=True)
+masks_and_rests = SumFinder(_masks_and_rests)
 decided_masks = ProductFinder(_decided_masks)
 beside_masks = ProductFinder(_beside_masks, among_masks=True)
 masks_of_masked = ProductFinder(_masks_of_masked, among_masks=True)

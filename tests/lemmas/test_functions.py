@@ -199,6 +199,20 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
     ],
     "VL149": [Claim("on the other side", (i - n * k == j) == (i == n * k + j))],
+    "VL170": [
+        Claim("place in the part, no element", one_where(j < 0) * at(j) == zero, {"a position": j >= 0}),
+        Claim(
+            "place in the part",
+            left + at(n) * one_where(s + n * t == k) == one_where(j < n + 1) * at(j),
+            {"the part's position there": k == s + j * t, "apart": t > 0},
+            (left == one_where(j < n) * at(j),),
+        ),
+        Claim(
+            "digit of the whole",
+            z3.If(z3.And(n * s <= k, k < n * s + n), at(k - n * s), z3.RealVal(0)) == at(i) * one_where(j == s),
+            {"digits": k == n * j + i, "position in the part": z3.And(i >= 0, i < n)},
+        ),
+    ],
     "VL98": [
         Claim("at most", one_where(j <= k) == z3.If(j < n, z3.RealVal(1), z3.RealVal(0)), {"number of ones": n == k + 1}),
         Claim("at least", one_where(k <= j) == z3.If(j < n, z3.RealVal(0), z3.RealVal(1)), {"number of zeros": n == k}),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ir.evaluate import Evaluator
+from verifycompile.ir.pieces import STACK
 from verifycompile.ir.term import TermPool
 from verifycompile.refinement import ring
 from verifycompile.refinement.check import new_pool
@@ -203,3 +204,39 @@ def test_what_may_be_zero_is_not_divided_out_within_sums():
     total = b.sub(b.exp(x), 1)
     left, right = b.mul(y, b.exp(x), b.power(total, -1)), b.mul(y, b.add(1, b.power(total, -1)))
     assert not equal_in_ring(b.pool, *(b.contraction("m k -> m", value) for value in (left, right)))
+
+
+PLACES = {
+    "a digit": (4, 8, 1), "the first digit": (0, 12, 1), "within": (1, 7, 1), "every second": (1, 8, 2),
+    "from the first on": (0, 6, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "total", "step"), PLACES.values(), ids=PLACES)
+def test_what_is_padded_is_a_part_times_one_at_its_place(b, leaves, start, total, step):
+    x, y, z, *_ = leaves.values()
+    pad = lambda view: b.along(PAD, (start, step), view, 1, total)  # noqa: E731 - as it reads
+    other = b.pool.leaf("o", (3, 5))
+    padded = b.contraction("m k, m n -> k n", pad(b.mul(x, b.add(y, z))), other)
+    apart = b.contraction("m k, m n -> k n", b.add(pad(b.mul(x, y)), pad(b.mul(x, z))), other)
+    assert padded != apart
+    assert equal_in_ring(b.pool, padded, apart)
+    inside = b.contraction("m k, m n -> k n", b.mul(x, b.add(y, z)), other)
+    assert equal_in_ring(b.pool, padded, b.along(PAD, (start, step), inside, 0, total))
+    if start + 4 * step < total:
+        moved = b.along(PAD, (start + 1, step), inside, 0, total)
+        assert not equal_in_ring(b.pool, padded, moved)
+    assert not equal_in_ring(b.pool, padded, b.along(PAD, (start, step), b.scale(inside, 2), 0, total))
+
+
+def test_what_is_stacked_is_each_piece_times_one_at_its_place(b, leaves):
+    x, y, z, *_ = leaves.values()
+    of_sums = b.concatenate([b.mul(x, b.add(y, z)), b.mul(b.add(x, y), z)], 1)
+    products = b.combination(
+        (1, b.pad(b.add(b.mul(x, y), b.mul(x, z)), 1, 0, 8)), (1, b.pad(b.add(b.mul(x, z), b.mul(y, z)), 1, 4, 8))
+    )
+    assert of_sums.term.operation is STACK
+    assert of_sums != products
+    assert equal_in_ring(b.pool, of_sums, products)
+    exchanged = b.concatenate([b.mul(b.add(x, y), z), b.mul(x, b.add(y, z))], 1)
+    assert not equal_in_ring(b.pool, exchanged, products)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, multiply_views, open_view
@@ -22,19 +22,22 @@ from verifycompile.ir.build import ShapeError
 from verifycompile.ir.common_factors import power_of, powers_of
 from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.indicator import LESS_EQUAL, NOT, negate
-from verifycompile.ir.relabel import UnalignedError, compose
+from verifycompile.ir.pieces import STACK
+from verifycompile.ir.relabel import UnalignedError, substitute
 from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, divide, multiply
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.fingerprint import fingerprint
+from verifycompile.rewrites.operations import PAD
 
 _MAX_PRODUCTS = 256
 _MAX_FACTORS = 32
 _MAX_TERMS = 512
 _SHARED_DEPTH = 4
 _MAX_DENOMINATORS = 4
+_PLACED = (PAD, STACK)
 
 Polynomial = dict[tuple[Term, tuple[Axis, ...]], Scalar]
 """Products in normal form with their coefficients."""
@@ -169,15 +172,18 @@ def _factors(monomial: tuple[Term, tuple[Axis, ...]], shape: tuple[Size, ...]) -
 
 
 def _is_linear(term: Term) -> bool:
-    """Whether a term is a sum or a product, or one less a mask: in the ring of masks "or" is a sum too."""
-    return term.operation in (CONTRACT, COMBINE, NOT, LESS_EQUAL)
+    """Whether a term is a sum or a product, or one less a mask: in the ring of masks "or" is a sum too.
+
+    So is what is padded or stacked, of parts times one where their place is.
+    """
+    return term.operation in (CONTRACT, COMBINE, NOT, LESS_EQUAL, *_PLACED)
 
 
 def _expands(term: Term) -> bool:
     """Whether a product of sums or a sum within a product is among the sums and products of a term."""
     if term.operation is CONTRACT:
         return any(_is_linear(operand.term) for operand in term.operands)
-    if term.operation in (NOT, LESS_EQUAL):
+    if term.operation in (NOT, LESS_EQUAL, *_PLACED):
         return True
     return any(_EXPANDS(operand.term) for operand in term.operands if _is_linear(operand.term))
 
@@ -294,6 +300,11 @@ def _expanded(pool: TermPool, term: Term, known: Mapping[Term, tuple[_Product, .
     if term.operation in (NOT, LESS_EQUAL):
         whole = View(ONE, term, shape, tuple(((i, 1, size),) for i, size in enumerate(shape)))
         return (_Product(ONE, (), shape), *_at(negate(pool, whole).scaled(-ONE), known, shape))
+    if term.operation in _PLACED:
+        from verifycompile.refinement.placed import placed  # here, because few values are padded or stacked
+
+        parts = ((_at(v, known, v.shape), [_Product(ONE, (at,), v.shape)]) for v, at in placed(pool, term))
+        return _limited(pair for part, place in parts for pair in _pairs(part, place, len(place[0].shape)))
     result: tuple[_Product, ...] = (_Product(ONE, (), shape),)
     for operand in term.operands:
         result = _limited(_pairs(result, _at(operand, known, shape), len(shape)))
@@ -310,7 +321,7 @@ def _at(view: View, known: Mapping[Term, tuple[_Product, ...]], shape: tuple[Siz
         bound = product.shape[free:]
         wide = (*shape, *bound)
         axes: list[Axis] = [*view.axes, *(((rank + k, 1, size),) for k, size in enumerate(bound))]
-        factors = tuple(compose(factor, axes, wide) for factor in product.factors)
+        factors = tuple(substitute(factor, dict(enumerate(axes)), wide) for factor in product.factors)
         result.append(_Product(multiply(view.coefficient, product.coefficient), factors, wide))
     return result
 
@@ -322,7 +333,7 @@ def _limited(products: Iterator[_Product] | list[_Product]) -> tuple[_Product, .
     return found
 
 
-def _pairs(left: tuple[_Product, ...], right: list[_Product], shared: int) -> Iterator[_Product]:
+def _pairs(left: Sequence[_Product], right: Sequence[_Product], shared: int) -> Iterator[_Product]:
     """All products of two sums over ``shared`` dimensions; bound ones stay apart."""
     for first, second in itertools.product(left, right):
         more = len(first.shape) - shared

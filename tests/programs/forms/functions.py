@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from tests.programs.forms import comm
-from tests.programs.forms.form import S0, S1, Form, P, R
+from tests.programs.forms.form import S0, S1, S2, Form, P, R
 
 Function = Callable[..., torch.Tensor]
 
@@ -201,6 +201,49 @@ def fused_in_pairs(mesh: DeviceMesh, mistake: str) -> Function:
         if mistake == "exchanged":
             gate, up = up, gate
         return comm.leave((gate * torch.sigmoid(gate) * up) @ u, mesh.get_group())
+
+    return program
+
+
+def of_halves(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    gate, up = (x @ torch.cat(w.unbind(0), 1)).chunk(2, -1)
+    return (F.gelu(gate) * up) @ u
+
+
+def of_two_weights(mesh: DeviceMesh, mistake: str) -> Function:
+    def program(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        own = x if mistake == "gradient not reduced" else comm.enter(x, mesh.get_group())
+        gate, up = torch.einsum("td,kdf->ktf", own, w.flip(0) if mistake == "exchanged" else w)
+        return comm.leave((F.gelu(gate) * (gate if mistake == "gate twice" else up)) @ u, mesh.get_group())
+
+    return program
+
+
+def with_positions(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x + table[: x.shape[0]]) + table[1 : x.shape[0] + 1]
+
+
+def with_own_positions(mesh: DeviceMesh, mistake: str) -> Function:
+    def program(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        table = table if mistake == "gradient not reduced" else comm.enter(table, mesh.get_group())
+        first = 0 if mistake == "positions of the first rank" else mesh.get_local_rank() * x.shape[0]
+        places = torch.arange(x.shape[0]) + first
+        following = F.embedding(places if mistake == "not the next one" else places + 1, table)
+        return torch.tanh(x + F.embedding(places, table)) + following
+
+    return program
+
+
+def sine_of_rows(indices: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return F.embedding(indices, table).sin()
+
+
+def in_two_parts(_: DeviceMesh, mistake: str) -> Function:
+    def program(indices: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        rows = F.embedding(indices, table)
+        kept = (indices > 3).unsqueeze(-1).to(rows.dtype)
+        rest = {"same mask": kept, "nothing else": 0 * kept, "twice": 2 - kept}.get(mistake, 1 - kept)
+        return (rows * kept + rows * rest).sin()
 
     return program
 
@@ -398,6 +441,22 @@ FORMS = (
         "gate-in-pairs", fused, fused_in_pairs, "halves", "exchanged", "gradient not reduced",
         args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (4, 4), (2, 4))),
         placed={"x": R, "w": S1, "u": S0}, outputs=(R,),
+    ),
+    form(
+        "gate-of-two-weights", of_halves, of_two_weights, "exchanged", "gate twice", "gradient not reduced",
+        args=lambda: tuple(torch.randn(size, requires_grad=True) for size in ((3, 4), (2, 4, 2), (2, 4))),
+        placed={"x": R, "w": S2, "u": S0}, outputs=(R,),
+    ),
+    form(
+        "positions-that-count", with_positions, with_own_positions,
+        "positions of the first rank", "not the next one", "gradient not reduced",
+        args=lambda: (torch.randn(3, 4, requires_grad=True), torch.randn(8, 4, requires_grad=True)),
+        placed={"x": S0, "table": R}, outputs=(S0,),
+    ),
+    form(
+        "rows-in-two-parts", sine_of_rows, in_two_parts, "same mask", "nothing else", "twice",
+        args=lambda: (torch.tensor([0, 5, 4, 2]), torch.randn(6, 2, requires_grad=True)),
+        placed={"indices": R, "table": S1}, outputs=(S1,),
     ),
     form(
         "experts-that-drop-results", experts, own_experts, "places of the first rank", "the others", "not dropped",
