@@ -152,7 +152,7 @@ def entry(code: str) -> str:
     for part in render_page().split("\n### ")[1:]:
         if part.startswith(f"{code.upper()}: "):
             return part.split("\n## ", 1)[0].rstrip() + "\n"
-    raise ValueError(f"there is no lemma {code}")
+    raise ValueError(f"there is no lemma `{code}`; `verifycompile lemmas` shows all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

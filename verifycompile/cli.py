@@ -109,7 +109,8 @@ def _run(options: argparse.Namespace) -> int:
     try:
         status, printed, said = run(target, options.format, options.report, goes_on=options.keep_going)
     except OSError as error:
-        _misuse("run", str(error))
+        what = f"`{error.filename}`: {error.strerror}"
+        _misuse("run", what if options.report is None else f"the option `--report` takes a folder to write to; {what}.")
         return FAILED
     if printed:
         print(printed)
@@ -154,7 +155,8 @@ def _check_certificate(file: str, ask_solver: bool) -> int:
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        _misuse("check-certificate", str(error))
+        what = error.strerror if isinstance(error, OSError) else "it holds no text"
+        _misuse("check-certificate", f"`{file}`: {what}; name the file that holds what `certificate.to_json()` returns.")
         return 2
     found = check_certificate(text, solver=ask_solver)
     print(f"{file}: {found}")

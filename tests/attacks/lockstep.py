@@ -14,7 +14,7 @@ Waiting = tuple[Any, tuple[Any, ...]]
 
 
 class DeadlockError(Exception):
-    """Ranks wait for one another for ever, or meet in calls that do not belong together."""
+    """Ranks deadlock, or meet in calls that do not belong together."""
 
 
 def run_ranks(

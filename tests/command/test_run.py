@@ -136,6 +136,8 @@ def test_exit_status(verdicts: list[str], script: int, status: int, said: str) -
         (["run", "-m"], "verifycompile run: name a script to run, or a module after -m."),
         (["coverage", "absent.py"], "verifycompile coverage: there is no script `absent.py`."),
         (["run", "--format", "yaml", "x.py"], "invalid choice: 'yaml'"),
+        (["run", "--report", __file__, __file__], "option `--report` takes a folder to write to; `"),
+        (["check-certificate", "."], "`.`: Is a directory; name the file that holds what `certificate.to_json()` returns."),
     ],
 )
 def test_misuse_ends_with_2_and_says_what_to_type(arguments: list[str], said: str) -> None:

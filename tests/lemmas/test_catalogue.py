@@ -55,4 +55,4 @@ def test_command_shows_one_lemma_or_all(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["lemmas"]) == 0
     assert capsys.readouterr().out == documentation.render_page()
     assert main(["lemmas", "VL00"]) == 2
-    assert capsys.readouterr().err == "verifycompile lemmas: there is no lemma VL00\n"
+    assert capsys.readouterr().err == "verifycompile lemmas: there is no lemma `VL00`; `verifycompile lemmas` shows all\n"

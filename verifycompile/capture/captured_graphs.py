@@ -44,7 +44,7 @@ class CapturedGraphs:
         return dataclasses.replace(first, ranks=programs if len(programs) > 1 else programs * len(mesh.ranks))
 
     def _is_in_order(self) -> bool:
-        """Whether no rank waits for ever, which ranks that run equal graphs may do as well."""
+        """Whether there is no deadlock, which ranks that run equal graphs may do as well."""
         if len(self.programs) == 1:
             return True
         graphs = [

@@ -3,7 +3,7 @@
 A rank walks through its graph. At a collective it waits for the other members of the group; where a received value is
 first read, or where the program waits for it, for its sender; where the program waits for a message to be sent
 (``dist.send``, or ``wait()`` of what ``dist.isend`` returned), until its receiver has asked for it: nothing is taken as
-buffered. What is sent in a batch together with receives waits for nobody. Where all ranks wait for ever, or members of
+buffered. What is sent in a batch together with receives waits for nobody. Where ranks deadlock, or members of
 a group meet at different collectives, the program hangs or exchanges the wrong values: VC109.
 """
 

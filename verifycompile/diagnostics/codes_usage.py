@@ -158,7 +158,7 @@ CODES = (
         ),
         reason="A waiver that nobody looks at again would let the next error pass that it happens to fit.",
         example=(
-            "waivers = [{'code': 'VC201', 'reason': 'the new kernel has no declaration yet'}]      # for ever\n"
+            "waivers = [{'code': 'VC201', 'reason': 'the new kernel has no declaration yet'}]      # without an end\n"
             "torch.compile(model, backend='verify', options={'waivers': waivers})"
         ),
         fix=(
