@@ -156,7 +156,8 @@ def _check_certificate(file: str, ask_solver: bool) -> int:
         text = pathlib.Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it holds no text"
-        _misuse("check-certificate", f"`{file}`: {what}; name the file that holds what `certificate.to_json()` returns.")
+        sentence = f"`{file}`: {what}; name the file that holds what `certificate.to_json()` returns."
+        _misuse("check-certificate", sentence)
         return 2
     found = check_certificate(text, solver=ask_solver)
     print(f"{file}: {found}")
