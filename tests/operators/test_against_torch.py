@@ -213,6 +213,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.sampled(every=4, of=("sample.target",))
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")  # torch says it once in a process
 def test_dtypes(sample: Sample) -> None:
     """Booleans, integers and complex numbers follow rules of their own; so does the declaration, or it refuses."""
     for change, variant in dtype_variants(sample):
