@@ -16,7 +16,7 @@ from verifycompile.ir.scalar import as_scalar, read, to_sympy
 from verifycompile.ir.term import Operation, View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, require_real, truth
-from verifycompile.rewrites.quotients import counted
+from verifycompile.rewrites.quotients import counted, is_from_zero_on
 from verifycompile.rewrites.reduction import extreme
 from verifycompile.rewrites.registry import UNSUPPORTED, Handler, UnsupportedError, operator
 
@@ -51,7 +51,8 @@ def _quotient(b: Builder, left: View, right: View | Number, rounding: str | None
         return quotient
     if rounding not in ("floor", "trunc"):
         raise UnsupportedError(UNSUPPORTED, f"division with rounding_mode={rounding}")
-    return b.pointwise(FUNCTIONS["floor" if rounding == "floor" else "trunc"], quotient)
+    is_floor = rounding == "floor" or (isinstance(right, int) and right > 0 and is_from_zero_on(b, left))
+    return b.pointwise(FUNCTIONS["floor" if is_floor else "trunc"], quotient)
 
 
 @operator(aten.div.Tensor_mode, aten.div.Scalar_mode)

@@ -18,7 +18,7 @@ from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import PAD, Builder
-from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_real
+from verifycompile.rewrites.elementwise import INTEGER_DTYPES, cast, choose, require_real, require_same_on_ranks
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -59,6 +59,7 @@ def embedding_dense_backward(
         return b.full(0, [0, b.shape(grad_output)[-1]])
     require_within(b, indices, num_weights)
     lookup = one_hot(b, indices, num_weights)
+    require_same_on_ranks(b, padding_idx=padding_idx)
     if padding_idx >= 0:
         kept = b.negate(b.equal(b.iota(num_weights), padding_idx))
         lookup = b.mul(lookup, kept)

@@ -9,6 +9,7 @@ from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import exact_quotient
 from verifycompile.ir.term import View
+from verifycompile.rewrites.bounds import proved
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import number_of_places, smallest_and_largest
 
@@ -40,6 +41,13 @@ def _is_below(view: View, number: int) -> bool:
     """Whether every element is at least zero and less than the number."""
     places, ends = number_of_places(view), smallest_and_largest(view)
     return (places is not None and places <= number) or (ends is not None and ends[0] >= 0 and ends[1] < number)
+
+
+def is_from_zero_on(b: Builder, view: View) -> bool:
+    """Whether no element is negative, of the numbers that the spec takes without error."""
+    used = proved(b.pool.facts, view, 1, lambda value, _: value >= 0)
+    b.pool.assumptions.update(dict.fromkeys(used or ()))
+    return used is not None
 
 
 def truncated_share(b: Builder, view: View) -> View | None:

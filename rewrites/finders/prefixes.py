@@ -15,7 +15,7 @@ from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.relabel import UnalignedError, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, as_scalar, multiply
 from verifycompile.ir.size import Size, product
-from verifycompile.ir.term import CONSTANT, Axis, Digit, TermPool, View
+from verifycompile.ir.term import CONSTANT, Axis, Digit, Term, TermPool, View
 from verifycompile.rewrites.finders.finder import Proposal, SumFinder, whole_view
 from verifycompile.rewrites.lemmas.products import DISTRIBUTE_IN_SUM
 from verifycompile.rewrites.lemmas.ranges import MASKS_THAT_EXCLUDE, REST_OF_MASK
@@ -173,13 +173,17 @@ class _Space:
             weight = product((weight, size))
         coefficient = part.coefficient if factor == 1 else -part.coefficient
         number = () if coefficient == 1 else (pool.constant(coefficient, self.shape),)
-        elsewhere = [v.term for v in whole.rest if any(map(v.uses, _dims(whole.own)))]
-        kept = {v.term for v in whole.rest}.difference(elsewhere)
+        elsewhere = [self._placed(v) for v in whole.rest if any(map(v.uses, _dims(whole.own)))]
+        kept = {self._placed(v) for v in whole.rest}.difference(elsewhere)
         self.values = (
             *number,
-            *(self.wide(v) if v.term in kept else substitute(v, replaced, self.shape) for v in factors),
+            *(self.wide(v) if self._placed(v) in kept else substitute(v, replaced, self.shape) for v in factors),
         )
         self.fits = any(view.uses(dim) for view in self.values) and weight == count
+
+    def _placed(self, view: View) -> tuple[Term, tuple[Axis, ...]]:
+        """A term and what it reads of the dimensions that are not summed, whose numbers alone both sums share."""
+        return view.term, tuple(tuple(digit for digit in axis if digit[0] < self.rank) for axis in view.axes)
 
     @property
     def own_mask(self) -> list[View]:

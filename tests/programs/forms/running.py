@@ -76,6 +76,25 @@ class Places(nn.Module):
         return (places * chosen).sum(-1)
 
 
+class Sorted(nn.Module):
+    """The place of each token once all are sorted by expert: the look-ups of what is before it are added up."""
+
+    def __init__(self, mesh: DeviceMesh | None = None, mistake: str = "") -> None:
+        super().__init__()
+        self.mesh, self.mistake = mesh, mistake
+
+    def forward(self, experts: torch.Tensor) -> torch.Tensor:
+        chosen = F.one_hot(experts, EXPERTS)
+        counts = own = chosen.sum(0)
+        place = chosen.cumsum(0).gather(1, experts[:, None]).squeeze(1) - 1
+        if self.mesh is not None:
+            every = comm.gather(own[None], 0, self.mesh.get_group())
+            before = (every if self.mistake == "totals" else every.cumsum(0) - every)[self.mesh.get_local_rank()]
+            place = place if self.mistake == "own alone" else place + before[experts]
+            counts = own if self.mistake == "own experts" else every.sum(0)
+        return place + (counts.cumsum(0) - counts)[experts]
+
+
 class States(nn.Module):
     """Causal linear attention: what a rank attends to of its own part, and the summed states of the ranks before."""
 
@@ -159,6 +178,15 @@ FORMS = (
         lambda: (torch.tensor([0, 2, 1, 2, 3, 0]),),
         {"in_placements": {"experts": (S0,)}, "out_placements": {"output.0": (S0,)}},
         ("own alone", "over experts", "later too"),
+    ),
+    Form(
+        "places-once-sorted-2",
+        {"ep": 2},
+        Sorted,
+        Sorted,
+        lambda: (torch.tensor([0, 2, 1, 2, 3, 0]),),
+        {"in_placements": {"experts": (S0,)}, "out_placements": {"output.0": (S0,)}},
+        ("own alone", "totals", "own experts"),
     ),
     Form(
         "states-of-linear-attention-2",

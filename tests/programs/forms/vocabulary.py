@@ -98,6 +98,11 @@ class Table(nn.Module):
         return rows * (torch.div(ids, self.rows, rounding_mode="floor") == start // self.rows)[..., None]
 
 
+    def truncated(self, ids: torch.Tensor, mine: torch.Tensor, start: int) -> torch.Tensor:
+        rows = F.embedding(ids % self.rows, self.weight)
+        return rows * (ids.div(self.rows, rounding_mode="trunc") == start // self.rows).unsqueeze(-1).type_as(rows)
+
+
 class WholeTable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -407,7 +412,7 @@ FORMS: tuple[Form, ...] = (
         )
     ),
     embedding("zero_row_behind", 2, "start of the next rank", "not reduced", "reduced twice"),
-    embedding("remainder", 4, "start of the next rank", "not reduced", "reduced twice"),
+    *(embedding(style, 4, "start of the next rank", "not reduced", "reduced twice") for style in ("remainder", "truncated")),
     embedding("compared", 4, "start of the next rank", "not reduced", "reduced twice"),
     *(embedding(style, 4, "start of the last rank", "not reduced", "reduced twice") for style in ("padded", "joined")),
     own_backward(4),
