@@ -117,7 +117,7 @@ def test_no_decision_goes_by_a_name() -> None:
         ("inequality", (True, True, True, False, False, False, None)),
         ("constant", (False, False, False, False, False, False, None)),
         ("constant with infinities", (False, False, False, False, True, True, None)),
-        ("places", (False, False, False, False, False, False, 3)),
+        ("places", (False, True, False, False, False, False, 3)),
     ],
 )
 def test_decisions(name: str, expected: tuple[object, ...]) -> None:
