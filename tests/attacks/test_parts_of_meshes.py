@@ -14,12 +14,15 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 import verifycompile
 from tests.support import fake_mesh_world
-from verifycompile import UsageError
+from verifycompile import UsageError, Verdict
+from verifycompile.question import Provenance
 
 R, ROWS, COLUMNS = Replicate(), Shard(0), Shard(1)
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -200,3 +203,26 @@ def verifies(case: Case, rank: int) -> bool:
 def test_right_programs_verify_and_wrong_ones_do_not(rank: int) -> None:
     assert [name for name, case in RIGHT.items() if not verifies(case, rank)] == []
     assert [name for name, case in WRONG.items() if verifies(case, rank)] == []
+
+
+class Heads(nn.Module):
+    """Its heads are divided by the size of a part of the mesh, which it asks for in each call."""
+
+    def __init__(self, mesh: DeviceMesh, axis: str) -> None:
+        super().__init__()
+        self.mesh, self.axis, self.heads = mesh, axis, 4
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        split = self.up(x).view(*x.shape[:-1], self.heads // self.mesh[self.axis].size(), -1)
+        return self.down(torch.softmax(split, -1).flatten(-2))
+
+
+@pytest.mark.parametrize(("axis", "verdict"), [("tp", Verdict.VERIFIED), ("dp", Verdict.REFUTED)])
+def test_the_size_of_a_part_is_one_on_a_single_device(axis: str, verdict: Verdict) -> None:
+    with fake_mesh_world((1, 2), ("dp", "tp")) as mesh:
+        plan: dict[str, ParallelStyle] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        model = parallelize_module(Heads(mesh, axis), mesh["tp"], plan)
+        report = verifycompile.verify(model, (torch.randn(3, 8),))
+    assert report.verdict is verdict, str(report)
+    assert report.question.spec is Provenance.RECORDED

@@ -54,7 +54,7 @@ from verifycompile.torch_interface.dynamo import (
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
 from verifycompile.torch_interface.parallel_styles import without_style
-from verifycompile.torch_interface.parallelism import has_parallelism
+from verifycompile.torch_interface.parallelism import has_parallelism, without_unread_meshes
 from verifycompile.torch_interface.shapes import trace_guards
 from verifycompile.torch_interface.wrappers import module_behind
 
@@ -138,6 +138,8 @@ class _Recovery:
         """The spec under ``assignment``; None where it does not run on whole tensors."""
 
         def capture(traced: TracedFrame, parts: _Parts) -> _Attempt:
+            inputs = without_unread_meshes(traced.graph, traced.example_inputs)
+            traced = dataclasses.replace(traced, example_inputs=inputs)
             if has_parallelism(traced.graph, traced.example_inputs):
                 raise UsageError("VC307", STILL_PARALLEL)
             originals = {id(copy): original for original, copy in parts.copies}

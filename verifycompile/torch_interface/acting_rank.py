@@ -124,6 +124,12 @@ def acting_alone() -> Generator[None]:
     world: property = vars(existence)["WORLD"]
     asking = distributed_c10d.is_initialized.__code__
     sizes: property = vars(DeviceMesh)["shape"]
+    ranks: property = vars(DeviceMesh)["mesh"]
+
+    def only_rank(mesh: DeviceMesh) -> torch.Tensor:
+        if sys._getframe(1).f_code is DeviceMesh.__init__.__code__:
+            return ranks.__get__(mesh)  # a part of a mesh is made of the mesh as it is
+        return torch.zeros((1,) * len(sizes.__get__(mesh)), dtype=torch.int32)
 
     def no_world(owner: Any) -> Any:
         caller = sys._getframe(1)
@@ -135,7 +141,7 @@ def acting_alone() -> Generator[None]:
         (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "shape", property(lambda mesh: (1,) * len(sizes.__get__(mesh)))),
-        (DeviceMesh, "mesh", property(lambda mesh: torch.zeros((1,) * len(sizes.__get__(mesh)), dtype=torch.int32))),
+        (DeviceMesh, "mesh", property(only_rank)),
         (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
         (existence, "WORLD", property(no_world, world.fset)),

@@ -20,3 +20,22 @@ def has_parallelism(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) 
         if isinstance(held, DTensor | DeviceMesh) or is_process_group(held):
             return True
     return has_rank_operators(graph)
+
+
+def without_unread_meshes(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Erase meshes, and parts of meshes, that nothing reads, in place; the inputs that are left.
+
+    Code asked for their size alone, which is a number in the graph.
+    """
+    left: list[Any] = []
+    for placeholder, value in zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=True):
+        if isinstance(real_object(value), DeviceMesh):
+            for part in tuple(placeholder.users):
+                if part.op == "call_method" and part.target == "__getitem__" and not part.users:
+                    graph.graph.erase_node(part)
+            if not placeholder.users:
+                graph.graph.erase_node(placeholder)
+                continue
+        left.append(value)
+    graph.recompile()
+    return tuple(left)
