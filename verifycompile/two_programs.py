@@ -56,6 +56,11 @@ _PROOFS_FOR_CAUSES = 6
 
 On the clock only ``time_limit`` ends it: what else a machine does changes no report.
 """
+_SECONDS_OF_REFUSAL = 10.0
+_PROOFS_OF_REFUSAL = 10
+"""A refusal may take so many seconds in all, or as long as so many proofs. What proof and input took of it is taken
+from the time for causes, of which half is left in any case.
+"""
 _SHARE_OF_CAUSES = 0.8
 """Of the time that is left; the rest is for the script that replays the difference."""
 
@@ -145,7 +150,8 @@ def _report(
     if is_open and result.mismatch is not None and not result.mismatch.certain:
         changeable = repairs.changeable or functools.partial(OneGraph, spec, implementation)
         shown = None if search is None else (search.spec, search.implementation)
-        causes, failures = _causes(changeable, repairs.proves, proof_seconds, findings[0], shown)
+        spent = proof_seconds, time.thread_time() - started
+        causes, failures = _causes(changeable, repairs.proves, spent, findings[0], shown)
         findings[:1] = with_causes(_noted(findings[0], *failures), causes, result.mismatch.output)
     findings = [with_styles(finding, implementation.styles) for finding in findings]
     if search is not None:
@@ -444,13 +450,19 @@ def _certain(finding: Finding) -> Finding:
 def _causes(
     changeable: Callable[[], Subject],
     proves: Callable[[Program, Program], bool],
-    proof_seconds: float,
+    spent: tuple[float, float],
     found: Finding,
     shown: tuple[Program, Program] | None,
 ) -> tuple[tuple[Cause, ...], list[str]]:
-    """The changes after which the program is proved, nothing where none are found; and what failed on the way."""
+    """The changes after which the program is proved, nothing where none are found; and what failed on the way.
+
+    ``spent``: seconds of the proof, and of all that came before.
+    """
     failures: list[str] = []
+    proof_seconds, before = spent
     seconds = max(_SECONDS_FOR_CAUSES, _PROOFS_FOR_CAUSES * proof_seconds)
+    left = max(_SECONDS_OF_REFUSAL, _PROOFS_OF_REFUSAL * proof_seconds) - before
+    seconds = min(seconds, max(left, seconds / 2))
     try:
         places = [item.location for item in found.labels] if found.code == "VC101" else []
         search = functools.partial(
