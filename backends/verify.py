@@ -21,6 +21,7 @@ from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import Program
+from verifycompile.torch_interface.argument_guards import verify_again_where_arguments_change
 from verifycompile.torch_interface.buckets import give_whole_graphs_to, in_buckets
 from verifycompile.torch_interface.collective_tracing import trace_collectives_where
 from verifycompile.torch_interface.dynamo import Frame, frame_under_compilation
@@ -142,6 +143,7 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         return _unasked("it is a step of torch's own backward, which has no counterpart in the spec's Python code")
     # Here, and not above: a job under the flag compiles plain models too, for which none of this is imported.
     from verifycompile.agreement.together import ranks_together, verify_together
+    from verifycompile.capture.spec import READ
     from verifycompile.frontends.frame import CompiledFrame
 
     with CompiledFrame(gm, example_inputs).captured(options) as captured:
@@ -157,6 +159,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
     if report:
         # Dynamo knows the guards of the frame's own trace; those of the spec's say where the spec is this program.
         keep_guards(spec.guards, implementation.size_values)
+        if (read := spec.graph.meta.get(READ)) is not None:
+            verify_again_where_arguments_change(read, frame_under_compilation(), example_inputs)
         accept(frame_under_compilation(), chosen_backend())
         assert captured.results is not None
         layouts = _layouts(implementation, captured.results, report)

@@ -158,6 +158,14 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a number as spec": (lambda m: verify(parallel(m), (X,), spec=3), "error[VC306]: option `spec` must be an nn.Module or a callable."),
     "a class as spec": (lambda m: verify(parallel(m), (X,), spec=Perceptron), "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."),
     "a spec with another argument": (lambda m: verify(parallel(m), (X,), spec=Added()), "error[VC306]: the option `spec` cannot be called as the model is: missing a required argument: 'y'."),
+    "a spec with another default": (
+        lambda m: verify(lambda x, scale=1.0: x * scale, (X,), spec=lambda x, scale=2.0: x * scale, mesh=m),
+        "error[VC306]: the option `spec` has the default 2.0 for `scale`, and the model has 1.0: a call that leaves it out means something else to each. Give both the same default.",
+    ),
+    "a spec with the arguments in another order": (
+        lambda m: verify(lambda x, y: x - y, (X, X), spec=lambda y, x: x - y, mesh=m),
+        "error[VC306]: the option `spec` takes `y` where the model takes `x`, and both take the two: whether a call passes them by place or by name is not known. Let both take them in the same order.",
+    ),
     "a spec of other parameters": (
         lambda m: verify(parallel(m), (X,), spec=nn.Linear(8, 8)),
         "error[VC304]: the spec and the model have different parameters. Only in the model: `down.bias`, `down.weight`, `up.bias`, `up.weight`. Only in the spec: `bias`, `weight`. Map names that differ with the option `param_names`.",

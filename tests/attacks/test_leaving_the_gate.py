@@ -212,6 +212,35 @@ def forward(x, scale): return torch.tanh(x) * scale
 model = compiled(forward, lambda x, scale: torch.tanh(x) * (scale if scale < 9 else 1))
 for scale in (2, 3, 30): call(model, torch.randn(2, 3), scale)
 """,
+    "a mask that only the spec reads": """
+def forward(x, mask): return torch.tanh(x)
+model = compiled(forward, lambda x, mask: torch.tanh(x) if mask is None else torch.tanh(x) * mask)
+for mask in (None, torch.zeros(3)): call(model, torch.randn(2, 3), mask)
+""",
+    "a keyword that only the spec reads": """
+def forward(x, **settings): return torch.tanh(x)
+model = compiled(forward, lambda x, **settings: torch.tanh(x) * settings.get("scale", 1))
+for settings in ({}, {"scale": 2}): call(model, torch.randn(2, 3), **settings)
+""",
+    "an attribute of an argument that only the spec reads": """
+class Settings:
+    def __init__(self, scale): self.scale = scale
+def forward(x, settings): return torch.tanh(x)
+model = compiled(forward, lambda x, settings: torch.tanh(x) * settings.scale)
+for scale in (1, 2): call(model, torch.randn(2, 3), Settings(scale))
+""",
+    "positions that only the spec reads": """
+table = torch.randn(8, 3)
+def forward(x, positions): return x + table[:2]
+model = compiled(forward, lambda x, positions: x + table[positions], in_placements={"x": WHOLE}, out_placements={})
+for positions in ([0, 1], [0, 0]): call(model, torch.randn(2, 3), torch.tensor(positions))
+""",
+    "one tensor twice, of which only the spec reads both": """
+def forward(x, y): return torch.tanh(x) - torch.sin(x)
+model = compiled(forward, lambda x, y: torch.tanh(x) - torch.sin(y), in_placements={"x": ROWS, "y": ROWS})
+x = torch.randn(2, 3)
+for y in (x, torch.randn(2, 3)): call(model, x, y)
+""",
     "a hook on the node that accumulates after the first call": """
 def change(module):
     global node
@@ -389,6 +418,11 @@ for scale, columns in ((2, 4), (3, 5), (30, 6)): call(model, torch.randn(2, 3), 
 def forward(x, scale): return torch.tanh(x) * scale
 model = compiled(forward, lambda x, scale: torch.tanh(x) * (scale if scale < 9 else 1))
 for scale in (1.0, 1.5, 3.0): call(model, torch.randn(2, 3), scale)
+""",
+    "arguments that only the spec reads, and that stay": """
+def forward(x, mask, step): return torch.tanh(x)
+model = compiled(forward, lambda x, mask, step: torch.tanh(x) if mask is None else torch.tanh(x) * mask)
+for step in range(12): call(model, torch.randn(2, 3), None, step)
 """,
     "stance eager_on_recompile without a recompile": """
 def forward(x): return torch.tanh(x) * 2

@@ -99,6 +99,34 @@ def mean_by_the_hook_of_every_parameter(model: nn.Module, mesh: DeviceMesh) -> n
     return model
 
 
+class WithSpare(Model):
+    """A parameter that takes no part in the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Linear(4, 4)
+
+
+def job_with_spare(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[DeviceMesh], Job]:
+    return lambda mesh: Job(
+        lambda: wrap(WithSpare()), WithSpare(), (rows(),), {"x": ROWS}, mesh=False, backward=True
+    )
+
+
+WAITING: dict[str, tuple[Callable[[nn.Module], nn.Module], bool]] = {
+    "a_parameter_without_gradient": (DistributedDataParallel, False),
+    "a_parameter_without_gradient_composable": (replicate, False),
+    "a_parameter_without_gradient_that_is_looked_for": (
+        lambda model: DistributedDataParallel(model, find_unused_parameters=True), True,
+    ),
+    "a_parameter_without_gradient_in_a_static_graph": (
+        lambda model: DistributedDataParallel(model, static_graph=True), True,
+    ),
+}  # fmt: skip
+for name, (wrap, is_right) in WAITING.items():
+    PROGRAMS.add(name, job_with_spare(wrap), right=is_right)
+
+
 def other_weights_on_rank_1(model: nn.Module) -> None:
     if dist.get_rank() == 1:
         for parameter in model.parameters():
@@ -272,6 +300,9 @@ def test_programs() -> None:
     hooked = found.pop(("doubled_once_reduced", "verify"))
     assert hooked.equal is False
     assert all("what they do comes after what is proved" in text for text in hooked.texts), hooked
+    for name, (_, is_right) in WAITING.items():
+        waits = "it waits for the gradients of all its parameters, and there is none of `spare.weight` and 1 more"
+        assert is_right or all(waits in text for text in found[name, "compile"].texts), found[name, "compile"]
     others = {
         name: program for name, program in PROGRAMS.found.items() if name not in {*ACCUMULATING, "doubled_once_reduced"}
     }

@@ -117,6 +117,11 @@ def called_through(frame: Frame) -> Callable[..., Any] | None:
     return callee if callable(callee) and frame.code.co_argcount == 0 else None
 
 
+def first_argument(frame: Frame) -> Any:
+    """What the frame's function was called with first: in a method, its object."""
+    return frame.locals.get(frame.code.co_varnames[0]) if frame.code.co_argcount else None
+
+
 def wrapper_arguments(frame: Frame) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """``(args, kwargs)`` of a wrapper frame."""
     varargs, keywords = _variadic_names(frame)

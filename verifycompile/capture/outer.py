@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from torch import nn
 from torch.distributed.tensor.placement_types import Partial, Placement
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export
 from verifycompile.capture.layouts import LayoutError, Placements
+from verifycompile.capture.names import called_through, first_argument
+from verifycompile.torch_interface.aot import Origin
 from verifycompile.torch_interface.mesh import RootMesh, axes_of_line, group_ranks
 from verifycompile.torch_interface.outer import Outer, OuterReduction
 
@@ -46,11 +49,32 @@ class OuterGradient:
 def outer_gradients(exported: Export, root: RootMesh, outer: Outer) -> dict[str, OuterGradient]:
     """Parameter name -> what becomes of its gradient."""
     found: dict[str, OuterGradient] = {}
+    lacking = _never_there(exported, outer)
     for position, value in enumerate(exported.traced.example_inputs):
         contract = outer.reductions.get(id(value))
         if contract is not None:
-            found[exported.names[position].name] = _over_axes(contract, root)
+            unknown = lacking if contract.awaits_all and not contract.unknown else contract.unknown
+            found[exported.names[position].name] = _over_axes(dataclasses.replace(contract, unknown=unknown), root)
     return found
+
+
+def _never_there(exported: Export, outer: Outer) -> str:
+    """That a wrapper waits for gradients which the whole of its module does not make; empty where it does."""
+    traced = exported.traced
+    module = called_through(traced.frame) or first_argument(traced.frame)
+    if traced.is_broken or traced.frame.is_resumption or not isinstance(module, nn.Module):
+        return ""
+    names = {id(value): name for name, value in module.named_parameters()}
+    gradients = [flat for flat in exported.joint.outputs if flat.origin is Origin.GRADIENT and flat.node is not None]
+    made = {id(traced.example_inputs[flat.index]) for flat in gradients}
+    awaited = {key for key, contract in outer.reductions.items() if contract.awaits_all}
+    missing = [name for key, name in names.items() if key in awaited - made]
+    if not made or not missing or not awaited <= names.keys():
+        return ""
+    return (
+        f"it waits for the gradients of all its parameters, and there is none of `{missing[0]}`"
+        f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; its `find_unused_parameters` is off"
+    )
 
 
 def sample_axes(root: RootMesh, outer: Outer) -> dict[str, tuple[int, ...]]:

@@ -42,6 +42,7 @@ from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
+from verifycompile.torch_interface.argument_guards import ArgumentsRead
 from verifycompile.torch_interface.constructed import MISSING, Attribute, resized, separated
 from verifycompile.torch_interface.dynamo import (
     Frame,
@@ -67,7 +68,7 @@ STILL_PARALLEL = (
 class Captured:
     """``doubt``: asks whether another reading of the model's numbers gives another program.
 
-    ``empty``: tensors that stand for others and hold nobody's values.
+    ``empty``: tensors that stand for others and hold nobody's values. ``read``: what a given spec reads of a call.
     """
 
     exported: Export
@@ -77,6 +78,7 @@ class Captured:
     provenance: Provenance = Provenance.GIVEN
     doubt: Callable[[], Blocker | None] | None = None
     empty: tuple[torch.Tensor, ...] = ()
+    read: ArgumentsRead | None = None
 
 
 def recovered(exported: Export, implementation: Program, options: Options) -> Captured:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import time
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import (
     Export,
     boundary_blockers,
@@ -27,17 +24,14 @@ from verifycompile.capture.boundary import (
 )
 from verifycompile.capture.buffers import differing_buffers, differing_memory
 from verifycompile.capture.compare import check_against, differing_flags, unify_symbols
-from verifycompile.capture.copied_frame import copied_frame
 from verifycompile.capture.correspondence import correspond
+from verifycompile.capture.given_call import frame_of_given
 from verifycompile.capture.gradient_hooks import apply_hooks, hooks_of, local_hooks
 from verifycompile.capture.held_numbers import OF_SPEC, held_numbers
 from verifycompile.capture.implementation import EXPORT
 from verifycompile.capture.names import (
-    call_arguments,
-    called_through,
     clean_module_name,
     tensors_of_modules,
-    wrapper_arguments,
 )
 from verifycompile.capture.option_names import listed
 from verifycompile.capture.recovered import STILL_PARALLEL, Captured, recovered
@@ -47,19 +41,20 @@ from verifycompile.errors import UsageError
 from verifycompile.options import Options
 from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Origin
+from verifycompile.torch_interface.argument_guards import arguments_read
 from verifycompile.torch_interface.changing_numbers import inputs_read_as_numbers, last_name, tracing_numbers_as_inputs
 from verifycompile.torch_interface.dynamo import (
-    Frame,
     GraphBreakError,
     TracedFrame,
-    frame_of_call,
     trace_frame,
-    undecorated,
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.parallelism import has_parallelism
 from verifycompile.torch_interface.ranks import has_rank_operators
 from verifycompile.torch_interface.shapes import shape_of, symbol_of, trace_guards
+
+READ = "verifycompile.read"
+"""Key of ``graph.meta`` of a spec that was given: what it reads of the arguments of a call."""
 
 
 def with_unwritten(spec: Program, implementation: Program) -> Program:
@@ -117,6 +112,7 @@ def recover_spec(options: Options, implementation: Program) -> Program:
             assumptions=(*program.assumptions, *unknown),
         )
     of_spec = held_numbers(captured.exported, captured.exported)
+    program.graph.meta[READ] = captured.read
     program.graph.meta[OF_SPEC] = {name: numbers for name, (_, numbers) in of_spec.items()}
     return dataclasses.replace(program, seconds=time.perf_counter() - start)
 
@@ -148,7 +144,7 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
     # A method, a partial or an object of the parallelized model holds its parameters as well.
     globalizer(options.spec)
     own = {id(whole) for tensor, whole in globalizer.tensors() if isinstance(tensor, DTensor)}
-    frame = _frame_of_given(exported, options.spec, globalizer)
+    frame, enter = frame_of_given(exported, options.spec, globalizer)
 
     def capture(traced: TracedFrame) -> Captured:
         if has_parallelism(traced.graph, traced.example_inputs) or not own.isdisjoint(map(id, traced.example_inputs)):
@@ -160,6 +156,7 @@ def _given(exported: Export, implementation: Program, options: Options) -> Captu
             trace_guards(traced.context),
             tuple(dict.fromkeys(globalizer.assumptions)),
             empty=tuple(tensors.empty),
+            read=arguments_read(traced, enter),
         )
 
     try:
@@ -196,90 +193,6 @@ def _check_names(spec: Callable[..., Any], names: Mapping[str, str]) -> None:
         other = means.setdefault(named, own)
         if other != own:
             raise UsageError("VC304", f"option `param_names` maps `{other}` and `{own}` both to `{named}`.")
-
-
-def _frame_of_given(exported: Export, spec: Callable[..., Any], globalizer: Globalizer) -> Frame:
-    frame = exported.traced.frame
-    roots = {name.root for name in exported.names if name.root is not None}
-    root = next(iter(roots)).value(frame) if len(roots) == 1 else None
-    callee = called_through(frame)
-    entered = callee if callee is not None else _entered_module(frame, root)
-    if isinstance(spec, nn.Module) and isinstance(root, nn.Module) and root is not entered:
-        globalizer.replace(root, globalizer(spec))
-        text = (
-            f"`spec` stands for the module that `{frame.code.co_name}` calls; what else that function computes is "
-            "part of the spec too"
-        )
-        globalizer.assumptions.append(Assumption(text, AssumptionKind.CORRESPONDENCE))
-        return copied_frame(frame, globalizer)
-    args, kwargs = (
-        wrapper_arguments(frame) if callee is not None else call_arguments(frame, skip=_is_first(frame, entered))
-    )
-    called = _call_of_spec(globalizer(spec), globalizer(args), globalizer(kwargs), entered)
-    through = () if callee is None else undecorated(callee.forward if isinstance(callee, nn.Module) else callee)[1]
-    return dataclasses.replace(called, contexts=(*frame.contexts, *through, *called.contexts))
-
-
-def _entered_module(frame: Frame, root: Any) -> nn.Module | None:
-    """The module whose ``forward`` the frame is: that of its class, or one that was set on the module itself."""
-    first = _first_argument(frame)
-    for module in (first, root):
-        if isinstance(module, nn.Module):
-            forwards = (type(module).forward, getattr(module.forward, "__func__", module.forward))
-            if any(getattr(undecorated(forward)[0], "__code__", None) is frame.code for forward in forwards):
-                return module
-    return None
-
-
-def _first_argument(frame: Frame) -> Any:
-    return frame.locals.get(frame.code.co_varnames[0]) if frame.code.co_argcount else None
-
-
-def _is_first(frame: Frame, entered: Callable[..., Any] | None) -> bool:
-    return entered is not None and _first_argument(frame) is entered
-
-
-def _call_of_spec(
-    spec: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
-) -> Frame:
-    if isinstance(spec, types.BuiltinFunctionType):
-        # Dynamo traces Python's functions only, and `torch.exp` says nothing of its arguments.
-        return frame_of_call(_in_python(spec), args, kwargs)
-    called = undecorated(spec.forward if isinstance(spec, nn.Module) else spec)[0]
-    signature = inspect.signature(called, follow_wrapped=False)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        # The frame holds the model's defaults too; a spec need not have arguments that nobody passed.
-        args, kwargs = _without_defaults(args, kwargs, entered)
-    try:
-        signature.bind(*args, **kwargs)
-        return frame_of_call(spec, args, kwargs)
-    except TypeError as mismatch:
-        raise UsageError("VC306", f"the option `spec` cannot be called as the model is: {mismatch}.") from mismatch
-
-
-def _in_python(builtin: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return builtin(*args, **kwargs)
-
-    return call
-
-
-def _without_defaults(
-    args: tuple[Any, ...], kwargs: dict[str, Any], entered: Callable[..., Any] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if entered is None:
-        return args, kwargs
-    parameters = inspect.signature(entered.forward if isinstance(entered, nn.Module) else entered).parameters
-    defaults = [parameter.default for parameter in parameters.values()]
-    kept = list(args)
-    while kept and len(kept) <= len(defaults) and kept[-1] is defaults[len(kept) - 1]:
-        kept.pop()
-    named = {
-        name: value for name, value in kwargs.items() if name not in parameters or value is not parameters[name].default
-    }
-    return tuple(kept), named
 
 
 def _program(captured: Captured) -> Program:

@@ -104,8 +104,6 @@ class _Forward:
 
 def _reduce(wrapper: DistributedDataParallel) -> None:
     for parameter in managed_by_ddp(wrapper):
-        if not parameter.requires_grad:
-            continue
         if parameter.grad is None:
             name = next((name for name, own in wrapper.module.named_parameters() if own is parameter), "")
             raise WrapperError(f"`{name}` has no gradient after backward, which DistributedDataParallel waits for")

@@ -45,6 +45,7 @@ class OuterReduction:
     ``gathers``: the wrapper holds the parameters in shards and gathers them before use. ``of_group``: ``mesh`` was made
     here, over the process group that the wrapper was given. ``hooks``: what is called once the gradient is reduced.
     ``makes_equal``: the ranks' parameters may differ now, the wrapper makes them equal before they are used.
+    ``awaits_all``: it reduces nothing of what it sends together before each of these parameters has a gradient.
     """
 
     wrapper: str
@@ -59,6 +60,7 @@ class OuterReduction:
     of_group: bool = False
     hooks: tuple[str, ...] = ()
     makes_equal: bool = False
+    awaits_all: bool = False
 
     @property
     def ranks(self) -> int:
@@ -117,7 +119,7 @@ def outer_of(parameters: Sequence[Any]) -> Outer:
     if active is not None:
         contract = contract_of_ddp(active, ddp_name(active))
         around.append(contract)
-        found.update({id(value): contract for value in managed_by_ddp(active) if id(value) in wanted})
+        found.update({id(value): contract for value in managed_by_ddp(active)})
     return Outer(found, tuple(dict.fromkeys(around)))
 
 
@@ -168,7 +170,7 @@ def ddp_name(wrapper: DistributedDataParallel) -> str:
 
 def managed_by_ddp(wrapper: DistributedDataParallel) -> list[nn.Parameter]:
     """The parameters that it reduces: those it found when it was made, without those it was told to ignore."""
-    return list(wrapper._module_parameters)
+    return [value for value in wrapper._module_parameters if value.requires_grad]
 
 
 _REAL = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -202,7 +204,10 @@ def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDa
             unknown = f"its communication hook `{hook_name}` may do anything with the gradients"
     setting = f"{'set_requires_gradient_sync(False)' if name == 'replicate' else 'no_sync()'}" if is_kept else ""
     kept = (0,) if is_kept else ()
-    return OuterReduction(name, mesh, (0,), "avg", kept, setting, tuple(casts), unknown, of_group=of_group)
+    awaits_all = not (is_kept or wrapper.find_unused_parameters or wrapper.static_graph)
+    return OuterReduction(
+        name, mesh, (0,), "avg", kept, setting, tuple(casts), unknown, of_group=of_group, awaits_all=awaits_all
+    )
 
 
 _COMPRESSING = {
@@ -356,7 +361,8 @@ def of_replicate(module: nn.Module, state: _ReplicateState) -> tuple[list[nn.Par
         unknown = "its communication hook may do anything with the gradients"
         contract = dataclasses.replace(contract, unknown=unknown)
     kept = ((0,), "set_requires_gradient_sync(False)") if state._no_sync else ((), "")
-    return managed, dataclasses.replace(contract, kept=kept[0], setting=kept[1])
+    awaits_all = contract.awaits_all and not kept[0]
+    return managed, dataclasses.replace(contract, kept=kept[0], setting=kept[1], awaits_all=awaits_all)
 
 
 def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[list[nn.Parameter], OuterReduction]:
@@ -370,8 +376,10 @@ def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[l
         mesh = mesh_of(dist.distributed_c10d._get_default_group() if group is None else group)
     not_understood = [name for name in ("mixed_precision", "delay_all_reduce_named_params") if settings.get(name)]
     unknown = f"its argument `{not_understood[0]}` is not understood" if not_understood else ""
-    return list(will_be._param_list), OuterReduction(
-        "replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group, makes_equal=True
+    managed = [value for value in will_be._param_list if value.requires_grad]
+    awaits_all = not (settings.get("find_unused_parameters") or settings.get("static_graph"))
+    return managed, OuterReduction(
+        "replicate", mesh, (0,), "avg", unknown=unknown, of_group=of_group, makes_equal=True, awaits_all=awaits_all
     )
 
 

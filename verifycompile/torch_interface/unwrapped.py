@@ -104,7 +104,7 @@ class _Unwrapper(Relocator):
         # DDP around tensor parallelism keeps the local tensors of DTensors, which it makes again before each forward.
         parameter = nn.Parameter(_unflatten_tensor(tensor.detach(), localized), requires_grad=tensor.requires_grad)
         if id(tensor) in self.reductions:
-            self.reductions[id(parameter)] = self.reductions[id(tensor)]
+            self.reductions[id(parameter)] = self.reductions.pop(id(tensor))
         return parameter
 
     def _gathered(self, tensor: torch.Tensor, held: Held) -> nn.Parameter:
