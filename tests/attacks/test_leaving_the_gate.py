@@ -409,6 +409,11 @@ def make():
 model = compiled(make(), torch.tanh)
 call(model, torch.randn(2, 3))
 """,
+    "rows that change more often than torch compiles a frame": """
+def forward(x): return torch.tanh(x)
+model = compiled(forward, lambda x: torch.tanh(x))
+for rows in range(2, 14): call(model, torch.randn(rows, 3))
+""",
     "whole numbers that change": """
 def forward(x, scale, columns): return torch.cat([torch.tanh(x) * scale, x.new_ones(x.shape[0], columns)], 1)
 model = compiled(forward, forward)

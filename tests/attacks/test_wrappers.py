@@ -113,9 +113,18 @@ def job_with_spare(wrap: Callable[[nn.Module], nn.Module]) -> Callable[[DeviceMe
     )
 
 
+def accumulating_under_ddp(wrapped: DistributedDataParallel) -> nn.Module:
+    """A later step reduces nothing either."""
+    wrapped.require_backward_grad_sync = False
+    return wrapped
+
+
 WAITING: dict[str, tuple[Callable[[nn.Module], nn.Module], bool]] = {
     "a_parameter_without_gradient": (DistributedDataParallel, False),
     "a_parameter_without_gradient_composable": (replicate, False),
+    "a_parameter_without_gradient_while_others_accumulate": (
+        lambda model: accumulating_under_ddp(DistributedDataParallel(model)), False,
+    ),
     "a_parameter_without_gradient_that_is_looked_for": (
         lambda model: DistributedDataParallel(model, find_unused_parameters=True), True,
     ),

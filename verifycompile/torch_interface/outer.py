@@ -204,7 +204,7 @@ def contract_of_ddp(wrapper: DistributedDataParallel, name: str = "DistributedDa
             unknown = f"its communication hook `{hook_name}` may do anything with the gradients"
     setting = f"{'set_requires_gradient_sync(False)' if name == 'replicate' else 'no_sync()'}" if is_kept else ""
     kept = (0,) if is_kept else ()
-    awaits_all = not (is_kept or wrapper.find_unused_parameters or wrapper.static_graph)
+    awaits_all = not (wrapper.find_unused_parameters or wrapper.static_graph)
     return OuterReduction(
         name, mesh, (0,), "avg", kept, setting, tuple(casts), unknown, of_group=of_group, awaits_all=awaits_all
     )
@@ -361,8 +361,7 @@ def of_replicate(module: nn.Module, state: _ReplicateState) -> tuple[list[nn.Par
         unknown = "its communication hook may do anything with the gradients"
         contract = dataclasses.replace(contract, unknown=unknown)
     kept = ((0,), "set_requires_gradient_sync(False)") if state._no_sync else ((), "")
-    awaits_all = contract.awaits_all and not kept[0]
-    return managed, dataclasses.replace(contract, kept=kept[0], setting=kept[1], awaits_all=awaits_all)
+    return managed, dataclasses.replace(contract, kept=kept[0], setting=kept[1])
 
 
 def _before_its_first_call(module: nn.Module, state: _ReplicateState) -> tuple[list[nn.Parameter], OuterReduction]:

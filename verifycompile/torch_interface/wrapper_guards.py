@@ -45,7 +45,8 @@ def _of_ddp(wrapper: DistributedDataParallel | None) -> Check:
 
 def _ddp_settings(wrapper: Any) -> tuple[Any, ...]:
     hooks = tuple(hook for hook, _ in getattr(wrapper, "_comm_hooks", ()))
-    return wrapper.process_group, hooks, wrapper.mixed_precision, wrapper._join_config.enable
+    awaited = wrapper.find_unused_parameters, wrapper.static_graph
+    return wrapper.process_group, hooks, wrapper.mixed_precision, wrapper._join_config.enable, *awaited
 
 
 def _of_managed(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[Check]:

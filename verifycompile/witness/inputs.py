@@ -113,7 +113,9 @@ def with_traced_strides(value: torch.Tensor, node: torch.fx.Node) -> torch.Tenso
     """``value`` in the memory layout that the placeholder was traced with, where that is dense."""
     traced: torch.Tensor = node.meta["val"]
     strides = traced.stride()
-    if not any(symbolic_expression(stride) for stride in strides) and tuple(traced.shape) == tuple(value.shape):
+    # A comparison with a symbolic size would be a guard of the frame under compilation.
+    shape = tuple(size_hint(size, {}) for size in traced.shape)
+    if not any(symbolic_expression(stride) for stride in strides) and shape == tuple(value.shape):
         if value.stride() == strides:
             return value
         order = sorted(range(value.dim()), key=lambda dim: -strides[dim])
