@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._dynamo.source import ChainedSource
@@ -32,7 +33,7 @@ _BY_VALUE = (
 )  # fmt: skip
 _MOST = 1 << 16
 """Of larger tensors a checksum and so many elements are compared."""
-_CONTAINERS = (list, tuple, dict, set, frozenset)
+_CONTAINERS = (list, tuple)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +115,10 @@ def _of_tensor(value: torch.Tensor) -> tuple[object, ...]:
 def _mark(value: object) -> object:
     if isinstance(value, dict):
         return type(value), tuple(value)
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(value)
+    if isinstance(value, np.ndarray):
+        return _of_tensor(torch.as_tensor(value))
     if isinstance(value, _CONTAINERS):
         return type(value), len(value)
     return (type(value), value) if isinstance(value, _BY_VALUE) else type(value)
