@@ -19,6 +19,9 @@ from tests.programs import mlp
 from tests.programs.forms import vocabulary
 from tests.programs.test_forms import judged
 from verifycompile.certificate import CertificateCheck, check_certificate
+from verifycompile.certificate.making import _Proof
+from verifycompile.certificate.parts import NO_CUTS
+from verifycompile.certificate.storage import placements_from_data
 from verifycompile.frontends.graphs import verify_graphs
 
 Path = tuple[Any, ...]
@@ -268,6 +271,50 @@ def test_what_is_covered() -> None:
     assert found.facts == ()
     facts = check_certificate(sealed(content("facts of the solver"))).facts
     assert len(facts) >= 2
+
+
+def _proved_again(data: dict[str, Any]) -> dict[str, Any]:
+    """With what a forger finds who proves the changed programs."""
+    placements = {name: placements_from_data(item) or () for name, item in data["placements"].items()}
+    made = _Proof([data["spec"], data["implementation"]], placements, data["equalities"]).made_again(NO_CUTS)
+    found = {"relations": dict(made.replay.relations), "values": dict(made.replay.values), "families": made.families}
+    return {**data, **found, "steps": made.rules.data, "views": made.rules.views, "facts": made.facts}
+
+
+def _call(name: str, target: str, *args: Any, shape: list[int]) -> dict[str, Any]:
+    value = {"tensor": "torch.float32", "shape": shape, "stride": [*shape[1:], 1], "offset": 0}
+    return {"name": name, "op": "call_function", "target": target, "args": list(args), "value": value}
+
+
+def test_a_gradient_that_is_twice_the_specs_is_told() -> None:
+    """It is right where a wrapper takes the mean of it afterwards."""
+    data = _data()
+    (output,) = (o for o in data["implementation"]["outputs"] if o["name"] == "grad.down.bias")
+    twice = _call("twice", "aten.mul.Tensor", {"node": output["node"]}, 2.0, shape=[16])
+    data["implementation"]["nodes"].append(twice)
+    output.update(node="twice", outer_mean=[0])
+    found = check_certificate(sealed(_proved_again(data)))
+    assert found.gradients[-1] == "grad.down.bias (its mean over tp is taken outside)"
+    output["outer_mean"] = []
+    assert _rejected(data) == "no relation of `grad.down.bias`"
+
+
+def test_where_a_cotangent_lies_is_told() -> None:
+    """Gradients of which every rank adds up the cotangent are right where it is a part of a sum."""
+    data = _data()
+    nodes = data["implementation"]["nodes"]
+    (cotangent,) = (i for i in data["implementation"]["inputs"] if i["role"] == "tangent")
+    (place,) = (k for k, node in enumerate(nodes) if node["name"] == "wait_tensor")
+    group, summed = {"node": "mesh_get_process_group"}, [8, 16]
+    added = _call("added", "_c10d_functional.all_reduce.default", {"node": "tangents_1"}, "sum", group, shape=summed)
+    waited = _call("waited", "_c10d_functional.wait_tensor.default", {"node": "added"}, shape=summed)
+    text = json.dumps(nodes[place:]).replace('"tangents_1"', '"waited"')
+    data["implementation"]["nodes"] = [*nodes[:place], added, waited, *json.loads(text)]
+    assert _rejected(data).startswith("no relation of `grad.")
+    cotangent["placements"] = [["partial", "sum"]]
+    found = check_certificate(sealed(_proved_again(data)))
+    assert found, found.reason
+    assert found.inputs["cotangent of output.0"] == "sum(output.0, over=tp)"
 
 
 # ------------------------------------------------------------------------------------------------ steps by lemmas

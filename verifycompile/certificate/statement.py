@@ -27,10 +27,10 @@ class StatementError(StorageError):
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """What is covered. ``inputs``: how the spec's inputs are made of the implementation's.
+    """What is covered. ``inputs``: how the spec's inputs are made of the implementation's, and cotangents.
 
-    ``outputs``, ``gradients`` and ``mutations`` are names. ``question``: against which spec, for which ranks.
-    ``sizes``: what symbolic sizes are taken to be.
+    ``outputs``, ``gradients`` and ``mutations`` are names, of gradients with the mean that is taken of them outside.
+    ``question``: against which spec, for which ranks. ``sizes``: what symbolic sizes are taken to be.
     """
 
     outputs: tuple[str, ...] = ()
@@ -52,8 +52,11 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
         _check_inputs(program, side)
     _check_spec(spec)
     _check_global_shapes(spec, implementation)
-    by_kind = {kind: tuple(o.name for o in spec.outputs if o.kind is kind) for kind in OutputKind}
     mesh = implementation.mesh
+    axes = () if mesh is None else mesh.axes
+    means = {o.name: ", ".join(axes[axis].name for axis in sorted(o.outer_mean)) for o in implementation.outputs}
+    told = {name: f"{name} (its mean over {mean} is taken outside)" for name, mean in means.items() if mean}
+    by_kind = {kind: tuple(told.get(o.name, o.name) for o in spec.outputs if o.kind is kind) for kind in OutputKind}
     reading = {
         side: (program, {_key(i): i.node.meta.get("val") for i in program.inputs if i.role is not Role.OPAQUE})
         for side, program in (("the spec", spec), ("the implementation", implementation))
@@ -63,7 +66,11 @@ def statement_of(spec: Program, implementation: Program, placements: Mapping[str
         by_kind[OutputKind.VALUE],
         by_kind[OutputKind.GRADIENT],
         by_kind[OutputKind.MUTATION],
-        {i.name: _lies(implementation, i) + _memory_of(reading, i) for i in implementation.inputs if i.role in _SHOWN},
+        {
+            i.name if i.role in _SHOWN else f"cotangent of {i.name}": _lies(implementation, i) + _memory_of(reading, i)
+            for i in implementation.inputs
+            if i.role in _SHOWN or i.placements is not None
+        },
         "" if mesh is None else ", ".join(f"{axis.name}={axis.size}" for axis in mesh.axes),
         Question(spec.provenance, implementation.provenance, 1 if mesh is None else len(mesh.ranks)).describe(),
         tuple(dict.fromkeys(f"{s} is {e}" for p in (spec, implementation) for s, e in p.size_values.items())),
