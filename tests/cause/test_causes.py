@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import Partial, Replicate, Shard
 
 import verifycompile
 from tests.support import fake_mesh_world
-from verifycompile.cause import failures, search
+from verifycompile.cause import failures, kinds
 
 R, S0 = Replicate(), Shard(0)
 
@@ -126,7 +126,7 @@ def test_a_mistake_in_the_search_for_changes_of_a_kind_is_told_and_ends_that_kin
         yield from ()
         raise error
 
-    monkeypatch.setattr(search, "needless_collectives", needless_collectives)
+    monkeypatch.setattr(kinds, "needless_collectives", needless_collectives)
     with pytest.raises(AssertionError, match="the search for a repair"):
         verified(mean="sum")
     monkeypatch.setattr(failures, "failure", told)

@@ -8,7 +8,6 @@ together, each of which is a cause of its own.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import itertools
 import math
@@ -20,60 +19,14 @@ import torch.fx
 from verifycompile import bounds
 from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause import failures
-from verifycompile.cause.arrangements import arranged_before_cut, cut_as_others, neighbouring_positions
-from verifycompile.cause.as_other_ranks import lines_of_other_ranks
-from verifycompile.cause.as_spec import calls_of_spec, missing_summands
-from verifycompile.cause.boundary import other_input_placements, other_output_placements
-from verifycompile.cause.collectives import (
-    exchanged_groups,
-    missing_gradient_reductions,
-    missing_reductions,
-    needless_collectives,
-    other_groups,
-    other_reductions,
-    sums_of_logarithms,
-)
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
 from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
-from verifycompile.cause.fused import component_placements, own_components
-from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of_part, numbers_of_part, other_bounds
-from verifycompile.cause.means import means_of_all, means_of_kept
+from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, likely, missing, of_places
 from verifycompile.cause.move import Move, Scene, is_derivative
-from verifycompile.cause.numbers import other_numbers
-from verifycompile.cause.offsets import own_part_of_operand, own_parts
-from verifycompile.cause.operands import (
-    arguments_of_spec,
-    exchanged_inputs,
-    exchanged_pieces,
-    needless_calls,
-    numbers_of_lines,
-    other_dimensions,
-    other_operands,
-    other_pieces,
-    shares_of_numbers,
-)
-from verifycompile.cause.orders import other_orders
-from verifycompile.cause.scales import (
-    added_on_every_rank,
-    factor_changes,
-    missing_factors,
-    ratios,
-    scaled_means,
-    scaled_values,
-)
-from verifycompile.cause.steps import other_steps
 from verifycompile.cause.subject import OneGraph, Subject
 from verifycompile.cause.trial import Outcome, Trial
-from verifycompile.cause.whole_dimensions import (
-    gathered_along_others,
-    gathered_operands,
-    gathered_repeats,
-    needless_gathers,
-    scattered_along_others,
-    whole_inputs,
-)
-from verifycompile.program import Program, Role, SourceLocation
+from verifycompile.program import Program, SourceLocation
 from verifycompile.reduction.search import evaluable
 from verifycompile.torch_interface.elements import real_tensors
 from verifycompile.torch_interface.gradient_marks import noted_owner
@@ -112,7 +65,6 @@ LARGE = 300_000
 _Focus = frozenset[str] | None
 """Names of the nodes at which changes are sought; anywhere where it is None."""
 
-Kinds = Callable[[Scene], tuple[Iterator[Move], ...]]
 Change = tuple[Draft, tuple[Move, ...]]
 Proves = Callable[[Program, Program], bool]
 
@@ -203,38 +155,6 @@ def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Itera
             yield smaller
 
 
-class _Stage(enum.Enum):
-    """What is tried one after the other: at last moves that are many."""
-
-    SUSPECTED = -1
-    """Reductions at the lines where the proof found that one is missing."""
-    LIKELY = 0
-    NEAR = 1
-    """Reductions behind which the next missing value of the spec is held."""
-    MISSING = 2
-    SCALED = 3
-    UNLIKELY = 4
-    LAST = 5
-    """What mends many mistakes, and is seldom what was mistaken."""
-
-    @property
-    def kinds(self) -> Kinds:
-        kinds = {_Stage.LIKELY: _likely, _Stage.SCALED: _scaled, _Stage.UNLIKELY: _unlikely, _Stage.LAST: _last}
-        return kinds.get(self, _missing)
-
-    @property
-    def is_last_of_likely(self) -> bool:
-        """Whether changes that mend some outputs each may be combined now: what else mends them is known.
-
-        A scale that mends all is no four missing means.
-        """
-        return self.value >= _Stage.SCALED.value
-
-
-_AT_FIRST = (_Stage.SUSPECTED, _Stage.LIKELY, _Stage.MISSING, _Stage.SCALED, _Stage.NEAR)
-"""The order where there are few nodes to look at: then what takes long is what looks at values on the way."""
-
-
 class _Search:
     """``subject``: what is evaluated. ``proved``: the same at its own sizes, whose changed form has to be proved.
 
@@ -317,17 +237,17 @@ class _Search:
             found = self._mended_at(trial, outcome, causes, focus, stages)
             if found or self.over:
                 return found
-        return self._mended_at(trial, outcome, causes, None, _Stage)
+        return self._mended_at(trial, outcome, causes, None, Stage)
 
     def _is_large(self, programs: tuple[Program, Program]) -> bool:
         return self.subject.values and max(map(elements, programs)) > LARGE
 
-    def _focus(self, trial: Trial, outcome: Outcome) -> tuple[_Focus, Iterable[_Stage]]:
+    def _focus(self, trial: Trial, outcome: Outcome) -> tuple[_Focus, Iterable[Stage]]:
         """Where changes are sought first, and which: in a large program near where the spec is left; in ranks' graphs,
         which every change assembles again, at nodes that no output depends on that is right.
         """
         if self._is_large((trial.spec, outcome.program)):
-            return first_lost(trial, outcome.program, outcome.values, _wanted(outcome)), _AT_FIRST
+            return first_lost(trial, outcome.program, outcome.values, _wanted(outcome)), AT_FIRST
         if self.subject.values:
             return None, ()
         found: set[str] = set()
@@ -339,10 +259,10 @@ class _Search:
             )
             found |= {node.name for node in wrong - right if node.op == "call_function"}
         count = sum(len(draft.nodes) for draft in self.subject.drafts())
-        return (frozenset(found), _Stage) if len(found) * _SHARE_OF_FEW < count else (None, ())
+        return (frozenset(found), Stage) if len(found) * _SHARE_OF_FEW < count else (None, ())
 
     def _mended_at(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus, stages: Iterable[_Stage]
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus, stages: Iterable[Stage]
     ) -> tuple[Cause, ...]:
         """What ``_mended`` finds of some stages at the nodes of ``focus``."""
         wanted = _wanted(outcome)
@@ -366,20 +286,20 @@ class _Search:
                 found = () if self.over else self._with_its_derivative(trial, outcome, causes, step, stage)
                 if found:
                     return found
-            if stage is _Stage.NEAR and not partial:
-                found = self._on_the_way(trial, outcome, causes, focus, (_likely, _missing))
+            if stage is Stage.NEAR and not partial:
+                found = self._on_the_way(trial, outcome, causes, focus, (likely, missing))
             else:
                 found = self._together(trial, outcome, causes, partial) if stage.is_last_of_likely else ()
             found = found or (() if self.subject.values else self._in_all_graphs(trial, outcome, causes, stage))
-            if stage is _Stage.UNLIKELY and not found and not partial:
+            if stage is Stage.UNLIKELY and not found and not partial:
                 found = self._in_pairs(trial, outcome, causes, focus)
             if found or self.over:
                 return found
         is_last = focus is None and not partial
-        return self._on_the_way(trial, outcome, causes, None, (_arranged,)) if is_last else ()
+        return self._on_the_way(trial, outcome, causes, None, (arranged,)) if is_last else ()
 
     def _in_all_graphs(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: _Stage
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], stage: Stage
     ) -> tuple[Cause, ...]:
         """The same change at one line that the ranks run in graphs of their own, as one cause for each graph."""
         lines: dict[object, dict[int, Change]] = {}
@@ -403,7 +323,7 @@ class _Search:
     def _in_pairs(self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], focus: _Focus) -> tuple[Cause, ...]:
         """Two changes of where a rank's part lies: who forgets it at one place forgets it at others."""
         wanted = _wanted(outcome)
-        moves = self._moves(trial, outcome, wanted, _of_places, focus)
+        moves = self._moves(trial, outcome, wanted, of_places, focus)
         changes = list(itertools.islice((change for change in moves if len(change[1]) == 1), MAX_OF_PAIRS))
         for first, second in itertools.combinations(changes, 2):
             if self.over:
@@ -420,7 +340,7 @@ class _Search:
         return ()
 
     def _with_its_derivative(
-        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], step: _Step, stage: _Stage
+        self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], step: _Step, stage: Stage
     ) -> tuple[Cause, ...]:
         """A change that mends the forward pass, with one in the backward of the same line that mends the rest."""
         cause = self._cause(step)
@@ -443,13 +363,13 @@ class _Search:
         return ()
 
     def _changes(
-        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: _Stage, focus: _Focus
+        self, trial: Trial, outcome: Outcome, wanted: frozenset[str], stage: Stage, focus: _Focus
     ) -> Iterable[Change]:
-        if stage is _Stage.SUSPECTED:
-            moves = self._moves(trial, outcome, wanted, _missing, focus) if self.suspected else ()
+        if stage is Stage.SUSPECTED:
+            moves = self._moves(trial, outcome, wanted, missing, focus) if self.suspected else ()
             return (change for change in moves if all(self._is_suspected(change[0], move) for move in change[1]))
-        if stage is _Stage.NEAR:
-            return [change for _, change in self._near(trial, outcome, wanted, (_missing,), focus)]
+        if stage is Stage.NEAR:
+            return [change for _, change in self._near(trial, outcome, wanted, (missing,), focus)]
         return self._moves(trial, outcome, wanted, stage.kinds, focus)
 
     def _is_suspected(self, draft: Draft, move: Move) -> bool:
@@ -699,89 +619,6 @@ def _texts(moves: tuple[Move, ...], draft: Draft) -> tuple[str, str]:
     more = len(hints) - MAX_HINTS
     told = [*hints[:MAX_HINTS], f"and so at {more} more {'place' if more == 1 else 'places'}"] if more > 0 else hints
     return texts[0][0], "; ".join(told)
-
-
-def _likely(scene: Scene) -> tuple[Iterator[Move], ...]:
-    """What is wrong in most parallel programs, by kind: few and telling moves before others."""
-    found = ratios(scene)
-    factors_of_their_own, other_factors, factors_of_spec = factor_changes(scene, found)
-    return (
-        means_of_all(scene),
-        means_of_kept(scene),
-        iter(factors_of_their_own),
-        needless_collectives(scene),
-        iter(other_factors),
-        other_groups(scene),
-        exchanged_groups(scene),
-        other_reductions(scene),
-        sums_of_logarithms(scene),
-        added_on_every_rank(scene),
-        iter(factors_of_spec),
-        missing_gradient_reductions(scene),
-        own_parts(scene),
-        other_input_placements(scene),
-        own_components(scene),
-        component_placements(scene, (Role.PARAMETER, Role.BUFFER)),
-        scaled_means(scene, found),
-        indices_of_part(scene),
-        other_bounds(scene),
-        numbers_of_part(scene),
-        foreign_rows(scene),
-        other_steps(scene),
-        other_numbers(scene),
-        ends_of_parts(scene),
-        shares_of_numbers(scene),
-        numbers_of_lines(scene),
-    )
-
-
-def _of_places(scene: Scene) -> tuple[Iterator[Move], ...]:
-    """Where a rank's part begins and ends."""
-    return other_numbers(scene), ends_of_parts(scene), other_steps(scene), arranged_before_cut(scene), own_parts(scene)
-
-
-def _missing(scene: Scene) -> tuple[Iterator[Move], ...]:
-    return (missing_reductions(scene),)
-
-
-def _scaled(scene: Scene) -> tuple[Iterator[Move], ...]:
-    return (scaled_values(scene, ratios(scene)),)
-
-
-def _unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
-    """What else a change of one node may be: moves that are many."""
-    return (
-        lines_of_other_ranks(scene),
-        arguments_of_spec(scene),
-        missing_summands(scene),
-        missing_factors(scene),
-        gathered_along_others(scene),
-        gathered_repeats(scene),
-        scattered_along_others(scene),
-        gathered_operands(scene),
-        needless_gathers(scene),
-        cut_as_others(scene),
-        arranged_before_cut(scene),
-        other_orders(scene),
-        neighbouring_positions(scene),
-        own_part_of_operand(scene),
-        needless_calls(scene),
-        exchanged_pieces(scene),
-        exchanged_inputs(scene),
-        other_dimensions(scene),
-        other_output_placements(scene),
-        other_pieces(scene),
-        calls_of_spec(scene),
-    )
-
-
-def _last(scene: Scene) -> tuple[Iterator[Move], ...]:
-    return (other_operands(scene), component_placements(scene, (Role.INPUT,)), whole_inputs(scene))
-
-
-def _arranged(scene: Scene) -> tuple[Iterator[Move], ...]:
-    """Orders that are wrong twice where elements go to other ranks and come back."""
-    return (other_orders(scene),)
 
 
 def _place(location: SourceLocation) -> tuple[str, int]:
