@@ -364,3 +364,17 @@ def test_terms_of_the_same_operands_in_different_roles_differ() -> None:
     for k, left in enumerate(products):
         assert all(not same(left, right) for right in products[k + 1 :])
     assert all(p.term.operation is CONTRACT for p in products)
+
+
+# ------------------------------------------------------------------------------------------------ what was proved equal
+
+
+def test_what_a_term_was_proved_equal_to_may_read_digits_of_its_indices() -> None:
+    pool = TermPool()
+    x, z, y = pool.leaf("x", (6,)), pool.leaf("z", (6,)), pool.leaf("y", (2, 3))
+    interleaved = View(y.coefficient, y.term, (6,), (((0, 1, 2),), ((0, 2, 3),)))  # y[j % 2, j // 2]
+    pool.replace(multiply_views(pool, x, z).term, interleaved)
+    again = multiply_views(pool, relabel.reshape(x, (3, 2)), relabel.reshape(z, (3, 2)))
+    assert (again.term, again.shape, again.axes) == (y.term, (3, 2), (((1, 1, 2),), ((0, 1, 3),)))
+    with pytest.raises(UnalignedError):
+        multiply_views(pool, relabel.reshape(x, (2, 3)), relabel.reshape(z, (2, 3)))

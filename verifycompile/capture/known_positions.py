@@ -62,7 +62,10 @@ def _positions(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
         return None
     arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
     target: Any = node.target
-    return target(*arguments, **{**named, **({"device": "cpu"} if "device" in named else {})})
+    try:
+        return target(*arguments, **{**named, **({"device": "cpu"} if "device" in named else {})})
+    except RuntimeError:  # numbers that the operator refuses, as a change that is tried may give it
+        return None
 
 
 def _is_whole_and_small(value: Any) -> bool:

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
 
-from verifycompile.ir.relabel import UnalignedError, compose, merge_digits, substitute
+from verifycompile.ir.relabel import UnalignedError, merge_digits, substitute
 from verifycompile.ir.scalar import ONE, Scalar, divide, multiply
 from verifycompile.ir.similarity import term_key
 from verifycompile.ir.size import Size, divisibility_chain, exact_quotient, product
@@ -119,7 +119,7 @@ def apply(
     )
     alias = pool.aliases.get(term)
     if alias is not None:
-        return compose(alias, shape.output_axes, output_shape).scaled(coefficient)
+        return substitute(alias, dict(enumerate(shape.output_axes)), output_shape).scaled(coefficient)
     return View(coefficient, term, output_shape, shape.output_axes)
 
 
