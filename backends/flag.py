@@ -95,8 +95,7 @@ def _options_of_job(**options: Any) -> Options:
 def _with_variable(report: Report) -> Report:
     """A report whose question about numbers says how a job under the flag answers it."""
     findings = tuple(
-        dataclasses.replace(finding, notes=(*finding.notes, _NUMBERS_NOTE)) if finding.code == "VC209" else finding
-        for finding in report.findings
+        finding.noted(_NUMBERS_NOTE) if finding.code == "VC209" else finding for finding in report.findings
     )
     return dataclasses.replace(report, findings=findings)
 

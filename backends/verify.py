@@ -225,8 +225,7 @@ def _of_hook(report: Report, frame: Frame) -> Report:
     if frame.style is None:
         return report
     note = f"this is the {frame.function}, which torch.compile compiles alone, since what calls it runs as Python code"
-    noted = (dataclasses.replace(finding, notes=(*finding.notes, note)) for finding in report.findings)
-    return dataclasses.replace(report, findings=tuple(noted))
+    return dataclasses.replace(report, findings=tuple(finding.noted(note) for finding in report.findings))
 
 
 def _layouts(implementation: Program, results: Results, report: Report) -> dict[int, ReturnedLayout]:

@@ -228,7 +228,7 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
     if left.is_zero:
         return _spread(b, b.mul(b.negate(condition), right), left)
     operation, numbers = condition.term.operation, left.term is b.pool.unit is right.term
-    turned = operation is LESS or (operation is AT_MOST and condition.term.attributes < (0,))  # type: ignore[operator]  # a whole number
+    turned = operation is LESS or (operation is AT_MOST and condition.term.attributes < (0,))
     if operation is NOT or (turned and not numbers):
         return choose(b, b.negate(condition), right, left)
     if numbers:

@@ -11,7 +11,7 @@ from verifycompile.capture.at_rank import at_rank
 from verifycompile.capture.held_numbers import with_held_numbers
 from verifycompile.capture.merged_collectives import UnmergeableError
 from verifycompile.capture.rank_schedule import OrderError
-from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.program import Blocker, Program
@@ -19,7 +19,7 @@ from verifycompile.question import Question
 from verifycompile.rank_evidence import with_rank_evidence
 from verifycompile.rank_programs import as_one_device, proves_cut_alike, report_on_limit, verify_ranks
 from verifycompile.rewrites.registry import DRAWS
-from verifycompile.strategies import Strategy, answer, is_unproved, noted
+from verifycompile.strategies import Strategy, answer, is_unproved
 from verifycompile.torch_interface.mesh import place_at
 from verifycompile.two_programs import Repairs, proves, verify_programs
 from verifycompile.within_limits import within_limits

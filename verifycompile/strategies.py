@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeGuard, TypeVar
 
-from verifycompile.diagnostics.report import Report, Tried
+from verifycompile.diagnostics.report import Report, Tried, noted
 from verifycompile.diagnostics.verdict import Verdict
 
 Asked = TypeVar("Asked")
@@ -56,9 +56,3 @@ def _outcome(report: Report) -> str:
 def is_unproved(report: Report | None) -> TypeGuard[Report]:
     """Whether there is a report, and it neither proves nor refutes."""
     return report is not None and report.verdict is Verdict.UNPROVED
-
-
-def noted(report: Report, note: str) -> Report:
-    """The report with a note on its first finding."""
-    first, *rest = report.findings
-    return dataclasses.replace(report, findings=(dataclasses.replace(first, notes=(*first.notes, note)), *rest))

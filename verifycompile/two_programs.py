@@ -139,7 +139,7 @@ def _report(
     search: Search | None = None
     outside = _right_by_code_outside(spec, captured or implementation, result)
     if outside is not None:
-        findings[0] = dataclasses.replace(_noted(findings[0], outside.note), hint=outside.hint)
+        findings[0] = dataclasses.replace(findings[0].noted(outside.note), hint=outside.hint)
     elif findings and not any(blocker.code in _INCOMPARABLE for blocker in blockers):
         findings[0], search = _with_witness(findings[0], spec, implementation, result.relations)
         verdict = findings[0].verdict
@@ -152,7 +152,7 @@ def _report(
         shown = None if search is None else (search.spec, search.implementation)
         spent = proof_seconds, time.thread_time() - started
         causes, failures = _causes(changeable, repairs.proves, spent, findings[0], shown)
-        findings[:1] = with_causes(_noted(findings[0], *failures), causes, result.mismatch.output)
+        findings[:1] = with_causes(findings[0].noted(*dict.fromkeys(failures)), causes, result.mismatch.output)
     findings = [with_styles(finding, implementation.styles) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
@@ -164,7 +164,7 @@ def _report(
             findings, verdict = [contradiction], Verdict.UNPROVED
     if verdict is Verdict.UNPROVED and findings and result.exhausted:
         note = f"a budget of the search ran out (VC205): {', '.join(result.exhausted)}"
-        findings[0] = _noted(findings[0], note)
+        findings[0] = findings[0].noted(note)
     if verdict is Verdict.UNPROVED and options.on_unproved == "warn":
         findings = [dataclasses.replace(finding, severity=Severity.WARNING) for finding in findings]
 
@@ -285,10 +285,6 @@ CUT_ALIKE = Strategy("tensors cut alike in both programs", _why_cut_alike, _cut_
 OF_PAIRS = (AS_CAPTURED, IN_PARTS, BY_DEFINITION, CUT_ALIKE)
 
 
-def _noted(finding: Finding, *notes: str) -> Finding:
-    return dataclasses.replace(finding, notes=(*finding.notes, *dict.fromkeys(notes)))
-
-
 def _different(spec: Program, implementation: Program) -> Collection[str]:
     """Outputs that are known to differ. What fails here only leaves questions to be asked."""
     try:
@@ -368,9 +364,9 @@ def _with_witness(
         )
     except Exception as error:  # noqa: BLE001 - the finding stands, unproved: what fails here can accept nothing
         note = f"the programs could not be compared numerically: {type(error).__name__}: {error}"
-        return _noted(finding, note), None
+        return finding.noted(note), None
     if isinstance(search, RanOut):
-        return _noted(finding, search.describe()), None
+        return finding.noted(search.describe()), None
     notes = (*finding.notes, search.note) if search.note else finding.notes
     witness = search.witness
     if witness is None:
@@ -407,7 +403,7 @@ def _with_gradients_passed(finding: Finding, spec: Program, implementation: Prog
     try:
         return with_gradients_passed(finding, spec, implementation, repairs.proves, _SECONDS_FOR_CAUSES)
     except Exception as error:  # noqa: BLE001 - the finding stands without help: what fails here can accept nothing
-        return _noted(finding, cause_failures.failure("the search for a line that stops a gradient", error))
+        return finding.noted(cause_failures.failure("the search for a line that stops a gradient", error))
 
 
 def _mended(search: Search, implementation: Program, repairs: Repairs, causes: Sequence[Cause]) -> Program | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from verifycompile import bounds
 from verifycompile.bounds import Bounds, Limits
-from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.options import Options
 from verifycompile.process_memory import peak_memory, resident_memory
@@ -54,5 +54,4 @@ def _with_account(report: Report, limited: Bounds) -> Report:
         f"tried: {'; '.join(stage.describe() for stage in tried)}",
         f"the limits are {limited.limits.describe()}; the options `time_limit` and `memory_limit` set them",
     )
-    first, *rest = report.findings
-    return dataclasses.replace(report, findings=(dataclasses.replace(first, notes=(*first.notes, *account)), *rest))
+    return noted(report, *account)

@@ -64,6 +64,7 @@ STILL_PARALLEL = (
     "holds DTensors or collectives. Pass the single-device program as the option `spec`."
 )
 
+
 @dataclasses.dataclass(frozen=True)
 class Captured:
     """``doubt``: asks whether another reading of the model's numbers gives another program.

@@ -41,8 +41,7 @@ def with_causes(finding: Finding, causes: Sequence[Cause], told_of: str = "") ->
     suffix = CHECKED if len(merged) == 1 else CHECKED_TOGETHER
     if merged[0].proved:
         suffix = f"(checked: {_listed(merged[0].proved)} proved so)"
-        note = _of_unmended(merged)
-        finding = dataclasses.replace(finding, notes=(*finding.notes, note) if merged[0].unmended else finding.notes)
+        finding = finding.noted(_of_unmended(merged)) if merged[0].unmended else finding
     if merged[0].proved and finding.output not in merged[0].proved:
         return [finding, *(_of_other(finding, cause, suffix) for cause in merged)]
     of_output = [cause for cause in merged if finding.output in cause.outputs]
@@ -87,7 +86,7 @@ def with_styles(finding: Finding, styles: Mapping[str, ModuleStyle]) -> Finding:
             if any(isinstance(layout, Partial) for layout in style.layouts)
             and not near.isdisjoint((path, path.rpartition(".")[0]))
         ]
-    return dataclasses.replace(finding, notes=(*finding.notes, *notes))
+    return finding.noted(*notes)
 
 
 def _of_unmended(causes: Sequence[Cause]) -> str:

@@ -311,12 +311,7 @@ class _Search:
             if self.over:
                 return ()
             of_graphs = tuple(self._cause(_Step(draft, moves, outcome.wrong)) for draft, moves in changes)
-            made = [self._apply(draft, moves) for draft, moves in changes]
-            after = self._outcome(trial, outcome, _wanted(outcome)) if all(made) else None
-            is_proved = after is not None and not after.wrong and self._proved()
-            for _ in range(sum(made)):
-                self._undo()
-            if is_proved:
+            if self._mend(trial, outcome, changes):
                 return (*causes, *of_graphs)
         return ()
 
@@ -330,14 +325,18 @@ class _Search:
                 return ()
             if first[1][0].node == second[1][0].node or first[0] is not second[0]:
                 continue
-            made = [self._apply(draft, moves) for draft, moves in (first, second)]
-            after = self._outcome(trial, outcome, wanted) if all(made) else None
-            is_proved = after is not None and not after.wrong and self._proved()
-            for _ in range(sum(made)):
-                self._undo()
-            if is_proved:  # the texts are of the program as it is
+            if self._mend(trial, outcome, (first, second)):  # the texts are of the program as it is
                 return (*causes, *(self._cause(_Step(*change, outcome.wrong)) for change in (first, second)))
         return ()
+
+    def _mend(self, trial: Trial, outcome: Outcome, changes: Iterable[Change]) -> bool:
+        """Whether changes, made together, mend what is wanted first and all else, and the program is proved then."""
+        made = [self._apply(draft, moves) for draft, moves in changes]
+        after = self._outcome(trial, outcome, _wanted(outcome)) if all(made) else None
+        is_proved = after is not None and not after.wrong and self._proved()
+        for _ in range(sum(made)):
+            self._undo()
+        return is_proved
 
     def _with_its_derivative(
         self, trial: Trial, outcome: Outcome, causes: tuple[Cause, ...], step: _Step, stage: Stage

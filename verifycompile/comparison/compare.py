@@ -57,7 +57,7 @@ def compare(
     if model is not None:
         check_model(model)
     positional, named = arguments_of_call(args, kwargs)
-    if batches is not None and (not isinstance(batches, (tuple, list)) or not batches or args):  # pyright: ignore[reportUnnecessaryIsInstance]  # not everyone checks types
+    if batches is not None and (not isinstance(batches, (tuple, list)) or not batches or args):
         raise UsageError("VC306", "option `batches` is a list of the arguments of each pass, in the place of `args`.")
     if not all(isinstance(batch, (tuple, list)) for batch in batches or ()):
         raise UsageError("VC306", "each of `batches` must be a tuple of arguments: write `(x,)`.")

@@ -83,7 +83,7 @@ def findings_of(
         findings += [_cause(item, _ALONE, found.judged, places, **said) for item in others[:_MOST]]
         if more := [f"`{item.module}`" for item in others[_MOST:]]:
             note = f"by themselves these are off as well: {', '.join(more)}"
-            findings[-1] = dataclasses.replace(findings[-1], notes=(*findings[-1].notes, note))
+            findings[-1] = findings[-1].noted(note)
     alike: dict[tuple[str, str, bool], list[str]] = {}
     for name, why in absent:
         kind, _, owner = name.partition(".")

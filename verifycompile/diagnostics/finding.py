@@ -109,3 +109,7 @@ class Finding:
     def location(self) -> SourceLocation | None:
         """Where to point: the implementation's line, else the spec's."""
         return self.impl_location if self.impl_location is not None else self.spec_location
+
+    def noted(self, *notes: str) -> Finding:
+        """The finding with these notes behind its own."""
+        return dataclasses.replace(self, notes=(*self.notes, *notes))

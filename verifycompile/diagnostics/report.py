@@ -149,3 +149,9 @@ class Report:
         from verifycompile.diagnostics.render_html import render_report
 
         pathlib.Path(path).write_text(render_report(self), encoding="utf-8")
+
+
+def noted(report: Report, *notes: str) -> Report:
+    """The report with notes on its first finding."""
+    first, *rest = report.findings
+    return dataclasses.replace(report, findings=(first.noted(*notes), *rest))
