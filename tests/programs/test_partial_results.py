@@ -85,3 +85,26 @@ def test_a_write_that_the_implementation_leaves_out(mesh: DeviceMesh) -> None:
 
     assert verdict(written, mesh, X, X.abs()) == "VERIFIED"
     assert verdict(lambda x, kept: x + 1 + 0 * kept, mesh, X, X.abs(), spec=written) == "REFUTED"
+
+
+@pytest.mark.causes
+@pytest.mark.parametrize("is_summed", [True, False])
+def test_a_number_read_from_data(mesh: DeviceMesh, is_summed: bool) -> None:
+    """``float`` of a DTensor that is a partial sum is the rank's own number, and an operand of DTensor's operators."""
+
+    def implementation(x: DTensor) -> torch.Tensor:
+        total = x.pow(2).sum()
+        return x / float(total.full_tensor() if is_summed else total)
+
+    args = (distribute_tensor(X, mesh, [Shard(0)]),)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        report = verifycompile.verify(implementation, args, spec=lambda x: x / float(x.pow(2).sum()))
+    if is_summed:
+        assert report.verdict.name == "VERIFIED"
+        return
+    finding = report.findings[0]
+    at = finding.impl_location
+    assert at is not None
+    line = implementation.__code__.co_firstlineno + 1
+    assert (report.verdict.name, finding.code, at.line) == ("REFUTED", "VC101", line)
+    assert finding.hint == f"all-reduce `total` over `x` (sum) after line {line} (checked)"

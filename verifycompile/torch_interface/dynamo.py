@@ -43,6 +43,7 @@ from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_
 from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.parallel_styles import style_of_hook
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
+from verifycompile.torch_interface.sharding_decisions import data_has_no_hash
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.strided import strided_shards_by_views
 
@@ -303,6 +304,7 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
     with (
         tracing(None),
         strided_shards_by_views(),
+        data_has_no_hash(),
         trace_collectives(),
         compile_context(CompileContext(identifier)),
         torch._dynamo.config.patch(automatic_dynamic_shapes=False),

@@ -18,6 +18,7 @@ from torch._guards import TracingContext
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from verifycompile.torch_interface.mesh import real_object
@@ -67,6 +68,24 @@ def sharding_decided_once() -> Generator[None]:
         return found
 
     with replaced([(ShardingPropagator, "propagate_op_sharding_non_cached", decide)]):
+        yield
+
+
+@contextlib.contextmanager
+def data_has_no_hash() -> Generator[None]:
+    """While entered, a question that holds a number read from data is not hashable, which torch takes as uncached.
+
+    torch caches sharding rules by a hash of the question, for which it asks what the number is.
+    """
+    original = OpSchema.__hash__
+
+    def hash_of(self: OpSchema) -> int:
+        try:
+            return original(self)
+        except GuardOnDataDependentSymNode as unknown:
+            raise TypeError("unhashable: a number of this question is read from data") from unknown
+
+    with replaced([(OpSchema, "__hash__", hash_of)]):
         yield
 
 
