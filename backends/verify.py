@@ -16,7 +16,7 @@ from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
 from verifycompile.backends.unverified import PART, refuse_numbers_of_partial_sums, refuse_unverified_runs
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
-from verifycompile.diagnostics.report import Report
+from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -152,6 +152,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
             keep_operators(spec, implementation)
             return _unasked("its operators are listed instead")
         found = verify_together(spec, implementation, options, channel)
+    if not found and any(isinstance(value, torch.SymInt) for value in example_inputs):
+        found = noted(found, _OPEN_SIZES)
     report = apply_waivers(_of_hook(found, frame), options.waivers)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
@@ -210,6 +212,10 @@ _SAVED_TENSORS = (
 _NOTHING_PARALLEL = "it holds no DTensor, mesh or collective, and runs under no data-parallel wrapper"
 _NO_GRADIENTS = "it holds no DTensor, mesh or collective, and makes no gradients that its data-parallel wrapper reduces"
 """Each rank runs the single-device program on its own samples, and one of them may well evaluate alone."""
+_OPEN_SIZES = (
+    "torch leaves sizes of the inputs open here, as it does once a size has changed; with "
+    "`torch.compile(..., dynamic=False)` each size is compiled, and proved, by itself"
+)
 
 
 def _unasked(reason: str) -> CheckedGraph:

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
-from verifycompile import UsageError, Verdict, compare, verify, verify_graphs
+from verifycompile import RefinementError, UsageError, Verdict, compare, verify, verify_graphs
 from verifycompile.testing import fake_mesh, over_meshes, run_on_ranks
 from verifycompile.torch_interface.errors import CompileUsageError
 
@@ -266,7 +266,6 @@ def test_an_array_and_no_samples_are_no_misuse() -> None:
         assert verify(parallel(mesh), (torch.empty(0, 8),))
 
 
-@pytest.mark.filterwarnings("ignore:Error detected in")
 def test_sizes_that_torch_leaves_open_and_cannot_trace() -> None:
     x = torch.ones(4, 6, 8)
     with fake_mesh({"tp": 2}) as mesh, pytest.raises(UsageError) as raised:
@@ -278,6 +277,28 @@ def test_sizes_that_torch_leaves_open_and_cannot_trace() -> None:
     torch._dynamo.reset()
     with fake_mesh({"tp": 2}) as mesh:  # what the sentence says to type
         assert torch.compile(parallel(mesh), backend="verify", dynamic=False)(x).shape == x.shape
+
+
+def test_a_refusal_at_open_sizes_says_how_to_fix_them() -> None:
+    x = torch.ones(4, 8)
+    torch._dynamo.mark_dynamic(x, 0)
+    with fake_mesh({"tp": 2}) as mesh, pytest.raises(RefinementError) as raised:
+        options = {"spec": torch.cos, "mesh": mesh}
+        torch.compile(lambda input: input.sin(), backend="verify", options=options)(x)
+    note = (
+        "torch leaves sizes of the inputs open here, as it does once a size has changed; with "
+        "`torch.compile(..., dynamic=False)` each size is compiled, and proved, by itself"
+    )
+    assert note in raised.value.report.findings[0].notes
+
+
+def test_pieces_of_sizes_that_are_read_from_a_tensor_are_no_parts() -> None:
+    def pieces(x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        return torch.cat(x.split(sizes.tolist()))
+
+    with fake_mesh({"tp": 2}) as mesh:
+        report = verify(pieces, (X, torch.tensor([1, 3])), mesh=mesh)
+    assert (report.verdict, report.findings[0].code) == (Verdict.UNPROVED, "VC206")
 
 
 def test_what_a_model_raises_is_said() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import TracingContext
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint
 
 from verifycompile.torch_interface.dynamo import (
@@ -129,8 +130,10 @@ def test_a_decorated_function_is_shown_as_itself() -> None:
         frame = frame_under_compilation()
         return frame.function, frame.shown.co_firstlineno
 
-    for function, name in ((Decorated(), "Decorated.forward"), (decorated, "decorated")):
-        source = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
+    wrapped = checkpoint_wrapper(checkpoint_wrapper(Scale()))
+    for function, name in ((Decorated(), "Decorated.forward"), (decorated, "decorated"), (wrapped, "Scale.forward")):
+        inner = Scale() if function is wrapped else function
+        source = inspect.unwrap(inner.forward if isinstance(inner, nn.Module) else inner)
         expected = name, source.__code__.co_firstlineno
         assert run_in_backend(function, torch.ones(3), use=shown) == expected
 

@@ -117,13 +117,14 @@ def _cut_by(node: torch.fx.Node) -> Iterator[int]:
     if node.target in _SPLITS:
         source, dim = _source_and_dim(node)
         size, lengths = source.meta["val"].shape[dim], [value.shape[dim] for value in node.meta["val"]]
-        if any(divides_unevenly(sum(lengths[:k]), length, size) for k, length in enumerate(lengths)):
+        is_known = all(isinstance(number, int) for number in (size, *lengths))
+        if is_known and any(divides_unevenly(sum(lengths[:k]), length, size) for k, length in enumerate(lengths)):
             yield size
     if node.target in _MOVES:
         source = node.args[0]
         before: tuple[Any, ...] = tuple(source.meta["val"].shape) if isinstance(source, torch.fx.Node) else ()
         for old, new in zip(before, node.meta["val"].shape, strict=False):
-            if old != new or node.target is aten.roll.default:
+            if isinstance(old, int) and isinstance(new, int) and (old != new or node.target is aten.roll.default):
                 yield from (old, new)
 
 

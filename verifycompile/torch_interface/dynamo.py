@@ -33,6 +33,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import get_metrics_context
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext, CompileId, TracingContext, compile_context, tracing
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import ActivationWrapper
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from verifycompile.errors import UsageError
@@ -107,14 +108,19 @@ class Frame:
     def shown(self) -> types.CodeType:
         """The code that a reader knows: where torch puts a frame around a module, that of the module's ``forward``.
 
-        Of a frame that a decorator puts around a function (with ``functools.wraps``), that of the function.
+        Of a frame that a decorator puts around a function (with ``functools.wraps``), that of the function, and of
+        torch's wrapper for activation checkpointing that of the module inside.
         """
         if self.code not in wrap_inline.__code__.co_consts:
+            first = self.locals.get(self.code.co_varnames[0]) if self.code.co_varnames else None
+            if isinstance(first, ActivationWrapper) and type(first).forward.__code__ is self.code:
+                return _code_of_forward(first) or self.code
             return next((function.__code__ for function in self._decorated()), self.code)
         wrapped = inspect.unwrap(self.closure[self.code.co_freevars.index("fn")].cell_contents)
         module = getattr(wrapped, "__self__", wrapped)  # `Module._call_impl`, where it is compiled with its hooks
-        function = module.forward if isinstance(module, nn.Module) else wrapped
-        return getattr(inspect.unwrap(function), "__code__", self.code)
+        if isinstance(module, nn.Module):
+            return _code_of_forward(module) or self.code
+        return getattr(wrapped, "__code__", self.code)
 
     def _decorated(self) -> Iterator[types.FunctionType]:
         """The functions in the closure whose name stands for this code now."""
@@ -142,6 +148,12 @@ class Frame:
     def resumed_line(self) -> int:
         """Of such a rest, the line of the graph break."""
         return int(self.code.co_name.rpartition("_at_")[2])
+
+
+def _code_of_forward(module: nn.Module) -> types.CodeType | None:
+    while isinstance(module, ActivationWrapper):
+        module = module._checkpoint_wrapped_module
+    return getattr(inspect.unwrap(module.forward), "__code__", None)
 
 
 @dataclasses.dataclass(frozen=True)
