@@ -279,12 +279,15 @@ def test_sizes_that_torch_leaves_open_and_cannot_trace() -> None:
         assert torch.compile(parallel(mesh), backend="verify", dynamic=False)(x).shape == x.shape
 
 
+def sine(input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the name that `torch.cos` has
+    return input.sin()
+
+
 def test_a_refusal_at_open_sizes_says_how_to_fix_them() -> None:
     x = torch.ones(4, 8)
     torch._dynamo.mark_dynamic(x, 0)
     with fake_mesh({"tp": 2}) as mesh, pytest.raises(RefinementError) as raised:
-        options = {"spec": torch.cos, "mesh": mesh}
-        torch.compile(lambda input: input.sin(), backend="verify", options=options)(x)
+        torch.compile(sine, backend="verify", options={"spec": torch.cos, "mesh": mesh})(x)
     note = (
         "torch leaves sizes of the inputs open here, as it does once a size has changed; with "
         "`torch.compile(..., dynamic=False)` each size is compiled, and proved, by itself"
