@@ -20,6 +20,7 @@ from verifycompile.torch_interface.schema import arguments_of
 TAKES_PIECES = (torch.ops.aten.cat.default,)
 """Operators that take the pieces of a split as they are."""
 _SORTS = (torch.ops.aten.sort.stable, torch.ops.aten.sort.default)
+_MAY_READ_COUNTS = (READ_NUMBER, torch.ops.aten.nonzero.default, torch.ops.aten.index.Tensor, *_SORTS)
 _WHOLE = (torch.int64, torch.int32)
 _READS_MEMORY = (
     torch.ops.aten.as_strided.default,
@@ -52,8 +53,11 @@ def dtype_of(node: Any) -> torch.dtype | None:
 
 def computes_in_double(program: Program) -> bool:
     """Whether any tensor of a program is held in double precision."""
-    recorded = (node.meta.get("val") for node in program.graph.graph.nodes)
-    return any(tensor.dtype in DOUBLE_DTYPES for values in recorded for tensor in tensors_of(values))
+    recorded = [node.meta.get("val") for node in program.graph.graph.nodes]
+    dtypes = {value.dtype for value in recorded if isinstance(value, torch.Tensor)}
+    several = [values for values in recorded if isinstance(values, (list, tuple))]
+    dtypes |= {tensor.dtype for values in several for tensor in tensors_of(values)}
+    return not dtypes.isdisjoint(DOUBLE_DTYPES)
 
 
 def tensors_of(recorded: Any) -> list[torch.Tensor]:
@@ -63,6 +67,11 @@ def tensors_of(recorded: Any) -> list[torch.Tensor]:
 
 def is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def reads_counts(program: Program) -> bool:
+    """Whether any node of a program does."""
+    return any(reads_count(node) for node in program.graph.graph.nodes if node.target in _MAY_READ_COUNTS)
 
 
 def reads_count(node: torch.fx.Node) -> bool:

@@ -13,7 +13,7 @@ import torch.fx
 
 from verifycompile.ir.size import Size, normalize_size
 from verifycompile.ir.term import View
-from verifycompile.lowering.recorded import input_symbols, reads_count, tensors_of
+from verifycompile.lowering.recorded import input_symbols, reads_counts, tensors_of
 from verifycompile.program import Program
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
@@ -28,7 +28,7 @@ class Sizes:
         self._program, self._side = program, side
         self._symbols = input_symbols(program)
         self._standing_for: Mapping[sympy.Basic, sympy.Basic] = {}
-        self.reads_counts = any(reads_count(node) for node in program.graph.graph.nodes)
+        self.reads_counts = reads_counts(program)
 
     @functools.cached_property
     def counts(self) -> Counts:

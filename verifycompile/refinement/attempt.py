@@ -122,13 +122,14 @@ class Attempt:
     def _mutation(self) -> Mismatch | None:
         """A node that writes to its operands changes values that the proof takes as fixed."""
         for lowering in (self.spec, self.implementation):
-            for node in lowering.program.graph.graph.nodes:
-                if node.op == "call_function" and is_mutable(node.target):
-                    on_spec = lowering is self.spec
-                    message = f"operator `{node.target}` writes to its operands"
-                    return Mismatch(
-                        UNREPRESENTABLE, message, "output.0", node if on_spec else None, None if on_spec else node
-                    )
+            calls = [node for node in lowering.program.graph.graph.nodes if node.op == "call_function"]
+            targets = {id(node.target): node.target for node in calls}  # torch hashes an operator in Python
+            if not any(map(is_mutable, targets.values())):
+                continue
+            node = next(node for node in calls if is_mutable(node.target))
+            on_spec = lowering is self.spec
+            message = f"operator `{node.target}` writes to its operands"
+            return Mismatch(UNREPRESENTABLE, message, "output.0", node if on_spec else None, None if on_spec else node)
         return None
 
     def _cut_gradient(self, implementations: Mapping[str, ProgramOutput]) -> Mismatch | None:

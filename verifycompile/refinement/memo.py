@@ -170,7 +170,7 @@ class Memo:
         else:
             self._take_over(part, key, known)
             self.stopwatch.add("memo", time.perf_counter() - read, nodes)
-        alike = key is not None and key.content in self._results
+        alike = known is not None or (key is not None and key.content in self._results)
         self.ends.append(PartEnd(part.spec.stop, part.implementation.stop, alike))
         for side, positions in zip(self.sides, (part.spec, part.implementation), strict=True):
             side.done = side.cut = positions.stop
@@ -363,7 +363,7 @@ class Memo:
 
     def _names(self, part: Part) -> tuple[str, ...]:
         pairs = zip(self.sides, (part.spec, part.implementation), strict=True)
-        return tuple(node.name for side, p in pairs for node in side.reading.nodes[p.start : p.stop])
+        return tuple([node.name for side, p in pairs for node in side.reading.nodes[p.start : p.stop]])
 
     # -- names for what is handed on
 
