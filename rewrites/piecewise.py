@@ -26,6 +26,7 @@ from verifycompile.rewrites.chosen import at_position
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 from verifycompile.rewrites.sliding import stretched, without_implied_range
 from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of
+from verifycompile.rewrites.stretched_counters import is_of_counters, stretched_counters
 from verifycompile.rewrites.stretches import (
     joined,
     narrowed,
@@ -336,7 +337,8 @@ def _joint(
     """``(first, total, sources)``: all views that read ``dim`` are windows, from ``first`` on, of sources of one size.
 
     The sources are as long as all of them are known. None where the views read all of it, or something else. Matrices
-    of sliding windows are as long as is wanted; ``start`` is the position of theirs that is the views' first one.
+    of sliding windows, and values of counters, are as long as is wanted; ``start`` is the position of a matrix that is
+    the views' first one.
     """
     if not isinstance(size, int):
         return None
@@ -344,7 +346,8 @@ def _joint(
     readers = [view for view in views if id(view) not in matrices and _reads(view, dim, size)]
     found = [window_along(pool, view, dim) for view in readers]
     parts = [part for part in found if part is not None]
-    if not parts or len(parts) < len(found):
+    counters = [view for view, part in zip(readers, found, strict=True) if part is None]
+    if not parts or not all(is_of_counters(view, dim) for view in counters):
         return None
     first = min(part.start for part in parts)
     total = first + min(whole(part.source.shape[dim]) - part.start for part in parts)
@@ -352,9 +355,11 @@ def _joint(
         return None
     sources = {
         id(view): narrowed(pool, part.source, dim, part.start - first, total)
-        for view, part in zip(readers, parts, strict=True)
+        for view, part in zip(readers, found, strict=True)
+        if part is not None
     }
     moved = {id(v): stretched(pool, v, dim, start - first, total) for v in views if id(v) in matrices}
+    moved |= {id(v): stretched_counters(pool, v, dim, -first, total) for v in counters}
     return first, total, [sources.get(id(v)) or moved.get(id(v)) or resized(v, dim, total) for v in views]
 
 

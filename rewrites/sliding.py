@@ -66,7 +66,7 @@ def masked_dim(view: View) -> int:
     if view.term.operation is not RANGE or view.coefficient != 1 or len(view.axes[0]) != 1:
         return -1
     dim, divisor, size = view.axes[0][0]
-    return dim if divisor == 1 and size == view.shape[dim] else -1
+    return dim if dim >= 0 and divisor == 1 and size == view.shape[dim] else -1
 
 
 def span_of(mask: View) -> tuple[int, int]:

@@ -116,6 +116,12 @@ STEPS = (
         "rewrites/sliding.py: stretched",
     ),
     Step(
+        "VL171", "counters-go-on",
+        "a value that reads a dimension through counters alone is part of the one with counters that go on in both "
+        "directions",
+        "rewrites/stretched_counters.py: stretched_counters",
+    ),
+    Step(
         "VL149", "place-in-whole",
         "a value less the first place of a part is a place in the part where the value is that place in the whole",
         "ir/indicator.py: _of_counters_on_one_side",
@@ -145,6 +151,6 @@ PROOFS = {
     "VL61": POINT, "VL62": INDUCTION, "VL64": POINT, "VL67": INDUCTION,
     "VL68": POINT, "VL69": POINT, "VL89": INDUCTION, "VL91": POINT,
     "VL92": POINT, "VL95": POINT, "VL96": POINT, "VL98": POINT,
-    "VL147": POINT, "VL148": POINT, "VL149": POINT, "VL170": INDUCTION,
+    "VL147": POINT, "VL148": POINT, "VL149": POINT, "VL170": INDUCTION, "VL171": POINT,
 }  # fmt: skip
 """How the lemmas that are functions, and the steps, are proved; their statements are in ``tests/lemmas``."""

@@ -17,6 +17,7 @@ from verifycompile.ir.window import WINDOW, Windowed, resized, window_at
 from verifycompile.ir.window_moves import window
 from verifycompile.rewrites.similar import join_similar
 from verifycompile.rewrites.sliding import read_only, read_together, stretched
+from verifycompile.rewrites.stretched_counters import is_of_counters, joined_counters, stretched_counters
 
 
 def whole(size: Size) -> int:
@@ -73,12 +74,14 @@ def window_along(pool: TermPool, view: View, dim: int) -> Windowed | None:
 
 
 def part_of(pool: TermPool, view: View, dim: int, start: int, length: Size) -> View:
-    """A window along ``dim``; of a matrix of sliding windows, a matrix."""
+    """A window along ``dim``; of a matrix of sliding windows, a matrix, and of counters counters."""
     matrix = stretched(pool, view, dim, start, whole(length))
     if matrix is not None:
         return matrix
     if start == 0 and view.shape[dim] == length:
         return view
+    if is_of_counters(view, dim):
+        return stretched_counters(pool, view, dim, start, whole(length))
     found = stretch_of(view)
     before = found.spans.get(dim, (0, 0))[0]
     spans = {**found.spans, dim: (before + start, whole(length))}
@@ -119,8 +122,9 @@ def joined(pool: TermPool, views: Sequence[View], dim: int) -> View:
             return similar
     across = _concatenated_alike(views, dim)
     if across is not None:
-        rows = zip(*(pieces_of(view, across) for view in views), strict=True)
-        return joined(pool, [joined(pool, row, dim) for row in rows], across)
+        rows = [joined(pool, row, dim) for row in zip(*(pieces_of(view, across) for view in views), strict=True)]
+        if _concatenated_alike(rows, across) != dim:  # else the two dimensions would change places again and again
+            return joined(pool, rows, across)
     merged: list[View] = []
     for view in views:
         nested = view.term.operation in (CONCATENATE, STACK) and concatenated_dim(view) == dim
@@ -160,6 +164,9 @@ def _neighbours(pool: TermPool, left: View, right: View, dim: int) -> View | Non
         return pool.zero(shape)
     if not left.uses(dim) and dataclasses.replace(left, shape=shape) == dataclasses.replace(right, shape=shape):
         return dataclasses.replace(left, shape=shape)
+    counted = joined_counters(pool, left, right, dim, (left.shape[dim], right.shape[dim]))
+    if counted is not None:
+        return counted
     first, second = window_along(pool, left, dim), window_along(pool, right, dim)
     if first is None or second is None or first.start + whole(left.shape[dim]) != second.start:
         return None

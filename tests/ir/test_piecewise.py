@@ -13,6 +13,7 @@ from verifycompile.ir.term import TermPool
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
 from verifycompile.rewrites.constant_matrix import window
+from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.layout import slice_copy
 from verifycompile.rewrites.ordering import roll
 from verifycompile.rewrites.padding import constant_pad_nd
@@ -77,6 +78,25 @@ def _mask(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
     return b.mul(mask, 2), 2 * (value == number).double()
 
 
+def _counted(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
+    """What a value is multiplied by or beside: masks and angles of its own positions, counted from anywhere on."""
+    view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
+    if not view.rank:
+        return view, value
+    first, other, dim = draw.randint(-3, 3), draw.randint(-3, 3), draw.randrange(view.rank)
+    counters = [b.iota(value.shape[-1], first), b.unsqueeze(b.iota(value.shape[dim], other), 1)]
+    numbers = torch.arange(value.shape[-1]) + first, torch.arange(value.shape[dim])[:, None] + other
+    mask, factors = b.less_equal(*counters), (numbers[0] <= numbers[1]).double()
+    kind = draw.choice(["angle", "mask", "equal"])
+    if kind == "angle":
+        mask, factors = b.pointwise(FUNCTIONS["cos"], counters[0]), numbers[0].double().cos()
+    elif kind == "equal":
+        mask, factors = b.equal(counters[0], int(numbers[0][-1])), (numbers[0] == numbers[0][-1]).double()
+    if kind == "mask" and (view.rank < 2 or dim != view.rank - 2):
+        return mask, factors
+    return (b.mul(view, mask), value * factors) if draw.random() < 0.7 else (b.add(view, mask), value + factors)
+
+
 def _convolved(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
     """Sliding windows over a dimension, or windows put back where they came from."""
     view, value = draw.choice([p for p in pairs if p[0].rank] or pairs)
@@ -101,7 +121,7 @@ def _convolved(draw: random.Random, b: Builder, pairs: list[Pair]) -> Pair:
     return result, torch.einsum(f"...{read},k,okx->...{made}", value, weights, dense)
 
 
-PARTS: list[Rule] = [_slice, _slice, _filled, _join, _join, _rolled, _mask, _convolved, _convolved]
+PARTS: list[Rule] = [_slice, _slice, _filled, _join, _join, _rolled, _mask, _convolved, _convolved, _counted, _counted]
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -198,6 +198,12 @@ CLAIMS: dict[str, list[Claim]] = {
             (j < k, z3.Implies(x > y, j >= n)),
         ),
     ],
+    "VL171": [
+        Claim("a part of it", at(i + n) == at((j + s) + n), {"the place in the longer one": i == j + s}),
+        Claim(
+            "two parts", z3.If(i < k, at(i + n), at((i - k) + s)) == at(i + n), {"the second goes on": s == n + k},
+        ),
+    ],
     "VL149": [Claim("on the other side", (i - n * k == j) == (i == n * k + j))],
     "VL170": [
         Claim("place in the part, no element", one_where(j < 0) * at(j) == zero, {"a position": j >= 0}),

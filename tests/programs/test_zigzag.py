@@ -98,6 +98,36 @@ def test_a_sequence_permuted_by_the_loader(both: bool, verdict: Verdict) -> None
     assert report.verdict is verdict, str(report)
 
 
+def attention(q: torch.Tensor, k: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    return (q @ k.mT).masked_fill(~seen, -torch.inf).softmax(-1) @ k
+
+
+def causal(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return attention(q, k, torch.ones(len(q), len(k)).tril().bool())
+
+
+def zigzag_attention(mesh: DeviceMesh, beyond: int) -> Model:
+    """Queries of a piece from each end see the keys up to their own place; ``beyond``: and so many more."""
+
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        pieces = mesh.get_local_rank(), 2 * mesh.size() - 1 - mesh.get_local_rank()
+        places = torch.cat([torch.arange(2) + 2 * piece for piece in pieces])
+        own = torch.cat([q[2 * piece : 2 * piece + 2] for piece in pieces])
+        found = attention(own, k, torch.arange(len(k)) <= places[:, None] + beyond)
+        whole = torch.zeros_like(q)
+        for number, piece in enumerate(pieces):
+            whole[2 * piece : 2 * piece + 2] = found[2 * number : 2 * number + 2]
+        return funcol.all_reduce(whole, "sum", mesh)
+
+    return program
+
+
+@pytest.mark.parametrize(("beyond", "verdict"), [(0, Verdict.VERIFIED), (1, Verdict.REFUTED)])
+def test_attention_of_pieces_from_both_ends(beyond: int, verdict: Verdict) -> None:
+    report = _report(lambda mesh: zigzag_attention(mesh, beyond), causal, [[8, 4], [8, 4]])
+    assert report.verdict is verdict, str(report)
+
+
 def next_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x[:-1] - y[1:]).pow(2).sum()
 
