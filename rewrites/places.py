@@ -31,7 +31,7 @@ def places_in_parts(pool: TermPool, operands: Sequence[View], shape: tuple[Size,
         if upper.term.operation not in _EXTREME_OF:
             continue
         for lower in operands:
-            whole = _joined(pool, upper, lower, shape) if lower is not upper else None
+            whole = _joined(pool, upper, lower, shape)
             if whole is not None:
                 return [*(v for v in operands if v is not upper and v is not lower), whole.scaled(lower.coefficient)]
     return None
@@ -59,23 +59,21 @@ def _table(upper: View, shape: tuple[Size, ...], extreme: Operation) -> tuple[Vi
     """What the place is one of the extremes of: over the parts and the places in a part, whose number is given."""
     opened = open_view(whole_view(upper, shape))
     (extremes,) = opened.operands
-    if len(opened.shape) != len(shape) + 1 or extremes.term.operation is not extreme or extremes.coefficient != 1:
+    if extremes.term.operation is not extreme or extremes.coefficient != 1:
         return None
     inner = open_view(extremes)
-    if len(inner.summed) != 1:
-        return None
     (values,) = inner.operands
     return values, inner.shape[-1]
 
 
 def _looked_up(lower: View, upper: View, shape: tuple[Size, ...], operation: Operation) -> Iterator[View]:
     """What the places are those of: ``sum over h of (upper == h) place(h)``, over the parts and the places in one."""
-    if lower.term.operation is not CONTRACT or lower.term.summed != 1 or len(lower.term.operands) != 2:
+    if lower.term.operation is not CONTRACT or len(lower.term.operands) != 2:
         return
     opened = open_view(whole_view(lower.unscaled(), shape))
     part = ((len(shape), 1, opened.shape[-1]),)
     for mask, place in (opened.operands, opened.operands[::-1]):
-        if mask.term.operation is not EQUAL or place.term.operation is not operation or place.coefficient != 1:
+        if mask.term.operation is not EQUAL or place.term.operation is not operation:
             continue
         sides = open_view(mask).operands
         wide = whole_view(upper, opened.shape)

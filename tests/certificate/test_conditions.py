@@ -5,7 +5,6 @@ Here a part of the mutants is tried; ``python -m tests.lemmas`` tries them all a
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 
@@ -13,19 +12,31 @@ import pytest
 
 from tests.certificate import (
     annotations_checks,
+    certificate_checks,
     check_checks,
     parts_checks,
+    replay_checks,
     statement_checks,
     steps_checks,
     storage_checks,
 )
-from tests.lemmas import padded_pieces_checks
-from tests.lemmas.conditions import Check, found_by, mutants_of
-from tests.refinement import closure_checks, shares_checks
+from tests.lemmas import padded_pieces_checks, places_checks
+from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests
+from tests.refinement import closure_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
-from verifycompile.certificate import check, lemma_steps, parts, statement, storage
-from verifycompile.refinement import closure, ring
-from verifycompile.rewrites import padded_pieces
+from verifycompile.certificate import (
+    certificate,
+    check,
+    digests,
+    equalities,
+    lemma_steps,
+    parts,
+    replay,
+    statement,
+    storage,
+)
+from verifycompile.refinement import closure, placement, ring
+from verifycompile.rewrites import padded_pieces, places
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     statement: statement_checks.checks,
@@ -34,9 +45,15 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     check: check_checks.checks,
     parts: parts_checks.checks,
     lemma_steps: steps_checks.checks,
+    certificate: certificate_checks.checks,
+    digests: replay_checks.digest_checks,
+    equalities: replay_checks.equality_checks,
+    replay: replay_checks.checks,
+    placement: lambda: of_tests(test_placement),
     closure: closure_checks.checks,
     ring: shares_checks.checks,
     padded_pieces: padded_pieces_checks.checks,
+    places: places_checks.checks,
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {ring: shares_checks.FUNCTIONS}
@@ -54,6 +71,6 @@ def test_each_check_and_a_part_of_the_mutants(module: ModuleType) -> None:
             run()
         except AssertionError as error:
             raise AssertionError(name) from error
-    tried = list(itertools.islice(mutants_of(module, FUNCTIONS.get(module, ())), 0, None, PART))
-    assert len(tried) >= 4
+    mutants = list(mutants_of(module, FUNCTIONS.get(module, ())))
+    tried = mutants[:: min(PART, len(mutants) // 4)]
     assert [mutant.change for mutant in tried if not found_by(mutant, checks)] == []

@@ -11,17 +11,21 @@ import dataclasses
 import functools
 import gc
 import inspect
+import itertools
 import signal
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _QUANTIFIERS = {"any": "all", "all": "any"}
-_LONGEST = 20
-"""Seconds that a test may take of a mutant: one that never ends is found out."""
+_LONGEST = 5
+"""Seconds of the processor that a test may take of a mutant: one that never ends is found out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +75,8 @@ def _innermost(function: ast.AST, node: ast.AST) -> bool:
 def _changed(module: ModuleType, tree: ast.Module, place: _Place, node: ast.expr) -> Iterator[Mutant]:
     is_condition = place.field in ("test", "ifs") and not isinstance(place.parent, ast.Assert)
     for other in (*_others(node), *(_of_condition(node) if is_condition else ())):
+        if ast.dump(other) == ast.dump(node):
+            continue
         place.put(other)
         code = compile(ast.fix_missing_locations(tree), module.__file__ or "", "exec")
         place.put(node)
@@ -108,6 +114,8 @@ def installed(mutant: Mutant) -> Generator[None]:
     replaced: list[tuple[FunctionType, CodeType]] = []
     for function in _functions(mutant.module):
         code = wanted.get(_key(function.__code__))
+        if code is not None and not code.co_freevars:  # what was left out may have been all that is of outside
+            code = code.replace(co_freevars=function.__code__.co_freevars)
         if code is not None and code != function.__code__ and code.co_freevars == function.__code__.co_freevars:
             replaced.append((function, function.__code__))
             function.__code__ = code
@@ -138,6 +146,41 @@ def _key(code: CodeType) -> tuple[str, int]:
 Check = Callable[[], object]
 
 
+_PARAMETERS = type(pytest.param())
+
+
+def of_tests(module: ModuleType, *names: str) -> Iterator[tuple[str, Check]]:
+    """The tests of a file as checks, each row by itself. ``names``: of these alone."""
+    for name, function in vars(module).items():
+        if name in names if names else name.startswith("test_"):
+            rows = [list(_row_of(mark)) for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
+            for number, row in enumerate(itertools.product(*rows)):
+                given = {key: value for part in row for key, value in part.items()}
+                yield f"{name.removeprefix('test_')} {number}", functools.partial(_run, module, function, given)
+
+
+def _row_of(mark: pytest.Mark) -> Iterator[dict[str, Any]]:
+    names, values = mark.args
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    for value in values:
+        given = value.values if isinstance(value, _PARAMETERS) else value
+        yield dict(zip(names, given if len(names) > 1 else (given,), strict=True))
+
+
+def _run(module: ModuleType, function: Callable[..., object], given: dict[str, Any]) -> None:
+    """With the fixtures of the file that the test takes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        held = {**given, "monkeypatch": monkeypatch}
+
+        def value_of(name: str) -> Any:
+            if name not in held:
+                fixture = inspect.unwrap(getattr(module, name))
+                held[name] = fixture(*map(value_of, inspect.signature(fixture).parameters))
+            return held[name]
+
+        function(*map(value_of, inspect.signature(function).parameters))
+
+
 def found_by(mutant: Mutant, checks: Sequence[tuple[str, Check]]) -> str:
     """The name of the first check that fails of a mutant; ``""`` where it survives all of them."""
     with installed(mutant):
@@ -145,20 +188,24 @@ def found_by(mutant: Mutant, checks: Sequence[tuple[str, Check]]) -> str:
             try:
                 with _ending():
                     check()
-            except Exception:  # noqa: BLE001 - whatever fails, the mutant is found out
+            except (Exception, pytest.fail.Exception, _EndlessError):  # noqa: BLE001 - whatever fails, the mutant is found out
                 return name
     return ""
+
+
+class _EndlessError(BaseException):
+    """A test takes too long; nothing within it catches that."""
 
 
 @contextlib.contextmanager
 def _ending() -> Generator[None]:
     def stop(*_: object) -> None:
-        raise TimeoutError
+        raise _EndlessError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(_LONGEST)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, _LONGEST)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

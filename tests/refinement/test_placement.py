@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from fractions import Fraction
+
 import pytest
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from verifycompile.ir import relabel
+from verifycompile.ir.algebra import sum_over
 from verifycompile.ir.term import CONSTANT, TermPool
 from verifycompile.program import Mesh, MeshAxis
 from verifycompile.refinement.candidates import infer
 from verifycompile.refinement.classify import Kind, classify
 from verifycompile.refinement.placement import describe, holds, reduce_partial, same_value, shard
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.reduction import reduce_extreme, reduce_product
 from verifycompile.rewrites.registry import UnsupportedError
-from verifycompile.torch_interface.placements import block_shard
+from verifycompile.torch_interface.placements import block_shard, partial_of
 
 
 def mesh_of(*sizes: int) -> Mesh:
@@ -67,7 +73,8 @@ def test_open_axes_take_any_layout(pool):
 
 def test_negative_dimension_counts_from_the_end(pool):
     leaf = pool.leaf("w", (8, 6))
-    assert shard(leaf, (Shard(-1),), mesh_of(2)) == shard(leaf, (Shard(1),), mesh_of(2))
+    for dim in (0, 1):
+        assert shard(leaf, (Shard(dim - 2),), mesh_of(2)) == shard(leaf, (Shard(dim),), mesh_of(2))
 
 
 def test_axis_of_one_rank_splits_nothing(pool):
@@ -127,10 +134,71 @@ def test_average_of_equal_values_is_the_value(pool):
     assert not holds(pool, leaf, value, (Partial("sum"),), mesh)
 
 
-def test_unknown_reduction_is_refused(pool):
+class OwnShard(Shard):
+    pass
+
+
+class OwnPartial(Partial):
+    pass
+
+
+@pytest.mark.parametrize("placement", [Partial("bxor"), OwnPartial("sum"), OwnShard(0), Shard(1), Shard(-2), Shard(2)])
+def test_unknown_placements_are_refused(pool, placement):
     leaf, mesh = pool.leaf("w", (4,)), mesh_of(2)
-    with pytest.raises(UnsupportedError, match="the placement P\\(bxor\\)"):
-        holds(pool, leaf, shard(leaf, (Replicate(),), mesh), (Partial("bxor"),), mesh)
+    with pytest.raises(UnsupportedError, match="the placement "):
+        holds(pool, leaf, shard(leaf, (Replicate(),), mesh), (placement,), mesh)
+    read = shard if isinstance(placement, Shard) else functools.partial(reduce_partial, pool)
+    with pytest.raises(UnsupportedError, match="the placement "):
+        read(leaf, (placement,), mesh)
+
+
+def test_what_does_not_divide_is_told_by_what_is_left_of_it(pool):
+    with pytest.raises(UnsupportedError, match="dimension 0 of size 6 is sharded unevenly"):
+        shard(pool.leaf("w", (12, 6)), (Shard(0), Shard(0)), mesh_of(2, 4))
+    with pytest.raises(UnsupportedError, match="dimension 0 of size 8 is sharded unevenly"):
+        shard(pool.leaf("w", (8,)), (block_shard(0, 16),), mesh_of(1))
+    with pytest.raises(UnsupportedError, match="dimension 0 of size 6 is sharded unevenly"):
+        shard(pool.leaf("w", (12,)), (block_shard(0, 3), block_shard(0, 5)), mesh_of(2, 2))
+
+
+REDUCED = {
+    "max": lambda pool, p: reduce_extreme(pool, p, [0], "max"),
+    "min": lambda pool, p: reduce_extreme(pool, p, [0], "min"),
+    "product": lambda pool, p: reduce_product(pool, p, [0]),
+    "sum": lambda pool, p: sum_over(pool, p, [0]),
+    "avg": lambda pool, p: sum_over(pool, p, [0]).scaled(Fraction(1, 2)),
+    "norm 2": lambda pool, p: Builder(pool).power(sum_over(pool, Builder(pool).power(p, 2), [0]), Fraction(1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_value_is_that_reduction_of_what_ranks_hold(pool, name):
+    summands = pool.leaf("p", (2, 4))
+    spec = REDUCED[name](pool, summands)
+    assert holds(pool, spec, summands, (partial_of(name),), mesh_of(2))
+    for other in REDUCED.keys() - {name}:
+        assert not holds(pool, spec, summands, (partial_of(other),), mesh_of(2))
+
+
+def test_values_are_the_same_in_term_factor_layout_and_shape(pool):
+    x, y = pool.leaf("x", (4, 4)), pool.leaf("y", (4, 4))
+    nothing = pool.zero((4, 4))
+    assert same_value(x, pool.leaf("x", (4, 4)))
+    row = pool.leaf("r", (4,))
+    tall = relabel.insert_dim(row, 1, 3)
+    for left, right in (
+        (x, y),
+        (x, x.scaled(2)),
+        (x, relabel.permute(x, (1, 0))),
+        (tall, relabel.insert_dim(row, 1, 5)),
+    ):
+        assert not same_value(left, right)
+        assert not same_value(right, left)
+    assert same_value(x.scaled(0), nothing)
+    assert same_value(nothing, y.scaled(0))
+    for other in (x, pool.zero((4,)), pool.constant(1, (4, 4))):
+        assert not same_value(nothing, other)
+        assert not same_value(other, nothing)
 
 
 def test_relations_as_text():
@@ -139,6 +207,7 @@ def test_relations_as_text():
     assert describe("y", (Shard(0), Shard(0)), mesh) == "concat(concat(y, dim=0, over=y), dim=0, over=x)"
     assert describe("y", (Partial("avg"), Shard(1)), mesh) == "mean(concat(y, dim=1, over=y), over=x)"
     assert describe("y", (Partial(), Replicate()), mesh) == "sum(y, over=x)"
+    assert describe("y", (Replicate(), block_shard(0, 2)), mesh) == "concat(y, dim=0, over=y, in each of 2 blocks)"
 
 
 # ------------------------------------------------------------------------------------------------ classify

@@ -1,11 +1,13 @@
 """Whatever proposes is replaced by one that proposes nonsense: right programs become unproved, wrong ones stay so.
 
-The finders are those that the package has, so a new one is among them without being named here.
+The finders are those that the catalogue holds, and no other rule is asked while terms are built: a new one is among
+them without being named here, wherever it stands.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import pkgutil
 import random
@@ -20,16 +22,24 @@ from tests.programs.forms import vocabulary
 from tests.refinement.egraph_programs import PAIRS
 from tests.refinement.test_egraph_programs import Model, everything_equal, nonsense
 from tests.support import fake_mesh_world
-from verifycompile import Verdict, verify
+from verifycompile import Verdict, rewrites, verify
 from verifycompile.capture import capture_model
+from verifycompile.ir.indicator import NOT
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.term import TermPool, View
 from verifycompile.options import Options
 from verifycompile.pipeline import verify_captured
 from verifycompile.program import Program
 from verifycompile.refinement import egraph
-from verifycompile.refinement.check import check_refinement
-from verifycompile.rewrites import finders, solver
+from verifycompile.refinement.check import check_refinement, new_pool
+from verifycompile.rewrites import solver
+from verifycompile.rewrites.catalogue import (
+    COMBINATION_LEMMAS,
+    CONTRACTION_LEMMAS,
+    lemmas_of_product,
+    product_lemma,
+)
+from verifycompile.rewrites.codes import MATCHING_LEMMAS
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder
 from verifycompile.rewrites.lemmas.lemma import INDEX, NUMBER, VALUE
 from verifycompile.rewrites.lemmas.spelling import names
@@ -39,15 +49,8 @@ Finder = ProductFinder | SumFinder
 PROPOSALS = 12
 
 
-def _listed() -> Iterator[tuple[str, Finder]]:
-    for item in pkgutil.iter_modules(finders.__path__):
-        module = importlib.import_module(f"{finders.__name__}.{item.name}")
-        for name, value in vars(module).items():
-            if isinstance(value, ProductFinder | SumFinder):
-                yield f"{item.name}.{name}", value
-
-
-FINDERS = dict(_listed())
+RULES = (*CONTRACTION_LEMMAS, *COMBINATION_LEMMAS)
+FINDERS = {rule.find.__name__.strip("_"): rule for rule in RULES if isinstance(rule, ProductFinder | SumFinder)}
 EMBEDDING, MISTAKE = "embedding-masked_index-2", "start of the next rank"
 
 
@@ -80,6 +83,22 @@ def replace(request: pytest.FixtureRequest, finder: Finder) -> None:
     find = finder.find
     object.__setattr__(finder, "find", of_nonsense)
     request.addfinalizer(lambda: object.__setattr__(finder, "find", find))
+
+
+def test_what_proposes_is_a_finder_of_the_catalogue() -> None:
+    """A pool asks the rules of the catalogue; those that are no finders are trusted, and no finder is elsewhere."""
+    pool = new_pool()
+    assert pool.contraction_rules == [product_lemma]
+    assert pool.combination_rules == list(COMBINATION_LEMMAS)
+    masked = View(ONE, pool.intern(NOT, (), (), (2,), 1, 0, (), ()), (2,), (((0, 1, 2),),))
+    assert lemmas_of_product([masked]) == CONTRACTION_LEMMAS
+    assert [rule for rule in RULES if rule not in FINDERS.values()] == list(MATCHING_LEMMAS)
+    for item in pkgutil.walk_packages(rewrites.__path__, "verifycompile.rewrites."):
+        importlib.import_module(item.name)
+    gc.unfreeze()  # tests/conftest.py hides what was imported from the collector
+    made = [value for value in gc.get_objects() if type(value) in (ProductFinder, SumFinder)]
+    own = {id(finder) for finder in made if finder.find.__module__.startswith("verifycompile.")}
+    assert own == {id(finder) for finder in FINDERS.values()}
 
 
 @pytest.mark.sampled(every=3)

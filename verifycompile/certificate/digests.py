@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verifycompile.ir.term import Term, TermPool, View, terms_of
-from verifycompile.rewrites.values import Group, Piece, Pieces
+from verifycompile.rewrites.values import Piece, Pieces
 from verifycompile.walks import parts_first
 
 _LENGTH = 16
@@ -57,8 +57,6 @@ class Digests:
             return f"pieces of {self._described(value.view)}"
         if isinstance(value, Piece):
             return "a piece"
-        if isinstance(value, Group):
-            return f"group {value.axes}"
         if isinstance(value, (list, tuple)):
             return f"({', '.join(self._described(item) for item in value)})"
         return f"{type(value).__name__} {value}"

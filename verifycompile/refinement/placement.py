@@ -77,19 +77,15 @@ def _divide(parts: Sequence[_Part], axis: int, count: int, blocks: int) -> list[
             continue
         for of_axis in (False, True):
             wanted = left if of_axis else skipped
-            if wanted == 1:
-                continue
-            inner, outer = exact_quotient(rest, wanted), exact_quotient(wanted, rest)
-            if inner is None and outer is None:
+            taken, missing, inner = wanted, 1, exact_quotient(rest, wanted)
+            if inner is None:
+                missing, taken, inner = exact_quotient(wanted, rest), rest, 1
+            if missing is None:
                 return None
-            taken, missing = (wanted, 1) if outer is None or inner is not None else (rest, outer)
-            rest = inner if inner is not None else 1
+            rest = inner
             result.append(_Part(axis, missing, taken) if of_axis else _Part(None, 1, taken))
             skipped, left = (skipped, missing) if of_axis else (missing, left)
-            if missing != 1:
-                break
-        if rest != 1:
-            result.append(_Part(None, 1, rest))
+        result.append(_Part(None, 1, rest))
     return result if skipped == 1 and left == 1 else None
 
 
