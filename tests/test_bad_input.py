@@ -185,6 +185,7 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "placements of an item that is none": (lambda m: verify(parallel(m, Listed), ([X],), in_placements={"x.1": Shard(0)}), f"{PLACEMENTS} names `x.1`; the plain tensor inputs are `x.0`."),
     "too many placements": (lambda m: verify(parallel(m), (X,), in_placements={"x": (Shard(0), Shard(1))}), "error[VC303]: `x` has 2 placements, but the mesh has 1 axis (tp)."),
     "no placements": (lambda m: verify(parallel(m), (X,), in_placements={"x": ()}), "error[VC303]: option `in_placements`: `x` has 0 placements, but the mesh has 1 axis (tp)."),
+    "no placements of an output": (lambda m: verify(lambda x: x * 2, (X,), mesh=m, out_placements={"output.0": ()}), "error[VC303]: `output.0` has 0 placements, but the mesh has 1 axis (tp)."),
     "a dimension from the end": (lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(-1)}), f"{PLACEMENTS}: `x` counts a dimension from the end, S(-1); count it from the front."),
     "a dimension that is none": (lambda m: verify(parallel(m), (X,), in_placements={"x": Shard(5)}), "error[VC303]: `x` has 2 dimensions, but its placement is Shard(dim=5): (Shard(dim=5),)."),
     "placements of a DTensor": (lambda m: verify(parallel(m), (X,), param_placements={"up.weight": Shard(1)}), "error[VC310]: option `param_placements` does not apply to `up.weight`: it is a DTensor and has placements (S(0)) of its own."),

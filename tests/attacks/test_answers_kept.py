@@ -285,3 +285,18 @@ def test_what_asks_anew_or_for_other_reasons_is_verified(ask: Callable[[DeviceMe
     assert report.verdict is Verdict.VERIFIED, str(report)
     listed = "what `build` makes holds no answer about the rank that was given before it was called: "
     assert any(text.startswith(listed) for text in report.assumptions) == (ask not in ANEW)
+
+
+PRIVATE: dict[str, Callable[[DeviceMesh], int]] = {
+    "mesh": lambda mesh: mesh._rank,
+    "coordinate": lambda mesh: (mesh._coordinate_on_dim or ())[0],
+    "computed coordinate": lambda mesh: (mesh._compute_coordinate_on_dim() or ())[0],
+    "backend": lambda mesh: mesh.get_group()._get_backend(torch.device("cpu")).rank(),
+}
+
+
+@pytest.mark.parametrize("ask", PRIVATE.values(), ids=PRIVATE)
+def test_private_ways_to_ask_answer_for_the_rank_that_is_built(ask: Callable[[DeviceMesh], int]) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        assert asked(lambda: Scaled(ask(mesh) - dist.get_rank())).verdict is Verdict.VERIFIED
+        assert asked(lambda: Scaled(ask(mesh))).verdict is Verdict.REFUTED

@@ -25,6 +25,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from tests.attacks.jobs import Job, Program, Programs, failures, outcomes
 from tests.sampled import taken
+from tests.support import fake_mesh_world
+from verifycompile import verify
 
 PROGRAMS = Programs()
 WIDTH, HEADS = 16, 4
@@ -278,6 +280,31 @@ class Grouped(nn.Module):
         return self.down(F.gelu(self.up(x))) * self.factor(self)
 
 
+class Around(nn.Module):
+    """Takes a number from the weight of the model in it: of the whole weight, or of this rank's part."""
+
+    def __init__(self, inner: nn.Module, *, local: bool) -> None:
+        super().__init__()
+        self.inner = inner
+        weight: Any = inner.up.weight
+        self.width = (weight.to_local() if local else weight).shape[0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) / self.width
+
+
+@pytest.mark.parametrize(("late", "codes"), [(False, []), (True, ["VC209"])])
+def test_the_size_of_a_part_is_an_answer_about_the_degree(late: bool, codes: list[str]) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        inner = Grouped(lambda m: 1)
+        model = None if late else Around(inner, local=False)
+        parallelize_module(inner, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        report = verify(model or Around(inner, local=True), (x(),))
+    assert [item.code for item in report.findings] == codes
+    assert bool(report) == (not late)
+    assert all(item.message.startswith(f"`width` is {WIDTH} (read at ") for item in report.findings)
+
+
 def _grouped(mesh: DeviceMesh, factor: Callable[[Any], Any], held: dict[str, Any], whole: dict[str, Any], **options: Any) -> Job:
     """The model holds ``held`` once it is parallelized; the model of one device holds ``whole``."""
 
@@ -316,6 +343,11 @@ DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "one_over_the_degree": lambda mesh: lambda m: 1 / dist.get_world_size() ** 2,
     "ranks_of_the_mesh": lambda mesh: lambda m: mesh.mesh.numel(),
     "members_of_the_group": lambda mesh: lambda m: len(dist.get_process_group_ranks(mesh.get_group())),
+    "layout_of_the_mesh_kept": lambda mesh: (lambda size: lambda m: size)(mesh._layout.numel()),
+    "layout_of_the_mesh_in_the_call": lambda mesh: lambda m: mesh._layout.numel(),
+    "backend_of_the_group_kept": lambda mesh: (lambda size: lambda m: size)(
+        mesh.get_group()._get_backend(torch.device("cpu")).size()
+    ),
     "available": lambda mesh: lambda m: 3 if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else 1,
 }
 for title, of in DEGREES.items():

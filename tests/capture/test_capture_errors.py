@@ -395,3 +395,16 @@ def test_what_the_refusal_of_distribute_tensor_advises_is_proved(mesh: DeviceMes
     assert report.verdict is verifycompile.Verdict.VERIFIED, str(report)
     report = verifycompile.verify(program, (torch.randn(8, 8),), mesh=mesh, spec=lambda x: x * 3)
     assert report.verdict is verifycompile.Verdict.REFUTED, str(report)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_process_groups_of_the_mesh_were_destroyed(compiled: bool) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model = parallelize_module(nn.Linear(2, 2), mesh, ColwiseParallel())
+    question = torch.compile(model, backend="verify") if compiled else lambda x: capture_model(model, (x,), {}, Options())
+    with pytest.raises(UsageError) as caught:
+        question(torch.ones(2, 2))
+    assert str(caught.value) == (
+        "error[VC301]: the process groups of the mesh (tp) were destroyed. Call `init_process_group` again, and make the "
+        "mesh and the model anew."
+    )

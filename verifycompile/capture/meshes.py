@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import sympy
 import torch.fx
@@ -64,6 +64,7 @@ def root_mesh(
     Raises ``UsageError`` VC301 where there is no mesh and VC302 where there are several.
     """
     meshes = meshes_of(traced)
+    require_groups(meshes)
     roots = {id(root_of(mesh)) for mesh in meshes}
     meshes = (*meshes, *(mesh for mesh in around if not roots or id(root_of(mesh)) in roots))
     named = options.mesh if options.mesh is not None else _only_root(meshes)
@@ -91,6 +92,18 @@ def root_mesh(
     refined = refine(base, lines)
     parts = () if named is None else _parts_of(named, meshes)
     return Root(RootMesh(named, parts, refined.mesh), refined, tuple(lines), assumptions)
+
+
+def require_groups(meshes: Iterable[DeviceMesh]) -> None:
+    """Raises ``UsageError`` VC301 where ``meshes`` are of a job that has ended."""
+    mesh = next(iter(meshes), None)
+    if mesh is not None and not has_world():
+        axes = ", ".join(mesh.mesh_dim_names or (f"dim_{index}" for index in range(mesh.ndim)))
+        raise UsageError(
+            "VC301",
+            f"the process groups of the mesh ({axes}) were destroyed. Call `init_process_group` "
+            "again, and make the mesh and the model anew.",
+        )
 
 
 _OUT_OF_ORDER = (

@@ -8,10 +8,13 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, cast
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.as_ranks import called, uncompiled
 from verifycompile.capture.implementation import capture_traced
+from verifycompile.capture.meshes import require_groups
 from verifycompile.capture.sample_readings import capture_both
 from verifycompile.errors import UsageError
 from verifycompile.options import Options
@@ -97,6 +100,8 @@ def capture_model(
 
     function, outer = without_outer_wrappers(uncompiled(model))
     step = step_of(function)
+    if isinstance(function, nn.Module):
+        require_groups(weight.device_mesh for weight in function.parameters() if isinstance(weight, DTensor))
     frame = dataclasses.replace(_entered(step or function, args, kwargs), wrappers=outer)
     with torch.no_grad() if step is not None else contextlib.nullcontext(), without_logged_failures():
         try:

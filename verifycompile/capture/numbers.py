@@ -17,7 +17,16 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from verifycompile.capture.names import clean_module_name
 from verifycompile.torch_interface.confined_answers import stayed_where_asked
-from verifycompile.torch_interface.constructed import COUNTED, MISSING, Contents, Recorded, Step, is_plain, recorded
+from verifycompile.torch_interface.constructed import (
+    COUNTED,
+    MISSING,
+    Contents,
+    Recorded,
+    Step,
+    held_parts,
+    is_plain,
+    recorded,
+)
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
 from verifycompile.torch_interface.guarded_values import guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
@@ -75,13 +84,14 @@ class Place:
     def is_confirmed(self) -> bool:
         """Whether it was recorded before any code asked for the degree, or where no answer can have reached it.
 
+        Nor may the module have held parts of parameters before: their sizes are as good as an answer.
         What depends on the rank alone differs between the ranks, which are compared.
         """
         record = self.at_construction()
         if record is None or record.at(self.steps[1:]) is MISSING:
             return False
         asked = [read for read in reads(ReadKind.DEGREE) if read.moment < record.moment]
-        return stayed_where_asked(asked, record.origin)
+        return not held_parts(self.owner, record.moment) and stayed_where_asked(asked, record.origin)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -319,7 +319,7 @@ class PlacedBoundary:
         ndim = flat.node.meta["val"].ndim if isinstance(flat.node.meta.get("val"), torch.Tensor) else 0
         if kind is OutputKind.VALUE:
             declared = self._options.out_placements.get(name)
-            if declared:
+            if declared is not None:
                 return self._checked(name, declared, ndim), "out_placements"
             return (None, "") if whole is None else (whole.placements, "the DTensor that it is taken from")
         owner_name = name.split(".", 1)[1]

@@ -10,7 +10,10 @@ CODES = (
         code="VC301",
         title="no device mesh",
         severity=Severity.ERROR,
-        meaning="The program has no DTensor to take the device mesh from, and the option `mesh` is not given.",
+        meaning=(
+            "The program has no DTensor to take the device mesh from, and the option `mesh` is not given; or the "
+            "process groups of its mesh were destroyed."
+        ),
         reason="Without a mesh there is no parallel program: neither ranks nor layouts are known.",
         example="torch.compile(model, backend='verify')      # plain parameters, explicit collectives",
         fix="Parallelize the model with DTensor, or name the mesh and the placements.",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import types
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork
+from torch._C._distributed_c10d import Backend, FakeWork
 from torch.distributed import distributed_c10d
+from torch.distributed._mesh_layout import _MeshLayout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -25,7 +26,13 @@ from verifycompile.torch_interface.mesh import (
     mixed_radix,
     root_of,
 )
-from verifycompile.torch_interface.observation import is_degree_variable, is_rank_variable, note_acted
+from verifycompile.torch_interface.observation import (
+    KEPT_BY_MESHES,
+    asking_file,
+    is_degree_variable,
+    is_rank_variable,
+    note_acted,
+)
 from verifycompile.torch_interface.ranks import COLLECTIVE_NAMESPACES
 from verifycompile.torch_interface.replaced import replaced
 
@@ -53,14 +60,31 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     before = dict(groups)
     own = dist.get_rank()
     read_rank = vars(dist.ProcessGroup)["rank"]
+    read_rank_of_backend = vars(Backend)["rank"]
     default = distributed_c10d._get_default_group()
     variables = {name: os.environ[name] for name in acted_variables(own)}
 
+    def number_in(group: Any) -> int:
+        if group is default:
+            return rank
+        return groups[group].get(rank, -1) if group in groups else read_rank.__get__(group)()
+
     def acted_rank(group: Any) -> int:
         note_acted("rank", sys._getframe(1))
-        return (
-            rank if group is default else groups[group].get(rank, -1) if group in groups else read_rank.__get__(group)()
-        )
+        return number_in(group)
+
+    def acted_backend(backend: Backend) -> int:
+        note_acted("rank", sys._getframe(1))
+        held = (one for one in groups if any(one._get_backend(device) is backend for device in one._device_types))
+        group = next(held, None)
+        return read_rank_of_backend.__get__(backend)() if group is None else number_in(group)
+
+    def acted_number(_: DeviceMesh) -> int:
+        note_acted("_rank", sys._getframe(1))
+        return rank
+
+    def keep(mesh: DeviceMesh, number: int) -> None:
+        vars(mesh)["_rank"] = number
 
     def coordinate(submesh: DeviceMesh) -> tuple[int, ...] | None:
         note_acted("_coordinate_on_dim", sys._getframe(1))
@@ -74,7 +98,12 @@ def acting_as(rank: int, root: RootMesh) -> Generator[None]:
     for group, members in before.items():
         if rank not in members and own in members:
             groups[group] = _counterpart(members, rank, wholes)
-    with replaced(((dist.ProcessGroup, "rank", acted_rank), *rooted)), coordinate_read_by(coordinate):
+    asked = (
+        (dist.ProcessGroup, "rank", acted_rank),
+        (Backend, "rank", acted_backend),
+        (DeviceMesh, "_rank", property(acted_number, keep)),
+    )
+    with replaced((*asked, *rooted)), coordinate_read_by(coordinate):
         os.environ.update(dict.fromkeys(variables, str(rank)))
         try:
             yield
@@ -133,7 +162,7 @@ def acting_alone() -> Generator[None]:
 
     def no_world(owner: Any) -> Any:
         caller = sys._getframe(1)
-        by_others = caller.f_code is asking and _asking_file(caller.f_back) != distributed_c10d.__file__
+        by_others = caller.f_code is asking and asking_file(caller.f_back) != distributed_c10d.__file__
         return None if by_others else world.__get__(owner)
 
     attributes: tuple[tuple[Any, str, Any], ...] = (
@@ -142,6 +171,9 @@ def acting_alone() -> Generator[None]:
         (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "shape", property(lambda mesh: (1,) * len(sizes.__get__(mesh)))),
         (DeviceMesh, "mesh", property(only_rank)),
+        *((DeviceMesh, name, _kept_alone(name)) for name in KEPT_BY_MESHES),
+        (Backend, "size", lambda backend: 1),  # noqa: ARG005 - the method's own signature
+        (Backend, "rank", lambda backend: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "get_local_rank", lambda mesh, mesh_dim=None: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "get_coordinate", lambda mesh: [0] * mesh.ndim),
         (existence, "WORLD", property(no_world, world.fset)),
@@ -162,18 +194,27 @@ def acting_alone() -> Generator[None]:
             members.__code__ = code_of_members
 
 
+def _kept_alone(name: str) -> property:
+    """What the one process of a job has in the attribute ``name`` of a mesh; torch has its own."""
+
+    def read(mesh: DeviceMesh) -> Any:
+        if Path(asking_file(sys._getframe(1))).is_relative_to(Path(dist.__file__).parent):
+            return vars(mesh)[name]
+        ranks = torch.zeros(1, dtype=torch.int32)
+        layout = _MeshLayout.from_sizes_strides((1,) * mesh.ndim)
+        return {
+            "_rank": 0,
+            "_coordinate_on_dim": (0,) * mesh.ndim,
+            "_rank_map": ranks,
+            "_flatten_rank_map": (0,),
+            "_layout": layout,
+        }[name]
+
+    return property(read, lambda mesh, value: vars(mesh).update({name: value}))
+
+
 def _only_this_rank(group: Any) -> list[int]:  # noqa: ARG001 - called as torch's function is
     return [0]
-
-
-def _asking_file(caller: types.FrameType | None) -> str:
-    """The file of the code that asks: what Dynamo traces, where Dynamo asks for it."""
-    if caller is None:
-        return ""
-    translator = sys.modules.get("torch._dynamo.symbolic_convert")
-    if translator is None or f"{os.sep}_dynamo{os.sep}" not in caller.f_code.co_filename:
-        return caller.f_code.co_filename
-    return str(translator.InstructionTranslator.current_tx().f_code.co_filename)
 
 
 @contextlib.contextmanager

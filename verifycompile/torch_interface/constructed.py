@@ -94,15 +94,17 @@ class _Record:
 
     ``was_seen``: the module's own constructor ran while this was recorded. ``sizes``: of what was replaced afterwards.
     ``parameters``: equal for attributes that held one parameter. ``origin``: what called the constructor, once needed.
+    ``distributed``: when a parameter of another type than torch's own was first registered, such as a DTensor.
     """
 
-    __slots__ = ("is_closed", "origin", "parameters", "sizes", "values", "was_seen")
+    __slots__ = ("distributed", "is_closed", "origin", "parameters", "sizes", "values", "was_seen")
 
     def __init__(self) -> None:
         self.values: dict[str, Recorded] = {}
         self.sizes: dict[str, Size] = {}
         self.parameters: dict[str, _Identity] = {}
         self.origin: tuple[Asker, ...] | None = None
+        self.distributed: int | None = None
         self.is_closed = False
         self.was_seen = False
 
@@ -173,6 +175,12 @@ def resized(module: nn.Module) -> Iterator[tuple[str, Size, Size]]:
             yield name, size, now
 
 
+def held_parts(module: nn.Module, at: int) -> bool:
+    """Whether ``module`` or one in it had a distributed parameter ``at`` this moment: its size tells the degree."""
+    records: Iterator[_Record | None] = map(_RECORDS.get, module.modules())
+    return any(record and record.distributed is not None and record.distributed < at for record in records)
+
+
 def separated(modules: Iterable[nn.Module]) -> Iterator[tuple[Attribute, Attribute]]:
     """Pairs of attributes of ``modules`` that held one parameter, and hold two now."""
     first: dict[_Identity, Attribute] = {}
@@ -239,6 +247,8 @@ def _record_parameter(module: nn.Module, name: str, value: object, caller: types
         known: _Identity = _PARAMETERS.get(replaced) or record.parameters.get(name) or _Identity()
         _PARAMETERS[replaced] = record.parameters[name] = known
     if type(value) is not nn.Parameter:  # a DTensor's type is another one
+        if value is not None and record.distributed is None:
+            record.distributed = moment()
         return
     identity = _PARAMETERS.get(value)
     if identity is None:
@@ -372,5 +382,5 @@ def constructed_as(module: nn.Module, made: nn.Module) -> _Record | None:
     copied.values.update(record.values)
     copied.sizes.update(record.sizes)
     copied.parameters.update(record.parameters)
-    copied.was_seen = record.was_seen
+    copied.was_seen, copied.distributed = record.was_seen, record.distributed
     return copied

@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 from torch._guards import TracingContext
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
@@ -254,6 +255,7 @@ _READERS = {
     f"{_TORCH}distributed{os.sep}tensor{os.sep}_utils.py": frozenset(
         {"compute_local_shape_and_global_offset", "_compute_local_shape_and_global_offset"}
     ),
+    f"{_TORCH}distributed{os.sep}tensor{os.sep}_dtensor_spec.py": frozenset({"num_shards", "num_shards_map"}),
     f"{_TORCH}distributed{os.sep}elastic{os.sep}utils{os.sep}api.py": frozenset({"get_env_variable_or_raise"}),
     device_mesh.__file__: frozenset(
         {
@@ -264,6 +266,7 @@ _READERS = {
             "get_rank",
             "get_local_rank",
             "get_coordinate",
+            "_compute_coordinate_on_dim",
             "_sym_get_coordinate",
             "_is_current_rank_part_of_mesh",
             "_get_mesh_tensor_from_full_mesh",
@@ -271,7 +274,7 @@ _READERS = {
     ),
 }
 _OF_THE_RANK = frozenset(
-    {"get_rank", "get_group_rank", "get_global_rank", "get_local_rank", "get_coordinate"}
+    {"get_rank", "get_group_rank", "get_global_rank", "get_local_rank", "get_coordinate", "_compute_coordinate_on_dim"}
 )
 """Readers of the rank, which ask for the degree as well in order to answer."""
 _THROUGH = frozenset(
@@ -306,6 +309,16 @@ def is_degree_variable(name: str) -> bool:
     return name in _DEGREE_VARIABLES
 
 
+KEPT_BY_MESHES = {
+    "_coordinate_on_dim": ReadKind.RANK,
+    "_rank": ReadKind.RANK,
+    "_rank_map": ReadKind.DEGREE,
+    "_flatten_rank_map": ReadKind.DEGREE,
+    "_layout": ReadKind.DEGREE,
+}
+"""Attributes of a mesh, which code may read past its methods."""
+
+
 @functools.cache
 def is_installed(file: str) -> bool:
     """Whether ``file`` is part of an installed package or of the standard library."""
@@ -333,6 +346,26 @@ def _where(frame: types.FrameType) -> _Where:
 def is_of_torch(file: str) -> bool:
     """Whether ``file`` is torch's own, or code that torch generated."""
     return file.startswith((_TORCH, "<eval_with_key>"))
+
+
+def asking_file(caller: types.FrameType | None) -> str:
+    """The file of the code that asks: what Dynamo traces, where Dynamo asks for it."""
+    if caller is None:
+        return ""
+    translator = sys.modules.get("torch._dynamo.symbolic_convert")
+    if translator is None or f"{os.sep}_dynamo{os.sep}" not in caller.f_code.co_filename:
+        return caller.f_code.co_filename
+    return str(translator.InstructionTranslator.current_tx().f_code.co_filename)
+
+
+def _innermost_file(caller: types.FrameType | None) -> str:
+    """The file of ``caller``; where Dynamo asks, that of the function that it inlines."""
+    file = "" if caller is None else caller.f_code.co_filename
+    if not file.startswith(_FOLDING):
+        return file
+    while caller is not None and caller.f_code.co_name != "step":
+        caller = caller.f_back
+    return file if caller is None else str(caller.f_locals["self"].f_code.co_filename)
 
 
 def _is_reader(code: types.CodeType) -> bool:
@@ -449,8 +482,12 @@ def _wrap_readers() -> None:
     _wrap_method(DeviceMesh, "size", ReadKind.DEGREE)
     _wrap_property(DeviceMesh, "shape", ReadKind.DEGREE)
     _wrap_property(DeviceMesh, "mesh", ReadKind.DEGREE)
-    _wrap_coordinate()
+    _wrap_method(Backend, "rank", ReadKind.RANK)
+    _wrap_method(Backend, "size", ReadKind.DEGREE)
+    for name, kind in KEPT_BY_MESHES.items():
+        _wrap_kept(name, kind)
     _wrap_existence()
+    _wrap_no_member()
     _wrap_members()
     _wrap_environment()
     _forget_with_the_job()
@@ -479,24 +516,25 @@ def _wrap_property(owner: type, name: str, kind: ReadKind) -> None:
     setattr(owner, name, property(observed, read.fset, read.fdel, read.__doc__))
 
 
-def _wrap_coordinate() -> None:
-    """A mesh keeps its coordinate in an attribute, which all of its methods read."""
+def _wrap_kept(name: str, kind: ReadKind) -> None:
+    """What a mesh keeps in the attribute ``name``; its methods that tell the degree are wrapped themselves."""
 
     def observed(mesh: DeviceMesh) -> Any:
         caller: types.FrameType | None = sys._getframe(1)
         while caller is not None and caller.f_code.co_filename in _THROUGH:
             caller = caller.f_back
-        if caller is not None and not _is_asked_by_dispatch(caller):
-            _note(ReadKind.RANK, "_coordinate_on_dim", caller)
+        is_told_twice = kind is ReadKind.DEGREE and _innermost_file(caller) == device_mesh.__file__
+        if caller is not None and not is_told_twice and not _is_asked_by_dispatch(caller):
+            _note(kind, name, caller)
         try:
-            return vars(mesh)["_coordinate_on_dim"]
+            return vars(mesh)[name]
         except KeyError:
-            raise AttributeError("_coordinate_on_dim") from None
+            raise AttributeError(name) from None
 
     def write(mesh: DeviceMesh, value: Any) -> None:
-        vars(mesh)["_coordinate_on_dim"] = value
+        vars(mesh)[name] = value
 
-    DeviceMesh._coordinate_on_dim = property(observed, write)  # type: ignore[attr-defined]  # an attribute that torch does not annotate
+    setattr(DeviceMesh, name, property(observed, write))
 
 
 def _is_asked_by_dispatch(reader: types.FrameType) -> bool:
@@ -532,11 +570,29 @@ def _wrap_existence() -> None:
     meta.WORLD = property(observed, world.fset)
 
 
+def _wrap_no_member() -> None:
+    """What stands for a group that this process is no member of: who compares a group with it asks for the rank."""
+    meta: Any = type(distributed_c10d.GroupMember)
+    comparing = distributed_c10d._rank_not_in_group.__code__
+
+    def observed(owner: Any) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_code is not comparing or (caller.f_back is not None and not _is_reader(caller.f_back.f_code)):
+            _note(ReadKind.RANK, "NON_GROUP_MEMBER", caller)
+        try:
+            return vars(owner)["NON_GROUP_MEMBER"]
+        except KeyError:
+            raise AttributeError("NON_GROUP_MEMBER") from None
+
+    meta.NON_GROUP_MEMBER = property(observed)
+
+
 def _wrap_members() -> None:
     """The ranks of a group say how many they are; where it is not of all, in which of such groups this process is."""
     kind: Any = type(distributed_c10d._world)
     members: property = vars(kind)["pg_group_ranks"]
-    codes = (distributed_c10d.get_process_group_ranks.__code__, distributed_c10d.get_global_rank.__code__)
+    readers = (distributed_c10d.get_process_group_ranks, dist.get_global_rank, dist.get_group_rank)
+    codes = tuple(reader.__code__ for reader in readers)
 
     def observed(world: Any) -> Any:
         found = members.__get__(world)
@@ -546,6 +602,9 @@ def _wrap_members() -> None:
             group = caller.f_locals.get("group")
             if group is not None and len(found.get(group, ())) < len(found.get(world.default_pg, ())):
                 _note(ReadKind.RANK, caller.f_code.co_name, caller)
+        elif not _is_reader(caller.f_code):
+            _note(ReadKind.DEGREE, "pg_group_ranks", caller)
+            _note(ReadKind.RANK, "pg_group_ranks", caller)
         return found
 
     kind.pg_group_ranks = property(observed, members.fset)
