@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.tensor import Partial
 
 from verifycompile.backends.reports import VerificationWarning, rank_of_job, text_for_this_rank, warn_with_report
 from verifycompile.diagnostics.finding import Finding
@@ -15,11 +17,12 @@ from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.severity import Severity
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.errors import UsageError
-from verifycompile.program import SourceLocation
+from verifycompile.program import OutputKind, Program, SourceLocation
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.eager_frames import EagerFrame, Watch, watch_eager_frames
 from verifycompile.torch_interface.errors import RefinementError
 from verifycompile.torch_interface.numbers_read import number_of_partial_result, watch_numbers_of_partial_dtensors
+from verifycompile.torch_interface.whole_program import is_whole_program
 
 
 def refuse_unverified_runs(
@@ -94,6 +97,36 @@ def refuse_numbers_of_partial_sums(frame: Frame, *, only_warns: bool) -> None:
     if number is not None:
         message = f"the number {number} is read from a partial sum between two graphs: each rank reads its own part"
         _refuse(message, only_warns, SourceLocation(frame.code.co_filename, frame.resumed_line), "VC101")
+
+
+def without_sums_for_python(report: Report, implementation: Program, frame: Frame, only_warns: bool) -> Report:
+    """The report, unproved where Python code that is not compiled gets a sum of which each rank has a part.
+
+    ``frame`` is under compilation. What follows on it after a graph break is compiled, and knows what it gets; a mean
+    is each rank's own loss, which its data-parallel wrapper takes the mean of.
+    """
+    if not report or frame.is_resumption or is_whole_program(frame.code):
+        return report
+    plain = [output for output in implementation.outputs if output.kind is OutputKind.VALUE and not output.declared]
+    for output in plain:
+        sums = [item for item in report.placements.get(output.name, ()) if isinstance(item, Partial)]
+        if any(item.reduce_op != "avg" for item in sums):
+            place = SourceLocation(frame.code.co_filename, frame.code.co_firstlineno, function=frame.function)
+            finding = Finding(
+                code="VC101",
+                severity=Severity.WARNING if only_warns else Severity.ERROR,
+                message=f"`{output.name}` is a partial sum, and goes to Python code that nothing checks",
+                impl_location=place,
+                notes=(_GOES_ON_IN_PYTHON.format(frame.function),),
+            )
+            return dataclasses.replace(report, verdict=Verdict.UNPROVED, findings=(finding,), certificate=None)
+    return report
+
+
+_GOES_ON_IN_PYTHON = (
+    "torch.compile compiles `{}` alone, since what calls it runs as Python code: reduce the sum before it is returned, "
+    "declare it with `out_placements`, or remove what breaks the graph (`fullgraph=True` shows where it is)"
+)
 
 
 def _refuse(

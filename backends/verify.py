@@ -14,7 +14,12 @@ import torch.fx
 from verifycompile.backends.operators import keep_operators, lists_operators
 from verifycompile.backends.refusal import Together, refusal
 from verifycompile.backends.reports import keep_report, warn_with_report
-from verifycompile.backends.unverified import PART, refuse_numbers_of_partial_sums, refuse_unverified_runs
+from verifycompile.backends.unverified import (
+    PART,
+    refuse_numbers_of_partial_sums,
+    refuse_unverified_runs,
+    without_sums_for_python,
+)
 from verifycompile.backends.waivers import apply_waivers, warn_of_waived
 from verifycompile.diagnostics.report import Report, noted
 from verifycompile.diagnostics.verdict import Verdict
@@ -154,7 +159,8 @@ def check_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options
         found = verify_together(spec, implementation, options, channel)
     if not found and any(isinstance(value, torch.SymInt) for value in example_inputs):
         found = noted(found, _OPEN_SIZES)
-    report = apply_waivers(_of_hook(found, frame), options.waivers)
+    found = without_sums_for_python(_of_hook(found, frame), implementation, frame, options.on_unproved == "warn")
+    report = apply_waivers(found, options.waivers)
     log.info("%s in %.2f s", report.verdict.value, report.stats.verification_seconds)
     kept = keep_report(report)
     layouts: Mapping[int, ReturnedLayout] = {}

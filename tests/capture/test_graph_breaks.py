@@ -134,13 +134,15 @@ def test_hooks_of_styles_are_compiled_alone_and_pass_on_what_they_are_given(outp
         with pytest.raises(RefinementError) as refused:
             run(model, torch.randn(4, 8))
         finding = refused.value.report.findings[0]
+        assert refused.value.report.verdict is Verdict.UNPROVED
         assert (finding.code, finding.message) == (
             "VC101",
-            "`inputs.0` is a partial sum over `tp`; its sum over all ranks is needed",
+            "`output.0` is a partial sum, and goes to Python code that nothing checks",
         )
-        assert finding.notes[-1] == (
-            "this is the hook of ColwiseParallel on Linear, which torch.compile compiles alone, since what calls it runs "
-            "as Python code"
+        assert finding.notes == (
+            "torch.compile compiles `hook of RowwiseParallel on Linear` alone, since what calls it runs as Python code: "
+            "reduce the sum before it is returned, declare it with `out_placements`, or remove what breaks the graph "
+            "(`fullgraph=True` shows where it is)",
         )
 
 
