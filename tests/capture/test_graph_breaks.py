@@ -139,10 +139,10 @@ def test_hooks_of_styles_are_compiled_alone_and_pass_on_what_they_are_given(outp
             "VC101",
             "`output.0` is a partial sum, and goes to Python code that nothing checks",
         )
-        assert finding.notes == (
+        assert "".join(finding.notes) == (
             "torch.compile compiles `hook of RowwiseParallel on Linear` alone, since what calls it runs as Python code: "
             "reduce the sum before it is returned, declare it with `out_placements`, or remove what breaks the graph "
-            "(`fullgraph=True` shows where it is)",
+            "(`fullgraph=True` shows where it is)"
         )
 
 
