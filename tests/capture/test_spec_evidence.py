@@ -103,6 +103,15 @@ class OfModule(Attention):
         return x.view(batch, length, HEADS, -1).transpose(1, 2)
 
 
+def split(x: torch.Tensor, heads: int = 4, dim: int = 2) -> torch.Tensor:
+    return x.unflatten(dim, (heads, -1))
+
+
+class OfDefault(Attention):
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        return split(x).transpose(1, 2)
+
+
 class DividedByGroups(ByWidth):
     def scaled(self, x: torch.Tensor) -> torch.Tensor:
         return x / self.n_groups
@@ -202,6 +211,15 @@ def test_a_number_of_no_module_may_be_one_rank_s_where_code_asked_for_the_degree
         "program as the option `spec`, or say with `per_rank_numbers=[]` that no number is per rank."
     )
     assert verify(model, X, per_rank_numbers=[]).verdict is Verdict.REFUTED
+    assert verify(model, X, spec=Attention()).verdict is Verdict.VERIFIED
+
+
+def test_defaults_of_functions_are_as_old_as_the_file(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parallel(OfDefault(), mesh)
+    divided = HEADS // mesh.size()
+    assert verify(model, X).verdict is Verdict.REFUTED
+    monkeypatch.setattr(split, "__defaults__", (divided, 2))
+    assert message(verify(model, X)).startswith("`split.__defaults__.0` is 2 (read at ")
     assert verify(model, X, spec=Attention()).verdict is Verdict.VERIFIED
 
 

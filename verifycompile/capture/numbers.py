@@ -161,13 +161,20 @@ def _plain_read(
 
 
 def _is_early(path: SourcePath, values: Sequence[object], frame: Frame) -> bool:
-    """Whether a global number was there before the user's code first asked for a degree, or no code asked for one."""
-    module, name = str(frame.globals.get("__name__")), path.variable
-    if isinstance(values[0], types.ModuleType) and len(path.steps) == 1:
-        module, name = values[0].__name__, str(path.steps[0][1])
-    elif path.steps or path.scope != "G":
-        module = name = ""
-    return type(values[-1]) is int and was_before_degree(module, name, values[-1])
+    """Whether a global number was there before the user's code first asked for a degree, or no code asked for one.
+
+    So it is with a function's default argument, which is a number of the module that holds the function.
+    """
+    names = [path.variable, *(str(step) for _, step in path.steps)]
+    module = str(frame.globals.get("__name__"))
+    if isinstance(values[0], types.ModuleType):
+        module, names = values[0].__name__, names[1:]
+    elif path.scope != "G":
+        module = ""
+    is_default = len(names) == 3 and names[1] == "__defaults__" and isinstance(values[-3], types.FunctionType)
+    if len(names) != 1 and not is_default:
+        module = ""
+    return type(values[-1]) is int and was_before_degree(module, ".".join(names), values[-1])
 
 
 def _length_read(

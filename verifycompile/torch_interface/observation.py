@@ -108,7 +108,10 @@ def forget_reads() -> None:
 
 
 def was_before_degree(module: str, name: str, value: int) -> bool:
-    """Whether a module had this number under this name when the user's code first asked for a degree, or none asked."""
+    """Whether a module had this number under this name when the user's code first asked for a degree, or none asked.
+
+    ``name``: of a variable, or of a default argument: ``rotate.__defaults__.0``.
+    """
     return _LOG.early_numbers is None or _LOG.early_numbers.get((module, name)) == value
 
 
@@ -429,12 +432,17 @@ def callers(frame: types.FrameType | None) -> tuple[Asker, ...]:
 
 
 def _numbers_of_modules() -> Iterator[tuple[tuple[str, str], int]]:
-    """The whole numbers that modules of the user hold, by the names of module and variable."""
+    """The whole numbers that modules hold, and the defaults of their functions, by the names of module and variable."""
     for module, held in tuple(sys.modules.items()):
-        file = getattr(held, "__file__", None)
-        if not isinstance(file, str) or is_installed(file):
+        if not isinstance(getattr(held, "__file__", None), str):
             continue
-        yield from (((module, name), value) for name, value in tuple(vars(held).items()) if type(value) is int)
+        for name, value in tuple(vars(held).items()):
+            if type(value) is int:
+                yield (module, name), value
+            elif type(value) is types.FunctionType:
+                for position, default in enumerate(value.__defaults__ or ()):
+                    if type(default) is int:
+                        yield (module, f"{name}.__defaults__.{position}"), default
 
 
 def _is_imported_by_torch(caller: types.FrameType) -> bool:
