@@ -41,7 +41,8 @@ def read(b: Builder, table: View, index: View, *, counted: bool = False) -> View
     """The rows of a table by number; None where the numbers are not known, or ``counted`` and they do not count."""
     size = b.shape(table)[0]
     counter = _counter(index)
-    if counter is not None and isinstance(size, int):
+    found = None if counted or b.rank(index) != 1 or _is_cut(counter, size) else _stretches(b, index, size)
+    if found is None and counter is not None and isinstance(size, int):
         first, last = counter.first, counter.first + counter.step * (counter.count - 1)
         if first < 0 or last >= size:
             return None
@@ -51,7 +52,6 @@ def read(b: Builder, table: View, index: View, *, counted: bool = False) -> View
         replaced[b.lead] = counter.digits
         replaced |= {d: [(d + moved, 1, part.shape[d])] for d in range(b.lead + 1, part.rank)}
         return substitute(part, replaced, (*b.mesh, *b.shape(index), *b.shape(table)[1:]))
-    found = _stretches(b, index, size) if b.rank(index) == 1 and not counted else None
     if found is None:
         return None
     return b.concatenate([b.narrow(table, 0, first, length) for first, length in found], 0)
@@ -100,7 +100,7 @@ def put(b: Builder, view: View, dim: int, index: View, values: View) -> View | N
 def spread(b: Builder, dim: int, index: View, values: View, size: Size) -> View | None:
     """``values`` at the places of an index, zero elsewhere; None where the places are not known, or meet."""
     counter = _counter(index)
-    if counter is not None and counter.step > 1 and isinstance(size, int):
+    if counter is not None and counter.step > 1 and isinstance(size, int) and _is_cut(counter, size):
         first, last = counter.first, counter.first + counter.step * (counter.count - 1)
         if counter.digits == ((b.lead, 1, counter.count),) and first >= 0 and last < size:
             shape = [*b.shape(values)[:dim], size, *b.shape(values)[dim + 1 :]]
@@ -110,6 +110,11 @@ def spread(b: Builder, dim: int, index: View, values: View, size: Size) -> View 
         return None
     pieces = [(first, b.narrow(values, dim, start, length)) for first, length, start in found]
     return b.combination(*((1, b.pad(piece, dim, first, size)) for first, piece in pieces))
+
+
+def _is_cut(counter: _Counter | None, size: Size) -> bool:
+    """Whether places are a slice that digits spell; two pieces of four, the first and the last, are no such slice."""
+    return counter is not None and isinstance(size, int) and size % counter.step == 0
 
 
 def _between(found: Sequence[tuple[int, int, int]], size: Size) -> list[tuple[int, int]]:

@@ -59,6 +59,9 @@ def by_positions(mesh: DeviceMesh, read: str, last: int) -> Model:
         places = torch.cat([rows + 2 * rank, rows + 2 * back])
 
         def own(value: torch.Tensor) -> torch.Tensor:
+            if read == "pieces":  # numbers that each rank writes down, as in Megatron-LM
+                pieces = value.view(2 * mesh.size(), 2, *value.shape[1:])
+                return pieces.index_select(0, torch.tensor([rank, back])).flatten(0, 1)
             return value[places] if read == "index" else value.index_select(0, places)
 
         return funcol.all_reduce((torch.tanh(own(x) @ w) - own(y)).pow(2).sum(), "sum", mesh)
@@ -68,7 +71,13 @@ def by_positions(mesh: DeviceMesh, read: str, last: int) -> Model:
 
 @pytest.mark.parametrize(
     ("read", "last", "verdict"),
-    [("index", 1, Verdict.VERIFIED), ("index_select", 1, Verdict.VERIFIED), ("index", 2, Verdict.REFUTED)],
+    [
+        ("index", 1, Verdict.VERIFIED),
+        ("index_select", 1, Verdict.VERIFIED),
+        ("pieces", 1, Verdict.VERIFIED),
+        ("index", 2, Verdict.REFUTED),
+        ("pieces", 2, Verdict.REFUTED),
+    ],
 )
 def test_pieces_by_the_positions_of_their_rows(read: str, last: int, verdict: Verdict) -> None:
     report = _report(lambda mesh: by_positions(mesh, read, last), squares, [[8, 4], [8, 3], [4, 3]])

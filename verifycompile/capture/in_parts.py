@@ -63,14 +63,14 @@ def cuts_unevenly(program: Program) -> bool:
 
 
 def _in_equal_pieces(program: Program, nodes: Sequence[torch.fx.Node]) -> Program:
-    """The program with slices that no multiple of their length begins assembled from pieces that fit all slices."""
+    """The program with longer slices assembled from pieces that fit all slices of the dimension's size."""
     spans = [span for node in nodes if (span := _span(node)) is not None]
     each = {size: math.gcd(size, *(n for other, *ends in spans if other == size for n in ends)) for size, _, _ in spans}
     changed, _ = copied(program)
     graph = changed.graph.graph
     for node in list(graph.nodes):
         span = _span(node)
-        if span is None or not divides_unevenly(span[1], span[2], span[0]) or span[2] > _MOST_PIECES * each[span[0]]:
+        if span is None or not each[span[0]] < span[2] <= _MOST_PIECES * each[span[0]]:
             continue
         source, dim, length = node.args[0], node.args[1] if len(node.args) > 1 else 0, each[span[0]]
         with graph.inserting_before(node):

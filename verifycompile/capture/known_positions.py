@@ -1,4 +1,4 @@
-"""Rows that are read at positions which the program itself counts out, written as slices that are joined.
+"""Rows that are read at positions which the program itself counts out or holds, written as slices that are joined.
 
 ``x[torch.cat([torch.arange(2) + 2 * rank, ...])]`` is the same as a concatenation of slices once the rank is a number.
 """
@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from verifycompile.program import Program
+from verifycompile.torch_interface.elements import constant_value, real_tensors
 from verifycompile.torch_interface.graph_modules import module_of
 
 aten = torch.ops.aten
@@ -26,6 +27,7 @@ _COMPUTED = (
     aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.clone.default, aten.slice.Tensor,
     aten.select.int, aten.index.Tensor, aten.index_select.default, aten.remainder.Scalar, aten.argsort.default,
     aten.argsort.stable, aten.sort.default, aten.sort.stable, operator.getitem, aten.full.default,
+    aten.lift_fresh_copy.default,
 )  # fmt: skip
 _MOST_SLICES = 16
 _MOST_POSITIONS = 65_536
@@ -36,7 +38,7 @@ def with_known_positions_as_slices(program: Program) -> Program:
     nodes = program.graph.graph.nodes
     known: dict[torch.fx.Node, Any] = {}
     for node in nodes:
-        value = _positions(node, known)
+        value = _held(node, program.graph) if node.op == "get_attr" else _positions(node, known)
         if value is not None:
             known[node] = value
     runs = {node: found for node in nodes if (found := _runs_of(node, known)) is not None}
@@ -52,8 +54,17 @@ def with_known_positions_as_slices(program: Program) -> Program:
     return on_graph(program, graph, copied)
 
 
+def _held(node: torch.fx.Node, graph: torch.fx.GraphModule) -> torch.Tensor | None:
+    """The whole numbers of a tensor that the program holds."""
+    held = operator.attrgetter(str(node.target))(graph)
+    if not _is_whole_and_small(held):
+        return None
+    with real_tensors():
+        return constant_value(held)
+
+
 def _positions(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
-    """The whole numbers, in one tensor or several, that a node computes of nothing but counters and numbers."""
+    """The whole numbers, in one tensor or several, that a node computes of nothing but such and numbers."""
     if node.op != "call_function" or node.target not in (*_COUNTED, *_COMPUTED):
         return None
     value = node.meta.get("val")
