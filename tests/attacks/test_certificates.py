@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,8 +17,14 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import verifycompile
+from tests.attacks.edited_certificates import Edit, edits, of_claims, of_programs
+from tests.capture.test_rank_programs import check_pipeline, pipeline_step
+from tests.certificate.test_forged import _proved_again
+from tests.programs.rank_graphs import CASES, trace, trace_ranks
 from verifycompile import check_certificate
 from verifycompile.certificate.certificate import seal_of
+from verifycompile.certificate.storage import program_from_data
+from verifycompile.witness import Agreement, compare_outputs
 
 Data = dict[str, Any]
 
@@ -156,3 +165,70 @@ def test_the_check_says_what_it_covers(original: Data) -> None:
     found = check_certificate(json.dumps(original))
     assert "output.0" in str(found)
     assert "output.1" in str(found)
+
+
+# ------------------------------------------------------------------------------------------------ graphs of ranks
+
+
+def _of_ranks(name: str) -> verifycompile.Report:
+    (case,) = (case for case in CASES if case.name == name)
+    graphs = trace_ranks(case.ranks, 2, lambda rank: case.part(rank, 2))
+    return verifycompile.verify_graphs(trace(case.spec, case.whole()), graphs, case.layouts, case.outputs)
+
+
+OF_RANKS: dict[str, Callable[[], verifycompile.Report]] = {
+    "offsets by rank": functools.partial(_of_ranks, "vocabulary parallel embedding"),
+    "columns and rows": functools.partial(_of_ranks, "mlp"),
+    "stages": lambda: check_pipeline(pipeline_step(2, 0.5)),
+}
+
+
+@functools.cache
+def text_of_ranks(name: str) -> str:
+    certificate = OF_RANKS[name]().certificate
+    assert certificate is not None
+    return certificate.to_json()
+
+
+def differing(data: Data) -> set[str]:
+    """Outputs that differ in numbers on one input of all ranks."""
+    results = compare_outputs(program_from_data(data["spec"]), program_from_data(data["implementation"]), 0)
+    return {name for name, found in results.items() if found.agreement is not Agreement.EQUAL}
+
+
+def proved_again(data: Data) -> Data | None:
+    """With what a forger finds who proves the changed programs; None where they are not proved."""
+    with contextlib.suppress(Exception):  # whatever fails of what was written for nothing
+        return _proved_again(data)
+    return None
+
+
+def _edited(name: str, edit: Edit, number: int, *, again: bool) -> None:
+    """What is accepted of edited certificates is so by its numbers; most is not accepted, and much is wrong."""
+    original, accepted, wrong = json.loads(text_of_ranks(name)), 0, 0
+    assert differing(original) == set()
+    for data in itertools.islice(edits(original, edit, 0), number):
+        forged = proved_again(data) if again else data
+        if forged is not None and holds(forged):
+            accepted += 1
+            assert differing(forged) == set()
+        elif again:
+            with contextlib.suppress(Exception):
+                wrong += bool(differing(data))
+    assert accepted < number / 2
+    assert wrong or not again
+
+
+@pytest.mark.parametrize("name", OF_RANKS)
+def test_edited_certificates_of_graphs_of_ranks(name: str) -> None:
+    _edited(name, of_claims, 20, again=False)
+    _edited(name, of_programs, 20, again=False)
+    _edited(name, of_programs, 8, again=True)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", OF_RANKS)
+def test_edited_certificates_of_graphs_of_ranks_sweep(name: str) -> None:
+    _edited(name, of_claims, 500, again=False)
+    _edited(name, of_programs, 1500, again=False)
+    _edited(name, of_programs, 300, again=True)
