@@ -76,10 +76,18 @@ one of several."""
 
 
 def proves(spec: Program, implementation: Program) -> bool:
-    """Whether all outputs of the spec have a relation."""
+    """Whether all outputs of the spec have a relation, in one of the forms that values may be written in."""
+    if _proves_as_written(spec, implementation):
+        return True
+    if _gains_in_parts(spec, implementation) and _proves_as_written(spec, _piecewise(implementation)):
+        return True
+    return _gains_by_definition(spec, implementation) and _proves_as_written(spec, _defined(implementation))
+
+
+def _proves_as_written(spec: Program, implementation: Program) -> bool:
     result = check_refinement(spec, implementation)
     own = None if result.mismatch is None else with_own_losses(implementation, result.placements)
-    return result.mismatch is None if own is None else proves(spec, own)
+    return result.mismatch is None if own is None else _proves_as_written(spec, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,19 +217,26 @@ def _why_in_parts(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
     if not is_unproved(known) or known.findings[0].code in _IN_ANY_FORM:
         return ""
-    if implementation.piecewise or _fatal((*implementation.blockers, *spec.blockers)):
+    if _fatal((*implementation.blockers, *spec.blockers)):
         return ""
-    return "values are joined and cut" if joins_and_cuts(spec, implementation) else ""
+    return "values are joined and cut" if _gains_in_parts(spec, implementation) else ""
+
+
+def _gains_in_parts(spec: Program, implementation: Program) -> bool:
+    return not implementation.piecewise and joins_and_cuts(spec, implementation)
+
+
+def _piecewise(implementation: Program) -> Program:
+    return dataclasses.replace(implementation, piecewise=True)
 
 
 def _in_parts(pair: Pair, _: Report | None) -> Report | str | None:
-    piecewise = dataclasses.replace(pair.implementation, piecewise=True)
-    return _with_other_terms(pair, piecewise, "the proof by parts of values")
+    return _with_other_terms(pair, _piecewise(pair.implementation), "the proof by parts of values")
 
 
 def _with_other_terms(pair: Pair, implementation: Program, stage: str) -> Report | str | None:
     """The report, where the programs are proved once values are written in the implementation's other form."""
-    proof = bounds.attempt(stage, lambda: proves(pair.spec, implementation), _SHARE_OF_PROOF)
+    proof = bounds.attempt(stage, lambda: _proves_as_written(pair.spec, implementation), _SHARE_OF_PROOF)
     if isinstance(proof, RanOut):
         return proof.describe()
     return _report(pair.spec, implementation, pair.options, Repairs()) if proof else None
@@ -255,12 +270,19 @@ def _why_by_definition(pair: Pair, known: Report | None) -> str:
     spec, implementation = pair.spec, pair.implementation
     if not is_unproved(known) or known.findings[0].code in _IN_ANY_FORM:
         return ""
-    if implementation.by_definition or _fatal((*implementation.blockers, *spec.blockers)):
+    if _fatal((*implementation.blockers, *spec.blockers)):
         return ""
+    return "functions are written by others" if _gains_by_definition(spec, implementation) else ""
+
+
+def _gains_by_definition(spec: Program, implementation: Program) -> bool:
     of_spec, called = _calls(spec), _calls(implementation)
-    if not any(str(packet).rpartition(".")[2] in _FUNCTIONS for packet in (of_spec | called)):
-        return ""
-    return "functions are written by others" if of_spec != called else ""
+    is_called = any(str(packet).rpartition(".")[2] in _FUNCTIONS for packet in (of_spec | called))
+    return is_called and not implementation.by_definition and of_spec != called
+
+
+def _defined(implementation: Program) -> Program:
+    return dataclasses.replace(implementation, by_definition=True)
 
 
 def _calls(program: Program) -> Counter[object]:
@@ -270,8 +292,7 @@ def _calls(program: Program) -> Counter[object]:
 
 
 def _by_definition(pair: Pair, _: Report | None) -> Report | str | None:
-    defined = dataclasses.replace(pair.implementation, by_definition=True)
-    return _with_other_terms(pair, defined, "the proof by definitions of functions")
+    return _with_other_terms(pair, _defined(pair.implementation), "the proof by definitions of functions")
 
 
 AS_CAPTURED: Strategy[Pair] = Strategy(

@@ -199,6 +199,14 @@ def gated_part(_, wrong):
     return program
 
 
+def joined_part(_, wrong):
+    def program(x, gate, up):
+        first, second = (x @ torch.cat([up, gate] if wrong else [gate, up], 1)).chunk(2, 1)
+        return torch.nn.functional.silu(first) * second
+
+    return program
+
+
 def squared(x, y):
     return (x.square().sum() + y.square().sum()).sqrt() * x
 
@@ -268,6 +276,11 @@ MISTAKES = {
         gated, gated_part, of_size((3, 4), (4, 3), (4, 3)), {"gate": (S1,), "up": (S1,)}, ((S1,),), "VC108",
         "return torch.nn.functional.silu(x @ gate) * (x @ up)",
         "exchange `up` and `gate` where they are used (checked)",
+    ),
+    "joined_in_the_other_order": Mistake(
+        gated, joined_part, of_size((3, 4), (4, 3), (4, 3)), {"gate": (S1,), "up": (S1,)}, ((S1,),), "VC108",
+        "first, second = (x @ torch.cat([up, gate] if wrong else [gate, up], 1)).chunk(2, 1)",
+        "exchange `up` and `gate` at line {line} (checked)",
     ),
     "line_of_one_rank": Mistake(
         squared, squared_by_ranks, of_size((2,), (3,)), {"x": (S0,)}, ((S0,),), "VC108",
@@ -434,6 +447,70 @@ def test_a_factor_in_the_gradient_that_another_stage_sends_is_told_there(share):
     assert place is not None
     assert place.line == first + next(at for at, line in enumerate(lines) if "/ share" in line)
     assert finding.hint == f"leave out the division by 2 at line {place.line} (checked)"
+
+
+def summed(x, a, b, c):
+    return torch.relu(x @ a) + torch.relu(x @ b) + torch.relu(x @ c)
+
+
+def first_two(x, a, b):
+    return [funcol.all_reduce(torch.relu(x @ a) + torch.relu(x @ b), "sum", dist.group.WORLD)]
+
+
+def last_one(x, c, share):
+    y = torch.relu(x @ c) / share
+    return [funcol.all_reduce(y, "sum", dist.group.WORLD)]
+
+
+def masked(x, a, m):
+    return torch.relu(x @ a) * m
+
+
+def sent_in_parts(x, a):
+    for part in x.chunk(2):
+        dist.send(torch.relu(part @ a), 1)
+    return []
+
+
+def masked_in_parts(m, share):
+    parts = []
+    for turn in range(2):
+        hidden = torch.empty(2, 4)
+        dist.recv(hidden, 0)
+        parts.append(hidden * m.narrow(0, 2 * turn // share, 2))
+    return [torch.cat(parts)]
+
+
+_DIVIDED = "leave out the division by 2 of `relu` in `torch.relu(x @ c) / share` at line {} (checked)"
+
+
+@pytest.mark.parametrize("share", [1, 2])
+@pytest.mark.parametrize(
+    ("spec", "ranks", "line", "hint"),
+    [
+        (summed, (first_two, last_one), 1, _DIVIDED),
+        (masked, (sent_in_parts, masked_in_parts), 5, "take positions 2 to 3 of dimension 0 of `m` at line {} (checked)"),
+    ],
+)
+def test_what_one_rank_computes_is_mended_without_what_the_others_take_part_in(share, spec, ranks, line, hint):
+    """No rank leaves out an all-reduce that another one enters, and no stage has a part that its number counts."""
+    inputs = {name: torch.empty(4, 4) for name in inspect.signature(spec).parameters}
+    graphs = []
+    for rank, program in enumerate(ranks):
+        own = {name: inputs[name] for name in inspect.signature(program).parameters if name != "share"}
+        with fake_world(2, rank=rank):
+            graphs.append(traced(functools.partial(program, share=share) if rank else program, own))
+    outputs = [{"output.0": "output.0"}] * 2 if spec is summed else [{}, {"output.0": "output.0"}]
+    report = verify_graphs(traced(spec, inputs), graphs, [{}, {}], outputs)
+    if share == 1:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    assert place.line == inspect.getsourcelines(ranks[1])[1] + line
+    assert finding.hint == hint.format(place.line)
 
 
 @pytest.mark.parametrize(("divisor", "width"), [(2.0, 4), (math.sqrt(2), 4), (2.0, 2048), (math.sqrt(2), 2048)])

@@ -36,7 +36,10 @@ def _all_reduces(scene: Scene) -> list[torch.fx.Node]:
 
 def _drop(name: str, draft: Draft) -> None:
     own = draft.node(name)
-    draft.redirect(own, own.all_input_nodes[0])
+    if draft.rank is None:
+        draft.redirect(own, own.all_input_nodes[0])
+    else:  # ranks that run other graphs wait for this one, unless they leave it out as well
+        draft.set_arguments(own, (*own.args[:-1], draft.group(())))
 
 
 def _dropped_texts(scene: Scene, node: torch.fx.Node, _: Draft) -> tuple[str, str]:

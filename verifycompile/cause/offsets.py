@@ -22,9 +22,7 @@ _FINDING = (aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim
 def own_parts(scene: Scene) -> Iterator[Move]:
     """Each slice, selection and range of positions, begun where the rank's part begins."""
     for node in scene.calls:
-        for axis, item in enumerate(scene.mesh.axes):
-            if item.size == 1:
-                continue
+        for axis in scene.axes:
             if node.target is aten.slice.Tensor:
                 yield from _slice(scene, node, axis)
                 yield from _with_steps(scene, node, axis)
@@ -41,8 +39,8 @@ def own_part_of_operand(scene: Scene) -> Iterator[Move]:
     for node in scene.calls:
         if not is_integer(node) or node.target in _POSITIONS or not node.meta["val"].dim():
             continue
-        for axis, item in enumerate(scene.mesh.axes):
-            for dim in range(node.meta["val"].dim()) if item.size > 1 else ():
+        for axis in scene.axes:
+            for dim in range(node.meta["val"].dim()):
                 if _size(node, dim) > 1:
                     yield _shifted(scene, node, axis, dim)
     for node in scene.calls:
