@@ -33,7 +33,7 @@ def _nested_choice(b: Builder, condition: View, left: View, right: View) -> View
 
 
 def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View | None:
-    """A choice between multiples of one value is that between the numbers, times the value.
+    """A choice between multiples of one value is that between the numbers, times the value; of other ones, a multiple.
 
     So the gradient of a maximum, which is halved where the operands are equal, is as linear as any other.
     """
@@ -43,6 +43,8 @@ def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View
     if left.is_zero or not isinstance(scale, Fraction) or not isinstance(other, Fraction):
         return None
     _, first, second = b.aligned(condition, left, right)
-    if first.unscaled() != second.unscaled() or has_infinity(left):
+    if has_infinity(left) or has_infinity(right):
         return None
+    if first.unscaled() != second.unscaled():
+        return None if scale == 1 else b.mul(scale, choose(b, condition, left.unscaled(), b.mul(1 / scale, right)))
     return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())

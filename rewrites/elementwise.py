@@ -233,7 +233,7 @@ def choose(b: Builder, condition: View, then: View | Number, otherwise: View | N
         return choose(b, b.negate(condition), right, left)
     if numbers:
         return b.add(b.mul(condition, b.sub(left, right)), right)
-    if left.term is right.term or WHERE in (left.term.operation, right.term.operation):
+    if left.coefficient != 1 or left.term is right.term or WHERE in (left.term.operation, right.term.operation):
         from verifycompile.rewrites.choices import choice_of_alike  # here, because few programs choose so
 
         return choice_of_alike(b, condition, left, right)
