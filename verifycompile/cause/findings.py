@@ -24,6 +24,8 @@ _TELLING = frozenset({"VC105"})
 """Codes of causes that say more than any mismatch can: the relations alone do not tell a wrong group."""
 _VAGUE = frozenset({"VC107", "VC108"})
 """Codes of mismatches that name no cause."""
+_EXCHANGES = frozenset({"exchange", "exchange parts"})
+"""Kinds of changes after which what was taken for another value is used as it was."""
 _OF_TURNS = frozenset({"VC119"})
 """Codes of mismatches that say which turn of a loop is used: a change says what of it is computed otherwise."""
 _OF_PLACES = frozenset({"VC117", "VC118"})
@@ -113,6 +115,8 @@ def _of_first(finding: Finding, cause: Cause, suffix: str, *, alone: bool, of_an
     # No factor mends what is cut or looked up at a wrong place, and what does says which of the two it is.
     others = {"VC103", *OWN_PART_CODES} - {finding.code}
     told = finding.code in OWN_PART_CODES and not (finding.code in _OF_PLACES and cause.move.code in others)
+    # What mends two values that are taken for each other leaves the part as it is: it is right further on.
+    told = told and (is_shown or cause.move.kind[0] not in _EXCHANGES)
     told = told or (finding.code == cause.move.code == "VC101" and is_shown) or finding.code in _OF_TURNS
     # Nobody writes the factor of a derivative: how the gradient leaves the program says more.
     told = told or (cause.move.inserts and cause.move.code == "VC103" and is_backward(cause.node))
