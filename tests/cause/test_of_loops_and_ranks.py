@@ -481,6 +481,43 @@ def masked_in_parts(m, share):
     return [torch.cat(parts)]
 
 
+def in_two_stages(x, y):
+    return torch.tanh(x) + torch.relu(y)
+
+
+def with_what_is_received(x, uses):
+    own = torch.tanh(x)
+    other = torch.empty(2, 4)
+    dist.recv(other, 1)
+    return [own + other if uses else own]
+
+
+def sent(y):
+    dist.send(torch.relu(y), 0)
+    return []
+
+
+@pytest.mark.parametrize("uses", [True, False])
+def test_what_a_stage_receives_and_does_not_use_is_told_there(uses):
+    inputs = {"x": torch.empty(2, 4), "y": torch.empty(2, 4)}
+    with fake_world(2, rank=0):
+        first = traced(functools.partial(with_what_is_received, uses=uses), {"x": inputs["x"]})
+    with fake_world(2, rank=1):
+        last = traced(sent, {"y": inputs["y"]})
+    report = verify_graphs(traced(in_two_stages, inputs), [first, last], [{}, {}], [{"output.0": "output.0"}, {}])
+    if uses:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    place = finding.impl_location
+    assert place is not None
+    line = inspect.getsourcelines(with_what_is_received)[1] + 1
+    assert (finding.code, place.line) == ("VC108", line + 2)
+    assert finding.message == "`other` is used by nothing, and is a summand of what `own` has to be"
+    assert finding.hint == f"add `other` to `own`, which line {line} makes (checked)"
+
+
 _DIVIDED = "leave out the division by 2 of `relu` in `torch.relu(x @ c) / share` at line {} (checked)"
 
 

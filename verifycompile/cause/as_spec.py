@@ -146,7 +146,8 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
         made: dict[torch.fx.Node, Any] = {spec[own]: draft.node(held) for own, held in operands.items()}
         last = max(made.values(), key=order.__getitem__)
         users = [user for user in replaced.users if order[user] > order[last] and not _derives(user, replaced)]
-        leaves = order[replaced] >= order[last]
+        leaving = {item.name for item in draft.program.outputs if item.node is replaced}
+        leaving &= leaving if order[replaced] >= order[last] else scene.wanted
         for step in (spec[name] for name in names):
             arguments = torch.fx.map_arg((step.args, step.kwargs), lambda operand: made[operand])
             last = draft.insert(last, step.target, arguments[0])
@@ -157,11 +158,8 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
         if not is_tensor(last) or shape_of(last) != shape_of(replaced):
             raise DraftError("another shape")
         draft.redirect(replaced, last, users)
-        if leaves:
-            draft.set_outputs(
-                dataclasses.replace(item, node=last) if item.node is replaced else item
-                for item in draft.program.outputs
-            )
+        outputs = draft.program.outputs
+        draft.set_outputs(dataclasses.replace(item, node=last) if item.name in leaving else item for item in outputs)
 
     texts = functools.partial(_texts, scene, taken, node, is_operand)
     place = model_location_of(taken.result)

@@ -45,6 +45,7 @@ from verifycompile.cause.scales import (
     scaled_values,
 )
 from verifycompile.cause.steps import other_steps
+from verifycompile.cause.unused import unused_summands
 from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
     gathered_operands,
@@ -142,6 +143,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     """What else a change of one node may be: moves that are many."""
     return (
         lines_of_other_ranks(scene),
+        unused_summands(scene),
         arguments_of_spec(scene),
         missing_summands(scene),
         missing_factors(scene),

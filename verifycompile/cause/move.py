@@ -33,7 +33,7 @@ class Move:
     that a user has to change, or behind which something is missing. ``code``: what is wrong there. ``texts``: the
     message that says so, and the hint what to do. ``apply`` changes a draft that has a node of this name.
     ``is_late``: it mends an output where it leaves the program, which says where the fault shows, not where it is.
-    ``pointed``: what is shown to the user, where that is a node of the graph of other ranks.
+    ``pointed``: what is shown to the user, where that is a node of the graph of other ranks, or one that nothing reads.
     """
 
     kind: tuple[object, ...]

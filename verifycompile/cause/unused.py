@@ -1,0 +1,38 @@
+"""Moves that use what a rank receives and nothing uses: a summand from another stage that was forgotten."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import torch
+import torch.fx
+
+from verifycompile.cause.draft import Draft
+from verifycompile.cause.move import Move, Scene, is_floating, shape_of
+
+
+def unused_summands(scene: Scene) -> Iterator[Move]:
+    """Each value that nothing uses, added to each output of its shape."""
+    leaving = {output.node for output in scene.draft.program.outputs}
+    unused = [node for node in scene.calls if is_floating(node) and not node.users and node not in leaving]
+    for total in dict.fromkeys(output.node for output in scene.outputs):
+        for node in unused:
+            if shape_of(node) == shape_of(total):
+                texts = functools.partial(_texts, scene, node, total)
+                change = functools.partial(_add, node.name, total.name)
+                yield Move(("add unused",), total.name, "VC108", texts, change, pointed=node)
+
+
+def _texts(scene: Scene, node: torch.fx.Node, total: torch.fx.Node, _: Draft) -> tuple[str, str]:
+    value, other = scene.value(node), scene.value(total)
+    message = f"{value} is used by nothing, and is a summand of what {other} has to be"
+    return message, f"add {value} to {other}, which {scene.line(total)} makes"
+
+
+def _add(name: str, leaving: str, draft: Draft) -> None:
+    unused, total = draft.node(name), draft.node(leaving)
+    added = draft.insert(max(unused, total), torch.ops.aten.add.Tensor, (total, unused), total.meta["val"])
+    outputs = draft.program.outputs
+    draft.set_outputs(dataclasses.replace(item, node=added) if item.node is total else item for item in outputs)
