@@ -46,5 +46,6 @@ def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View
     if has_infinity(left) or has_infinity(right):
         return None
     if first.unscaled() != second.unscaled():
-        return None if scale == 1 else b.mul(scale, choose(b, condition, left.unscaled(), b.mul(1 / scale, right)))
+        chosen = b.combination((other / scale, right.unscaled()))
+        return None if scale == 1 else b.combination((scale, choose(b, condition, left.unscaled(), chosen)))
     return b.mul(b.combination((scale - other, condition), (other, 1)), left.unscaled())

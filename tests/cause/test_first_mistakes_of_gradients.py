@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 import verifycompile
-from tests.programs.autograd_collectives import Copy
+from tests.programs.autograd_collectives import Copy, Reduce
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
@@ -201,3 +201,42 @@ def test_the_mistake_is_refused_by_its_name_at_its_line(name: str) -> None:
 def test_the_mended_program_is_verified(right: Callable[[DeviceMesh], nn.Module]) -> None:
     report = verified(right)
     assert report.verdict is Verdict.VERIFIED, str(report)
+
+
+def total(x: torch.Tensor) -> torch.Tensor:
+    return x.sum(0).tanh() + x.square().sum(0)
+
+
+def total_of_parts(mesh: DeviceMesh, *, detaches: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        largest = funcol.all_reduce(x.detach().amax(), "max", mesh)
+        part = (x - largest).sum(0)
+        whole = funcol.all_reduce(part.detach(), "sum", mesh) if detaches else Reduce.apply(part, mesh)
+        return (whole + mesh.size() * x.shape[0] * largest).tanh() + Reduce.apply(x.square().sum(0), mesh)
+
+    return program
+
+
+@pytest.mark.parametrize("detaches", [False, True])
+def test_of_two_lines_that_detach_the_one_is_told_that_loses_the_gradient(detaches: bool) -> None:
+    """The other one detaches what leaves the result again, and torch has no gradient of what is behind it."""
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        report = verifycompile.verify(
+            total_of_parts(mesh, detaches=detaches),
+            (torch.randn(3, 4, requires_grad=True),),
+            spec=total,
+            mesh=mesh,
+            in_placements={"x": (S0,)},
+            out_placements={"output.0": (R,)},
+        )
+    if not detaches:
+        assert report.verdict is Verdict.VERIFIED
+        return
+    assert report.verdict is Verdict.REFUTED
+    finding = report.findings[0]
+    place = finding.impl_location
+    assert place is not None
+    assert place.line == inspect.getsourcelines(total_of_parts)[1] + 4
+    assert (finding.code, finding.message) == ("VC111", f"no gradient passes what is detached at line {place.line}")
+    way = "and let its gradient pass the all-reduce behind it as it is"
+    assert finding.hint == f"leave out `detach()` or `.data` at line {place.line}, {way} (checked)"
