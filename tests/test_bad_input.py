@@ -115,11 +115,16 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     "a scalar": (lambda m: verify(parallel(m), (torch.tensor(1.0),)), RUN),
     "complex numbers": (lambda m: verify(parallel(m), (X.to(torch.complex64),)), RUN),
     "a tensor without memory": (lambda m: verify(parallel(m), (X.to("meta"),)), RUN),
-    "a sparse tensor": (lambda m: verify(parallel(m), (torch.eye(4, 8).to_sparse(),)), "error[VC305]: the model does not trace to one graph."),
+    "a sparse tensor": (lambda m: verify(parallel(m), (torch.eye(4, 8).to_sparse(),)), "error[VC306]: the arguments hold a tensor in the layout torch.sparse_coo, which torch does not trace: pass its `to_dense()`."),
     "a nested tensor": (
         lambda m: verify(parallel(m), (torch.nested.nested_tensor([torch.ones(2, 8)]),)),
-        "error[VC305]: the model does not trace to one graph.",
+        "error[VC306]: the arguments hold a nested tensor, whose rows torch does not trace as one tensor: pass one that is padded.",
     ),
+    "a quantized tensor": (
+        lambda m: verify(parallel(m), (torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),)),
+        "error[VC306]: the arguments hold a quantized tensor, which torch does not trace: pass its `dequantize()`.",
+    ),
+    "a class as spec": (lambda m: verify(parallel(m), (X,), spec=Perceptron), "error[VC306]: option `spec` must be an nn.Module or a function; it is the class `Perceptron`: make a model of it first."),
     "no model": (lambda _: verify(None, (X,)), "error[VC306]: there is nothing to verify: pass a model, or the option `build` that makes it."),
     "a number as model": (lambda _: verify(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
     "a list as model": (lambda m: verify([parallel(m)], (X,)), f"{MODEL} it is a value of type `list`, which cannot be called."),
@@ -156,7 +161,6 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
     ),
     "a number to cross_check": (lambda _: verifycompile.cross_check(3, (X,)), f"{MODEL} it is a value of type `int`, which cannot be called."),
     "a number as spec": (lambda m: verify(parallel(m), (X,), spec=3), "error[VC306]: option `spec` must be an nn.Module or a callable."),
-    "a class as spec": (lambda m: verify(parallel(m), (X,), spec=Perceptron), "error[VC306]: the option `spec` cannot be called as the model is: too many positional arguments."),
     "a spec with another argument": (lambda m: verify(parallel(m), (X,), spec=Added()), "error[VC306]: the option `spec` cannot be called as the model is: missing a required argument: 'y'."),
     "a spec with another default": (
         lambda m: verify(lambda x, scale=1.0: x * scale, (X,), spec=lambda x, scale=2.0: x * scale, mesh=m),
@@ -234,7 +238,7 @@ MISUSE: dict[str, tuple[Callable[[DeviceMesh], Any], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("kind", MISUSE)
 def test_misuse_is_one_sentence(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     call, said = MISUSE[kind]

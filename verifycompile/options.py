@@ -69,8 +69,7 @@ class Options:
                 values[name] = _placements_by_name(name, values[name])
         if "param_names" in values and not _maps_text(values["param_names"]):
             raise UsageError("VC306", "option `param_names` must map implementation names to spec names.")
-        if values.get("spec") is not None and not callable(values["spec"]):
-            raise UsageError("VC306", "option `spec` must be an nn.Module or a callable.")
+        _check_spec(values.get("spec"))
         if values.get("build") is not None and not callable(values["build"]):
             raise UsageError("VC306", "option `build` must be a callable without arguments that makes the model.")
         if values.get("mesh") is not None and not isinstance(values["mesh"], DeviceMesh):
@@ -141,6 +140,14 @@ def _check_limits(seconds: object, memory: object) -> None:
 
 def _is_number(value: object, *kinds: type) -> bool:
     return isinstance(value, (int, *kinds)) and not isinstance(value, bool)
+
+
+def _check_spec(spec: object) -> None:
+    if spec is not None and not callable(spec):
+        raise UsageError("VC306", "option `spec` must be an nn.Module or a callable.")
+    if isinstance(spec, type):
+        what = f"it is the class `{spec.__name__}`: make a model of it first"
+        raise UsageError("VC306", f"option `spec` must be an nn.Module or a function; {what}.")
 
 
 def _patterns(option: str, value: object) -> tuple[str, ...]:

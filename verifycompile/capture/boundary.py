@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from verifycompile.capture.names import InputName, name_inputs
 from verifycompile.errors import UsageError
@@ -64,6 +65,8 @@ def export(
                 "does once a size has changed: write `torch.compile(..., dynamic=False)`, and each size is compiled by "
                 "itself."
             )
+        if isinstance(failure, GuardOnDataDependentSymNode):
+            text = "a size or a branch depends on the content of a tensor, which torch cannot trace."
         raise UsageError("VC303", f"{text}\n{type(failure).__name__}: {failure}") from failure
     places = _places(traced, results)
     read = dataclasses.replace(traced, graph=with_regions_inlined(traced.graph))

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.as_ranks import called, uncompiled
@@ -80,12 +81,24 @@ def arguments_of_call(args: object, kwargs: object) -> tuple[tuple[Any, ...], di
     return tuple(cast("list[Any]", args)), dict(cast("Mapping[str, Any]", named))
 
 
+def _untraced(value: torch.Tensor) -> str:
+    """What a tensor is that torch does not trace, and what to pass in its place; "" for one that it traces."""
+    if value.is_quantized:
+        return "a quantized tensor, which torch does not trace: pass its `dequantize()`"
+    if value.is_nested:
+        return "a nested tensor, whose rows torch does not trace as one tensor: pass one that is padded"
+    if value.layout is not torch.strided:
+        return f"a tensor in the layout {value.layout}, which torch does not trace: pass its `to_dense()`"
+    return ""
+
+
 def capture_model(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
 ) -> tuple[Program, Program]:
     """``(spec, implementation)`` of the call ``model(*args, **kwargs)`` as one rank makes it; nothing is executed.
 
-    Raises ``UsageError`` as ``capture_implementation`` and ``recover_spec`` do, VC305 for a graph break.
+    Raises ``UsageError`` as ``capture_implementation`` and ``recover_spec`` do, VC305 for a graph break, VC306 for
+    tensors that torch does not trace.
     """
 
     def remake(built: Callable[..., Any]) -> Frame:
@@ -98,6 +111,9 @@ def capture_model(
             raise UsageError("VC306", _NOTHING)
         return both.spec, both.implementation
 
+    for value in tree_leaves((args, kwargs)):
+        if isinstance(value, torch.Tensor) and (what := _untraced(value)):
+            raise UsageError("VC306", f"the arguments hold {what}.")
     function, outer = without_outer_wrappers(uncompiled(model))
     step = step_of(function)
     if isinstance(function, nn.Module):

@@ -75,7 +75,7 @@ def explain(code: str) -> str:
 
     Raises ``ValueError`` for a code that does not exist, naming the nearest ones.
     """
-    key = code.strip().upper()
+    key = str(code).strip().upper()
     if (entry := CODES.get(key)) is None:
         raise ValueError(f"unknown diagnostic code {code!r}; {_suggestion(key)}")
     parts = [f"{entry.code}: {entry.title}"]

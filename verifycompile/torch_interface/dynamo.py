@@ -345,10 +345,17 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
             raise GraphBreakError(_explanation(failure)) from failure
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"
+            wrong_arguments &= not _depends_on_data(failure)
             raise GraphBreakError(_explanation(failure), is_graph_break=not wrong_arguments) from failure
     if not results:
         raise GraphBreakError(f"`{frame.code.co_name}` holds no tensor operation.")
     return results[-1]
+
+
+def _depends_on_data(failure: BaseException) -> bool:
+    """Whether torch stopped where a size or a branch depends on the content of a tensor."""
+    reason = failure.__cause__ or failure.__context__
+    return isinstance(failure, GuardOnDataDependentSymNode) or (reason is not None and _depends_on_data(reason))
 
 
 def checkpoints_may_have_side_effects() -> AbstractContextManager[None]:
