@@ -35,7 +35,7 @@ from verifycompile.certificate import (
     statement,
     storage,
 )
-from verifycompile.refinement import closure, placement, ring
+from verifycompile.refinement import closure, placement, quotients
 from verifycompile.rewrites import padded_pieces, places
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
@@ -51,12 +51,12 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     replay: replay_checks.checks,
     placement: lambda: of_tests(test_placement),
     closure: closure_checks.checks,
-    ring: shares_checks.checks,
+    quotients: shares_checks.checks,
     padded_pieces: padded_pieces_checks.checks,
     places: places_checks.checks,
 }
 """Modules of the checker, with what must hold of each."""
-FUNCTIONS: Mapping[ModuleType, Collection[str]] = {ring: shares_checks.FUNCTIONS}
+FUNCTIONS: Mapping[ModuleType, Collection[str]] = {quotients: shares_checks.FUNCTIONS}
 """Of a module not named here all conditions are changed."""
 
 PART = 12

@@ -80,6 +80,21 @@ def test_block_that_is_masked_wholly_is_no_number(merge: Callable[..., Any]) -> 
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("merge", [by_logarithm, by_sigmoid])
+def test_gradients_of_blocks_that_are_merged_on_three_ranks(merge: Callable[..., Any]) -> None:
+    """What is merged first is divided by a sum that the sum of all blocks holds."""
+    report = report_on(functools.partial(by_messages, merge=merge), ranks=3)
+    assert report.verdict is Verdict.VERIFIED, str(report)
+    assert set(report.relations) == {"output.0", *GRADIENTS}
+
+
+@pytest.mark.sweep
+def test_mistake_on_three_ranks_is_refuted() -> None:
+    report = report_on(functools.partial(by_messages, merge=by_logarithm), mistake="weights turned round", ranks=3)
+    assert (report.verdict, report.findings[0].code) == (Verdict.REFUTED, "VC107"), str(report)
+
+
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_four_ranks(is_causal: bool) -> None:
     program = functools.partial(by_messages, merge=by_logarithm, causal=is_causal)

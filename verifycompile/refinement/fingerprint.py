@@ -1,9 +1,10 @@
 """Numbers that tell values apart: what differs in one interpretation of the ring is not equal by its laws.
 
-Every term that is neither a sum nor a product is read as a number that depends on nothing but the term: as a tensor of
-equal elements. A sum over an index is then a multiplication by the size, so a value is one number modulo a prime, found
-in one walk over the terms. Two values with different numbers are not equal by any law of sums and products, nor by the
-laws of powers and exponentials, which hold in this interpretation too. Equal numbers prove nothing.
+Every term that is neither a sum nor a product is read as a number that depends on nothing but the term, and of a
+function but the numbers of its operands: as a tensor of equal elements. A sum over an index is then a multiplication by
+the size, so a value is one number modulo a prime, found in one walk over the terms. Two values with different numbers
+are not equal by any law of sums and products, nor by the laws of powers and exponentials, which hold in this
+interpretation too. Equal numbers prove nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def fingerprint(view: View) -> int | None:
 
 
 def _asked(term: Term) -> Iterable[Term]:
-    return terms_of(term) if term.operation in (COMBINE, CONTRACT, POWER) else ()
+    return terms_of(term) if term.operation in (COMBINE, CONTRACT) or not _has_laws(term) else ()
 
 
 def _found(term: Term) -> int | None:
@@ -53,12 +54,20 @@ def _found(term: Term) -> int | None:
         return _of_product(term)
     if operation is EXPONENTIAL:
         (exponent,) = term.operands
-        return _power(_square(exponent.term.id), exponent.coefficient)
+        return _power(_of_function(term), exponent.coefficient)
     if operation is POWER:
         base = fingerprint(term.operands[0])
         (exponent,) = term.attributes
         return None if base is None else _power(base, exponent)
-    return None if _has_laws(term) else _square(term.id)
+    return None if _has_laws(term) else _of_function(term)
+
+
+def _of_function(term: Term) -> int:
+    """One number for what is computed in one way of values with equal numbers, as parts of a value are."""
+    numbers = [_known.get(operand.term) for operand in term.operands]
+    if not numbers or None in numbers:
+        return _square(term.id)
+    return _square(hash((term.operation, term.attributes, *numbers)) % _PRIME)
 
 
 def _of_product(term: Term) -> int | None:

@@ -14,25 +14,26 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, combine, contract, has_infinity, multiply_views, open_view
 from verifycompile.ir.build import ShapeError
-from verifycompile.ir.common_factors import power_of, powers_of
 from verifycompile.ir.exponential import POWER, is_positive
 from verifycompile.ir.indicator import LESS_EQUAL, NOT, negate
 from verifycompile.ir.pieces import STACK
 from verifycompile.ir.relabel import UnalignedError, substitute
-from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, divide, multiply
+from verifycompile.ir.scalar import ONE, ZERO, NonFiniteScalarError, Scalar, add, multiply
 from verifycompile.ir.sign import is_positive_sum
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, Axis, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.refinement.fingerprint import fingerprint
+from verifycompile.refinement.quotients import Quotients, quotients, together
 from verifycompile.rewrites.operations import PAD
 
-_MAX_PRODUCTS = 256
+_MAX_PRODUCTS = 512
 _MAX_FACTORS = 32
 _MAX_TERMS = 512
 _SHARED_DEPTH = 4
@@ -112,13 +113,18 @@ def _is_equal(pool: TermPool, left: View, right: View) -> bool:
 def _is_equal_expanded(pool: TermPool, left: View, right: View, *, keeps_shared: bool, left_over: int) -> bool:
     opaque = _shared(left, right) if keeps_shared else frozenset[Term]()
     try:
-        first, second = _polynomial(pool, left, opaque), _polynomial(pool, right, opaque)
+        divided = quotients(pool, left, right)
+        first, second = (_polynomial(pool, view, opaque, divided) for view in (left, right))
         if first is None or second is None:
             return False
-        return first == second or _joined(pool, first, left.shape) == _joined(pool, second, left.shape) or (
-            left_over > 0
-            and _equal_without_denominators(
-                pool, first, second, left.shape, keeps_shared=keeps_shared, left_over=left_over - 1
+        return (
+            first == second
+            or _joined(pool, first, left.shape) == _joined(pool, second, left.shape)
+            or (
+                left_over > 0
+                and _equal_without_denominators(
+                    pool, first, second, left.shape, keeps_shared=keeps_shared, left_over=left_over - 1
+                )
             )
         )
     except (_TooLargeError, NonFiniteScalarError, ShapeError, UnalignedError):
@@ -201,17 +207,20 @@ def _below(view: View) -> frozenset[Term]:
     return frozenset(found)
 
 
-def _polynomial(pool: TermPool, view: View, opaque: frozenset[Term]) -> Polynomial | None:
+def _polynomial(pool: TermPool, view: View, opaque: frozenset[Term], divided: Quotients) -> Polynomial | None:
     """The value as a polynomial; None where it is infinite somewhere by construction."""
-    key = ("polynomial", view)
+    opaque |= divided.whole
+    key = ("polynomial", view, tuple(divided.summands.items()))
     known: Polynomial | None = None if opaque else pool.answers.get(key)
     if known is not None:
         return known
     expansions = _expansions(pool, view.term, opaque)
     result: Polynomial = {}
-    for product in _without_shares(pool, _at(view, expansions, view.shape)):
-        if any(has_infinity(factor) for factor in product.factors):
-            return None
+    products = _at(view, expansions, view.shape)
+    if any(has_infinity(factor) for product in products for factor in product.factors):
+        return None
+    products = _in_one_form(pool, products, divided)
+    for product in _summed_inside(pool, products, view.rank) if divided.summands else products:
         labels = tuple(range(len(product.shape)))
         free, bound = labels[: view.rank], frozenset(labels[view.rank :])
         factors = product.factors or (pool.constant(ONE, product.shape),)
@@ -224,52 +233,50 @@ def _polynomial(pool: TermPool, view: View, opaque: frozenset[Term]) -> Polynomi
     return result
 
 
-def _without_shares(pool: TermPool, products: list[_Product]) -> Iterator[_Product]:
-    """Products in which nothing is divided by a sum of which it is a multiple of the last summand.
-
-    With ``s = a + b`` positive, ``b / s`` is ``1 - a / s``: so quotients by one sum have one form, also within sums.
-    """
-    pending, found = list(reversed(products)), 0
-    while pending:
-        product = pending.pop()
-        parts = next((parts for f in product.factors if (parts := _parted(pool, product, f)) is not None), None)
-        found += parts is None
-        if found + len(pending) > _MAX_PRODUCTS:
-            raise _TooLargeError
-        if parts is None:
-            yield product
-        else:
-            pending += parts
-
-
-def _parted(pool: TermPool, product: _Product, quotient: View) -> list[_Product] | None:
-    """The product with ``quotient`` taken apart, where it is a power of a sum and the product has the last summand."""
-    (exponent,) = quotient.term.attributes if quotient.term.operation is POWER else (ONE,)
-    if not isinstance(exponent, Fraction) or exponent > -1:
-        return None
-    (base,) = open_view(quotient).operands
-    if base.coefficient != 1 or not is_positive_sum(base):
-        return None
-    *others, last = sorted(open_view(base).operands, key=lambda v: (bool(_only_powers(v)), v.term.id))
-    wanted, held = _only_powers(last), dict[tuple[bool, View], Scalar]()
-    for factor in product.factors:
-        for key, power in powers_of(factor).items():
-            held[key] = add(held.get(key, ZERO), power)
-    if not wanted or any(held.get(key, ZERO) < power for key, power in wanted.items()):
-        return None
-    rest = [f for f in product.factors if f is not quotient]
-    rest += [power_of(pool, key, multiply(power, -ONE)) for key, power in wanted.items()]
-    share = divide(product.coefficient, last.coefficient)
-    less = [power_of(pool, (False, base), exponent + 1)] if exponent != -1 else []
-    return [_Product(share, (*rest, *less), product.shape)] + [
-        _Product(multiply(share, -v.coefficient), (*rest, quotient, v.unscaled()), product.shape) for v in others
-    ]
+def _in_one_form(pool: TermPool, products: Sequence[_Product], divided: Quotients) -> Sequence[_Product]:
+    """Products in which quotients have one form, equal ones collected."""
+    done: dict[Hashable, _Product] = {}
+    while products and divided.summands:
+        opened: dict[Hashable, _Product] = {}
+        for product in products:
+            factors = together(pool, product.factors)
+            parts = divided.taken_apart(pool, factors)
+            target = done if parts is None else opened
+            for share, inner in [(ONE, factors)] if parts is None else parts:
+                key = (product.shape, frozenset(Counter(inner).items()))
+                known = target[key].coefficient if key in target else ZERO
+                coefficient = add(known, multiply(product.coefficient, share))
+                target[key] = _Product(coefficient, inner, product.shape)
+            if len(done) + len(opened) > _MAX_PRODUCTS:
+                raise _TooLargeError
+        products = [product for product in opened.values() if product.coefficient != 0]
+    return [*(product for product in done.values() if product.coefficient != 0), *products]
 
 
-def _only_powers(view: View) -> dict[tuple[bool, View], Scalar]:
-    """The powers of positive values that a value is the product of; none where it has any other factor."""
-    powers = powers_of(view)
-    return powers if len(powers) == len(_factors((view.term, view.axes), view.shape)) else {}
+def _summed_inside(pool: TermPool, products: Sequence[_Product], free: int) -> Iterator[_Product]:
+    """Products that differ in a sum within a quotient alone, with the sum of these: parts of a sum join there."""
+    groups: dict[Hashable, tuple[tuple[Size, ...], list[View], list[View]]] = {}
+    for product in products:
+        outer = set(range(free)).union(*(_dims(f) for f in product.factors if f.term.operation is POWER))
+        kept, labels = sorted(outer), tuple(range(len(product.shape)))
+        shape = tuple(product.shape[d] for d in kept)
+        moved = {d: [(k, 1, product.shape[d])] for k, d in enumerate(kept)}
+        rest = [substitute(f, moved, shape) for f in product.factors if _dims(f) <= outer]
+        inner = [f for f in product.factors if not _dims(f) <= outer] or [pool.constant(ONE, product.shape)]
+        total = contract(pool, inner, tuple(labels for _ in inner), tuple(kept), frozenset(labels) - outer)
+        key = (shape, frozenset(Counter(rest).items()))
+        groups.setdefault(key, (shape, rest, []))[2].append(total.scaled(product.coefficient))
+    for shape, rest, parts in groups.values():
+        total = combine(pool, [pool.zero(shape), *parts])
+        if total.term.operation is not COMBINE:
+            yield _Product(total.coefficient, (*rest, total.unscaled()), shape)
+            continue
+        for part in open_view(total).operands:
+            yield _Product(multiply(total.coefficient, part.coefficient), (*rest, part.unscaled()), shape)
+
+
+def _dims(view: View) -> set[int]:
+    return {digit[0] for axis in view.axes for digit in axis if digit[0] != CONSTANT}
 
 
 def _expansions(pool: TermPool, wanted: Term, opaque: frozenset[Term]) -> _Expansions:
