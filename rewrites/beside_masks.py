@@ -63,22 +63,37 @@ def _has_extreme(term: Term) -> bool:
 _HAS_EXTREME = TermProperty(_is_elementwise, _has_extreme)
 
 
+def _has_truths(term: Term) -> bool:
+    return term.operation is TRUTH_EXTREMES["max"] or any(_HAS_TRUTHS(operand.term) for operand in term.operands)
+
+
+_HAS_TRUTHS = TermProperty(lambda _: True, _has_truths)
+
+
 class _Replacement:
     """One mask, in the dimensions of the product beside it. What was found for a view is kept."""
 
     def __init__(self, pool: TermPool, mask: View) -> None:
         self._pool, self._mask = pool, mask
+        self._dimensions = {digit[0] for axis in mask.axes for digit in axis if digit[0] != CONSTANT}
         self._found: dict[View, View] = {}
 
     def inside(self, view: View, depth: int) -> View:
         if view.term is self._mask.term and view.axes == self._mask.axes:
             return self._pool.constant(view.coefficient, view.shape)
-        held = may_hold(self._pool, self._mask.term, view.term, depth)
-        if depth == 0 or not (held or may_decide(self._mask.term, view.term)):
+        if depth == 0 or not (self._may_hold(view, depth) or may_decide(self._mask.term, view.term)):
             return view
         if view not in self._found:
             self._found[view] = self._opened(view, depth)
         return self._found[view]
+
+    def _may_hold(self, view: View, depth: int) -> bool:
+        """Whether the mask may stand in a view at its own places: one that is the same at all places of a dimension
+        of the mask holds nothing that is not, such as a residual stream into which earlier layers added theirs.
+        """
+        if not all(map(view.uses, self._dimensions)) and not _HAS_TRUTHS(view.term):
+            return False
+        return may_hold(self._pool, self._mask.term, view.term, depth)
 
     def _opened(self, view: View, depth: int) -> View:
         opened = open_view(view)

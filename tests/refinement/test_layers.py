@@ -54,6 +54,14 @@ def perceptrons(tied: bool = False) -> Case:
     return Case(f"perceptrons-{tied}", tensor_parallel_mesh(2), build, tensor_parallel(plan), inputs)
 
 
+def of_different_widths() -> Case:
+    def build() -> nn.Module:
+        return nn.Sequential(*(ResidualMLP(hidden=8 * (k + 1)) for k in range(LAYERS)))
+
+    plan = {"*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
+    return Case("of-different-widths", tensor_parallel_mesh(2), build, tensor_parallel(plan), inputs)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "perceptrons": perceptrons,
     "tied": lambda: perceptrons(tied=True),
@@ -63,7 +71,7 @@ CASES: dict[str, Callable[[], Case]] = {
 
 @functools.cache
 def captured(name: str) -> tuple[Program, Program]:
-    case = CASES[name]()
+    case = of_different_widths() if name == "of-different-widths" else CASES[name]()
     with fake_mesh_world(case.mesh_shape, case.mesh_names) as mesh:
         return capture(case, mesh)
 
@@ -196,6 +204,32 @@ def test_a_layer_that_differs_in_both_programs_is_proved_on_its_own():
     result = check_refinement(*pair)
     assert result.mismatch is None
     assert described(without_parts(*pair)) is None
+
+
+OF_WIDTHS = {
+    "dropped": drop(ALL_REDUCE, 1, False),
+    "dropped-in-backward": drop(ALL_REDUCE, 1, True),
+    "another-eps": other_number(aten.native_layer_norm.default, 2, 4, 1e-3),
+}
+
+
+def test_layers_of_different_widths_are_each_proved_from_values_with_names():
+    spec, implementation = captured("of-different-widths")
+    result, whole = check_refinement(spec, implementation), without_parts(spec, implementation)
+    assert result.mismatch is None
+    assert result.relations == whole.relations
+    assert result.parts is not None
+    assert len(result.parts.forward) >= LAYERS - 1
+    assert result.counts.memo == 0
+
+
+@pytest.mark.parametrize("name", OF_WIDTHS)
+def test_one_wrong_layer_among_different_widths_is_found(name):
+    spec, implementation = captured("of-different-widths")
+    wrong = OF_WIDTHS[name](implementation)
+    result = check_refinement(spec, wrong)
+    assert result.mismatch is not None
+    assert described(result) == described(without_parts(spec, wrong))
 
 
 BLOCK = 3

@@ -21,7 +21,7 @@ from verifycompile.ir.term import Term
 SHALLOW, DEEP = 4, 16
 RANKS = 2
 ROWS, WIDTH = 4, 4
-_MOST_VISITS = 200
+_MOST_VISITS = 50
 """For each node of both programs."""
 _GROWTH = 3.0
 """How much more a node of the deep program may take than one of the shallow program; a quadratic cost takes four times
@@ -31,8 +31,6 @@ as much, and what is exponential takes thousands of times as much.
 collective = torch.ops._c10d_functional
 Step = Callable[[Tensor, Tensor, float], Tensor]
 
-# Not among them: a softmax in a residual stream and a running maximum, whose gradients take more visits with the depth
-# (a node of 16 layers some five times as many as one of 4).
 STEPS: dict[str, Step] = {
     "square": lambda x, w, k: x * x + w[0] * k,
     "residual": lambda x, w, k: x + torch.tanh(x @ w) * k,
@@ -42,6 +40,9 @@ STEPS: dict[str, Step] = {
     "in-halves": lambda x, w, k: torch.cat([x[:, 2:] * k, x[:, :2] + x[:, 2:]], -1),
     "two-sums": lambda x, w, k: (x + w[0]) * (x + k),
     "below-largest": lambda x, w, k: x - k * x.amax(-1, keepdim=True),
+    "softmax": lambda x, w, k: x + torch.softmax(x @ w * k, -1),
+    "running-maximum": lambda x, w, k: torch.maximum(x, x @ w * k),
+    "attention": lambda x, w, k: x + torch.softmax(x[:, :, None] * (x @ w * k)[:, None], -1).sum(-1) @ w,
 }
 
 

@@ -1,4 +1,5 @@
-"""Programs that repeat themselves: cut between the repetitions, so that each distinct part is proved once.
+"""Programs that repeat themselves: cut between the repetitions, so that each distinct part is proved once, and none
+from more than what the part before hands on.
 
 Both programs are read as sequences of forms, repetitions are looked for in each, and the places to cut are those at
 which few values are handed on and both programs hand on the same ones. All of this is guessing; what is proved does
@@ -8,7 +9,7 @@ not depend on it. Where a guess does not fit, the nodes are lowered one by one a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.fx
 
@@ -32,6 +33,11 @@ def shifted_to(run: Run, start: int) -> range:
     return range(start, start + run.period)
 
 
+def _operators(side: Side, positions: range) -> list[int]:
+    """What layers of different sizes or constants have in common. Each is proved, from values that have names."""
+    return [id(node.target) for node in side.reading.nodes[positions.start : positions.stop]]
+
+
 class Layers:
     """The repetitions of both programs in one phase (forward or backward)."""
 
@@ -39,14 +45,22 @@ class Layers:
         self.memo = memo
         self.sides = memo.sides
         self.ranges = (spec, implementation)
-        self.runs = [
-            [shifted(run, r.start) for run in find_runs(side.reading.forms[r.start : r.stop])]
+        self.runs = self._runs(lambda side, r: side.reading.forms[r.start : r.stop])
+        if 2 * self.saved < len(implementation):
+            repeated, saved = self.runs, self.saved
+            self.runs = self._runs(_operators)
+            if self.saved < 2 * saved:
+                self.runs = repeated
+
+    def _runs(self, forms: Callable[[Side, range], Sequence[int]]) -> list[list[Run]]:
+        return [
+            [shifted(run, r.start) for run in find_runs(forms(side, r))]
             for side, r in zip(self.sides, self.ranges, strict=True)
         ]
 
     @property
     def saved(self) -> int:
-        """Nodes of the implementation that repeat others."""
+        """Nodes of the implementation that repeat others, or the operators of others."""
         return sum(run.saved for run in self.runs[1]) if self.runs[0] else 0
 
     def lower(self) -> None:
