@@ -161,7 +161,7 @@ def _report(
         spent = proof_seconds, time.thread_time() - started
         causes, failures = _causes(changeable, repairs.proves, spent, findings[0], shown)
         findings[:1] = with_causes(findings[0].noted(*dict.fromkeys(failures)), causes, result.mismatch.output)
-    findings = [with_styles(finding, implementation.styles) for finding in findings]
+    findings = [_with_remedy(with_styles(finding, implementation.styles)) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)
         findings[0] = _with_script(findings[0], search, mended)
@@ -358,6 +358,16 @@ def finding_of_limit(ended: RanOut) -> Finding:
     message, place = ended.describe(), ended.place
     location = place_of(place) if isinstance(place, torch.fx.Node) else None
     return Finding(code=EXHAUSTED, severity=Severity.ERROR, message=message, impl_location=location)
+
+
+def _with_remedy(finding: Finding) -> Finding:
+    return finding.noted(_DECLARE) if finding.code == "VC201" else finding
+
+
+_DECLARE = (
+    "write the step with operators that are declared, or declare this one (CONTRIBUTING, `Add an operator`); a waiver "
+    "lets a job go on for a time"
+)
 
 
 def _finding_of_blocker(blocker: Blocker) -> Finding:

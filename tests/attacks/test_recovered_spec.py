@@ -334,6 +334,13 @@ class OfTheDegree(Grouped):
     pass
 
 
+def _default_of(number: int) -> Callable[..., int]:
+    def factor(_: object, model: object, number: int = number) -> int:
+        return number
+
+    return factor
+
+
 DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "size_of_the_mesh_kept": lambda mesh: (lambda size: lambda m: size)(mesh.size()),
     "world_size_in_the_call": lambda mesh: lambda m: dist.get_world_size(),
@@ -343,6 +350,8 @@ DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "one_over_the_degree": lambda mesh: lambda m: 1 / dist.get_world_size() ** 2,
     "ranks_of_the_mesh": lambda mesh: lambda m: mesh.mesh.numel(),
     "members_of_the_group": lambda mesh: lambda m: len(dist.get_process_group_ranks(mesh.get_group())),
+    "default_of_a_method": lambda mesh: types.MethodType(_default_of(mesh.size()), object()),
+    "argument_of_a_partial_application": lambda mesh: functools.partial(lambda m, number: number, number=mesh.size()),
     "layout_of_the_mesh_kept": lambda mesh: (lambda size: lambda m: size)(mesh._layout.numel()),
     "layout_of_the_mesh_in_the_call": lambda mesh: lambda m: mesh._layout.numel(),
     "backend_of_the_group_kept": lambda mesh: (lambda size: lambda m: size)(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -280,9 +281,17 @@ def _with(held: Any, steps: Steps, value: object) -> Any:
         return types.CellType(_with(held.cell_contents, rest, value))
     if isinstance(held, types.FunctionType):
         return _with_part(held, str(step), _with(getattr(held, str(step)), rest, value))
+    if isinstance(held, types.MethodType):
+        return types.MethodType(_with(held.__func__, rest if step == "__func__" else steps, value), held.__self__)
+    if isinstance(held, functools.partial):
+        parts = {"func": held.func, "args": held.args, "keywords": held.keywords}
+        parts[str(step)] = _with(parts[str(step)], rest, value)
+        return functools.partial(parts["func"], *parts["args"], **parts["keywords"])
     changed = copy.copy(held)
     if kind == "[]":
         changed[step] = _with(held[step], rest, value)
+    elif changed.__dict__ is held.__dict__:
+        raise TypeError(f"a copy of {type(held)} holds what the original holds")
     else:
         changed.__dict__[str(step)] = _with(getattr(held, str(step)), rest, value)
     return changed
