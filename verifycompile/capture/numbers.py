@@ -284,7 +284,7 @@ def _with(held: Any, steps: Steps, value: object) -> Any:
     if isinstance(held, types.MethodType):
         return types.MethodType(_with(held.__func__, rest if step == "__func__" else steps, value), held.__self__)
     if isinstance(held, functools.partial):
-        parts = {"func": held.func, "args": held.args, "keywords": held.keywords}
+        parts: dict[str, Any] = {"func": held.func, "args": held.args, "keywords": held.keywords}
         parts[str(step)] = _with(parts[str(step)], rest, value)
         return functools.partial(parts["func"], *parts["args"], **parts["keywords"])
     changed = copy.copy(held)
