@@ -17,7 +17,8 @@ from verifycompile.rewrites.similar import join_similar
 def sum_padded(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
     """Summands that are similar pieces, each padded with zeros from its own place on, as their concatenation.
 
-    The pieces fill the dimension, and no two of them overlap.
+    The pieces fill the dimension, and no two of them overlap. No equation of the table says this: its indices are
+    dimensions or digits of them, and a concatenation is over an index that is each piece's and a number.
     """
     groups: dict[Hashable, list[tuple[int, View, View]]] = {}
     for operand in operands:

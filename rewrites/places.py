@@ -25,7 +25,8 @@ def places_in_parts(pool: TermPool, operands: Sequence[View], shape: tuple[Size,
     """Where the first largest element of a table of equal parts is: n times the first part whose largest element is
     the largest of all, and the place of the first largest element in that part, of n elements.
 
-    So ranks choose among the candidates of all ranks.
+    So ranks choose among the candidates of all ranks. No equation of the table says this: the place in the whole is
+    over two indices that count as one, and an equation has no operator that makes one index of two.
     """
     for upper in operands:
         if upper.term.operation not in _EXTREME_OF:

@@ -218,7 +218,11 @@ def _divisors(number: int) -> list[int]:
 
 @matching_lemma("VL26", "sum-of-pieces")
 def sum_similar(pool: TermPool, operands: Sequence[View], shape: tuple[Size, ...]) -> Sequence[View] | None:
-    """Summands that are similar and together read all pieces, as one sum over the pieces; None where there are none."""
+    """Summands that are similar and together read all pieces, as one sum over the pieces; None where there are none.
+
+    No equation of the table says this: that a summand is the value at a piece of what is summed shows where that value
+    is built at the piece, so a guard would be this function the other way around, once a piece.
+    """
     groups: dict[tuple[object, int], list[View]] = {}
     for operand in operands:
         groups.setdefault((operand.coefficient, similarity_key(pool, operand)), []).append(operand)

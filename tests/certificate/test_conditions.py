@@ -20,6 +20,7 @@ from tests.certificate import (
     steps_checks,
     storage_checks,
 )
+from tests.ir import test_similar
 from tests.lemmas import padded_pieces_checks, places_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests
 from tests.refinement import closure_checks, shares_checks, test_placement
@@ -36,7 +37,7 @@ from verifycompile.certificate import (
     storage,
 )
 from verifycompile.refinement import closure, placement, quotients
-from verifycompile.rewrites import padded_pieces, places
+from verifycompile.rewrites import padded_pieces, places, similar
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     statement: statement_checks.checks,
@@ -54,9 +55,13 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     quotients: shares_checks.checks,
     padded_pieces: padded_pieces_checks.checks,
     places: places_checks.checks,
+    similar: lambda: of_tests(test_similar),
 }
 """Modules of the checker, with what must hold of each."""
-FUNCTIONS: Mapping[ModuleType, Collection[str]] = {quotients: shares_checks.FUNCTIONS}
+FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
+    quotients: shares_checks.FUNCTIONS,
+    similar: ("_stack_axes", "_rebuild_inequality"),
+}
 """Of a module not named here all conditions are changed."""
 
 PART = 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -11,8 +12,11 @@ from tests.ir.evaluate import Evaluator
 from tests.ir.validate_terms import validate_pool
 from verifycompile.ir.algebra import combine, sum_over
 from verifycompile.ir.exponential import MAXIMUM
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.indicator import less_equal
+from verifycompile.ir.scalar import ONE
+from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, LEAF, Axis, TermPool, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.elementwise import FUNCTIONS
 from verifycompile.rewrites.similar import join_similar, stack_similar, sum_similar
 
 PIECES, ROWS, WIDTH = 4, 3, 2
@@ -123,3 +127,70 @@ def test_terms_used_twice_are_looked_at_once() -> None:
         parts.append(value)
     assert sum_similar(b.pool, parts, (ROWS,)) is None
     assert stack_similar(b.pool, parts) is None
+
+
+def below(b: Builder, step: tuple[int, ...]) -> list[View]:
+    """Of each piece where a whole number is at most another one and a number of the piece."""
+    left, right = (b.pool.leaf(name, (len(step), ROWS), whole=True) for name in "mn")
+    rows = [(b.select(left, 0, r), b.select(right, 0, r)) for r in range(len(step))]
+    return [less_equal(b.pool, one, b.add(other, by)) for (one, other), by in zip(rows, step, strict=True)]
+
+
+def read(b: Builder, shape: tuple[int, ...], *axes: Axis) -> list[View]:
+    """One table of six or of two rows, read in several ways."""
+    table = b.pool.leaf("t", (math.prod(digit[2] for digit in axes[0]),))
+    return [View(ONE, table.term, shape, (axis,)) for axis in axes]
+
+
+def functions(b: Builder, *names: str) -> list[View]:
+    x = b.pool.leaf("x", (len(names), ROWS))
+    return [b.pointwise(FUNCTIONS[name], b.select(x, 0, r)) for r, name in enumerate(names)]
+
+
+def pieces_at(b: Builder, *numbers: int) -> list[View]:
+    x = b.pool.leaf("x", (4, ROWS))
+    return [b.exp(b.select(x, 0, number)) for number in numbers]
+
+
+TOGETHER: dict[str, tuple[Callable[[Builder], list[View]], bool]] = {
+    "comparisons with numbers that grow evenly": (lambda b: below(b, (0, 2, 4)), True),
+    "comparisons with other numbers": (lambda b: below(b, (0, 1, 3)), False),
+    "comparisons with the same number at the ends": (lambda b: below(b, (0, 2, 0)), False),
+    "one way of reading": (lambda b: read(b, (6, 2), ((0, 1, 6),), ((0, 1, 6),)), True),
+    "more digits": (lambda b: read(b, (6, 2), ((0, 1, 6),), ((0, 2, 3), (1, 1, 2))), False),
+    "fewer digits": (lambda b: read(b, (6, 2), ((0, 2, 3), (1, 1, 2)), ((0, 1, 6),)), False),
+    "a digit of one element more": (lambda b: read(b, (6, 1), ((0, 1, 6),), ((0, 1, 6), (1, 1, 1))), False),
+    "another dimension": (lambda b: read(b, (2, 2), ((0, 1, 2),), ((1, 1, 2),)), False),
+    "another dimension once": (lambda b: read(b, (2, 2), ((0, 1, 2),), ((0, 1, 2),), ((1, 1, 2),)), False),
+    "another digit": (lambda b: read(b, (4,), ((0, 1, 2),), ((0, 2, 2),)), False),
+    "another digit once": (lambda b: read(b, (4,), ((0, 1, 2),), ((0, 1, 2),), ((0, 2, 2),)), False),
+    "another size": (lambda b: read(b, (6,), ((0, 1, 2), (CONSTANT, 1, 3)), ((0, 1, 3), (CONSTANT, 1, 2))), False),
+    "one function": (lambda b: functions(b, "tanh", "tanh", "tanh"), True),
+    "another function": (lambda b: functions(b, "tanh", "sigmoid"), False),
+    "another function once": (lambda b: functions(b, "tanh", "tanh", "sigmoid"), False),
+    "a piece again": (lambda b: pieces_at(b, 0, 1, 0), False),
+    "pieces again": (lambda b: pieces_at(b, 0, 1, 0, 1), True),
+    "each piece twice": (lambda b: pieces_at(b, 0, 0, 1, 1), True),
+    "a part that no digit spells": (lambda b: pieces_at(b, 0, 1, 2), False),
+    "the first half": (lambda b: pieces_at(b, 0, 1), True),
+    "a piece left out": (lambda b: pieces_at(b, 0, 1, 3), False),
+    "other shapes": (lambda b: [b.full(2, (2,)), b.full(2, (3,))], False),
+    "other factors": (lambda b: [b.full(2, (2,)), b.full(3, (2,))], False),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_goes_together(name: str) -> None:
+    make, together = TOGETHER[name]
+    b = Builder(TermPool())
+    views = make(b)
+    stacked = stack_similar(b.pool, views)
+    if stacked is not None:
+        generator = torch.Generator().manual_seed(0)
+        leaves = [term for term in b.pool.sources if term.operation in (LEAF, INTEGER_LEAF)]
+        evaluator = Evaluator({
+            str(term.attributes[0]): torch.randint(-2, 3, tuple(map(int, term.shape)), generator=generator).double()
+            for term in leaves
+        })  # fmt: skip
+        torch.testing.assert_close(evaluator.view(stacked), torch.stack([evaluator.view(view) for view in views]))
+    assert (stacked is not None) is together
