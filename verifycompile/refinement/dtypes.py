@@ -17,9 +17,8 @@ _COMPARED = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
 
 def mismatched_dtype(spec: Program, implementation: Program) -> Mismatch | None:
     """The first output or input of which one program has another kind of number: no rounding explains it."""
-    for name, expected, found in _differing(spec, implementation):
-        whole, own = dtype_of(expected), dtype_of(found)
-        if whole is not None and own is not None and _kind(whole) != _kind(own):
+    for name, (expected, whole), (found, own) in _differing(spec, implementation):
+        if _kind(whole) != _kind(own):
             message = f"`{name}` is of {own} in the implementation, of {whole} in the spec"
             return Mismatch("VC111", message, name, expected, found)
     return None
@@ -31,8 +30,8 @@ def differing_precisions(spec: Program, implementation: Program) -> list[str]:
     A gradient has the dtype of what it is the gradient of.
     """
     names: dict[tuple[str, str], dict[str, None]] = {}
-    for name, expected, found in _differing(spec, implementation):
-        names.setdefault((str(dtype_of(found)), str(dtype_of(expected))), {})[name] = None
+    for name, (_, whole), (_, own) in _differing(spec, implementation):
+        names.setdefault((str(own), str(whole)), {})[name] = None
     listed: list[str] = []
     for (own, whole), found in names.items():
         text = (
@@ -43,15 +42,18 @@ def differing_precisions(spec: Program, implementation: Program) -> list[str]:
     return listed
 
 
-def _differing(spec: Program, implementation: Program) -> Iterator[tuple[str, torch.fx.Node, torch.fx.Node]]:
-    expected = {item.name: item.node for item in spec.inputs if item.role in _COMPARED}
+_Typed = tuple[torch.fx.Node, torch.dtype]
+
+
+def _differing(spec: Program, implementation: Program) -> Iterator[tuple[str, _Typed, _Typed]]:
+    expected = {item.name: item.node for item in spec.inputs}
     expected |= {output.name: output.node for output in spec.outputs}
     inputs = [(item.name, item.node) for item in implementation.inputs if item.role in _COMPARED]
     outputs = [(o.name, o.node) for o in implementation.outputs if o.kind is not OutputKind.GRADIENT]
     for name, node in (*inputs, *outputs):
-        whole = None if name not in expected else dtype_of(expected[name])
-        if whole is not None and dtype_of(node) not in (None, whole):
-            yield name, expected[name], node
+        whole, own = dtype_of(expected.get(name)), dtype_of(node)
+        if whole is not None and own is not None and own is not whole:
+            yield name, (expected[name], whole), (node, own)
 
 
 def _kind(dtype: torch.dtype) -> str:

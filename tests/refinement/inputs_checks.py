@@ -1,0 +1,195 @@
+"""Inputs and dtypes of two programs as they are related, row by row, as checks that their mutants must fail."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.fx
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
+
+from tests.lemmas.conditions import Check
+from verifycompile.certificate.storage import StoredModule
+from verifycompile.ir.relabel import insert_dim
+from verifycompile.ir.term import INDICATOR_LEAF, INTEGER_LEAF, LEAF, TermPool, View
+from verifycompile.lowering.lower import Lowering
+from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
+from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
+from verifycompile.refinement.placement import reduce_partial, shard
+from verifycompile.rewrites.registry import UnsupportedError
+
+MESH = Mesh((MeshAxis("x", 2),), (0, 1))
+WHOLE, ROWS, HALF, COMPLEX, NUMBERS, TRUTHS = (
+    torch.zeros(4, 2, dtype=dtype)
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.complex64, torch.int64, torch.bool)
+)
+Given = Mapping[str, tuple[Role, Any]]
+
+
+def program(inputs: Given, outputs: Mapping[str, tuple[OutputKind, Any]] | None = None, mesh: Mesh | None = None) -> Program:
+    """A program of which only what is recorded at its ends counts."""
+    graph = torch.fx.Graph()
+    ends: list[ProgramOutput] = []
+    given: list[ProgramInput] = []
+    for number, (name, (role, value)) in enumerate(inputs.items()):
+        node = graph.placeholder(f"p{number}")
+        node.meta["val"] = value
+        given.append(ProgramInput(node, role, name.partition(" ")[0], None, None))
+    for number, (name, (kind, value)) in enumerate((outputs or {}).items()):
+        node = graph.call_function(torch.ops.aten.alias.default, (given[0].node,))
+        node.meta["val"] = value
+        ends.append(ProgramOutput(node, kind, name, number))
+    graph.output(())
+    return Program(cast("torch.fx.GraphModule", StoredModule(graph, {}, ())), tuple(given), tuple(ends), mesh)
+
+
+def dtype_checks() -> Iterator[tuple[str, Check]]:
+    """Of dtypes, by name."""
+    for number, (spec, implementation, said) in enumerate(_dtypes()):
+        for of_inputs in (True, False):
+            yield f"dtypes {number}", functools.partial(_dtype_is_told, spec, implementation, said, of_inputs=of_inputs)
+    yield "what is compared", _of_compared
+    yield "precisions", _of_precisions
+
+
+def _dtypes() -> Iterator[tuple[Any, Any, str]]:
+    """What is recorded in both programs, and whether they are of another kind."""
+    for one, other in ((WHOLE, ROWS), (WHOLE, HALF), (COMPLEX, torch.zeros(4, 2, dtype=torch.complex128)), (NUMBERS, NUMBERS)):
+        yield one, other, ""
+    for one, other in (
+        (WHOLE, COMPLEX), (COMPLEX, WHOLE), (WHOLE, NUMBERS), (NUMBERS, TRUTHS), (NUMBERS, NUMBERS.to(torch.int32)),
+    ):  # fmt: skip
+        yield one, other, f"is of {other.dtype} in the implementation, of {one.dtype} in the spec"
+    yield None, WHOLE, ""
+    yield WHOLE, None, ""
+    yield None, None, ""
+
+
+def _dtype_is_told(one: Any, other: Any, said: str, *, of_inputs: bool) -> None:
+    programs = [
+        program({"x": (Role.INPUT, value)} if of_inputs else {"x": (Role.INPUT, WHOLE)},
+                {} if of_inputs else {"output.0": (OutputKind.VALUE, value)})
+        for value in (one, other)
+    ]  # fmt: skip
+    found = mismatched_dtype(*programs)
+    name = "x" if of_inputs else "output.0"
+    assert (found.message if found else "") == (f"`{name}` {said}" if said else "")
+
+
+def _of_compared() -> None:
+    """Of inputs what is no cotangent, of outputs what is no gradient, and what the spec has as well."""
+    for role in Role:
+        one, other = (program({"x": (role, value)}) for value in (WHOLE, NUMBERS))
+        compared = role in (Role.INPUT, Role.PARAMETER, Role.BUFFER)
+        assert (mismatched_dtype(one, other) is not None) is compared
+        named = program({"y": (Role.INPUT, NUMBERS)})
+        assert mismatched_dtype(one, named) is None
+        of_cotangent = program({"x": (role, NUMBERS), "x of the output": (Role.TANGENT, WHOLE)})
+        assert (mismatched_dtype(one, of_cotangent) is not None) is compared
+    for kind in OutputKind:
+        one, other = (program({"x": (Role.INPUT, WHOLE)}, {"o": (kind, value)}) for value in (WHOLE, NUMBERS))
+        assert (mismatched_dtype(one, other) is not None) is (kind is not OutputKind.GRADIENT)
+        given: Given = {"x": (Role.INPUT, WHOLE), "o": (Role.TANGENT, NUMBERS)}
+        assert mismatched_dtype(one, program(given, {"o": (kind, WHOLE)})) is None
+
+
+def _of_precisions() -> None:
+    def told(*names: str) -> list[str]:
+        one, other = (program(dict.fromkeys(names, (Role.INPUT, value))) for value in (WHOLE, HALF))
+        return list(map(str, differing_precisions(one, other)))
+
+    rest = "of torch.float16 in the implementation, of torch.float32 in the spec"
+    assert told("x") == [f"rounding is no difference: `x` is {rest}"]
+    assert told("x", "y") == [f"rounding is no difference: `x`, `y` are {rest}"]
+    same = program({"x": (Role.INPUT, WHOLE)})
+    assert differing_precisions(same, same) == []
+
+
+# ------------------------------------------------------------------------------------------------ inputs
+
+
+def input_checks() -> Iterator[tuple[str, Check]]:
+    """Of inputs, by name."""
+    for check in (_of_kinds, _of_tensors, _of_values, _of_partial_values, _of_what_does_not_fit):
+        yield check.__name__.strip("_"), check
+
+
+def _of_kinds() -> None:
+    """The leaf of an input says what is known of its elements."""
+    pool = TermPool()
+    for value, operation in ((WHOLE, LEAF), (COMPLEX, LEAF), (NUMBERS, INTEGER_LEAF), (TRUTHS, INDICATOR_LEAF), (None, LEAF)):
+        (given,) = program({"x": (Role.INPUT, value)}).inputs
+        assert leaf_of(pool, given, (4, 2)).term.operation is operation
+
+
+def _of_tensors() -> None:
+    """Those that are tensors, and a cotangent apart from the value of its name."""
+    of_all = {f"{role.name} of it": (role, WHOLE) for role in Role} | {"a number": (Role.INPUT, 3)}
+    found = tensor_inputs(Lowering(program(of_all), TermPool(), "impl"))
+    wanted = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
+    assert found.keys() == {*(("input", role.name) for role in wanted), ("tangent", "TANGENT")}
+
+
+class Pair:
+    """One input in both programs. ``related``: why they do not fit, else ``""``."""
+
+    def __init__(self, whole: Any, part: Any, *placements: Placement, mesh: Mesh | None = MESH, times: int = 1) -> None:
+        pool = TermPool()
+        self.spec = Lowering(program({"x": (Role.INPUT, whole)}), pool, "spec")
+        self.own = Lowering(program({"x": (Role.INPUT, part)}, mesh=mesh), pool, "impl")
+        self.nodes = self.spec.program.inputs[0].node, self.own.program.inputs[0].node
+        self.related = ""
+        self.found: list[View] = []
+        try:
+            for _ in range(times):
+                relate(self.spec, self.own, self.spec.program.inputs[0], self.own.program.inputs[0], placements)
+                self.found.append(self.spec.values[self.nodes[0]])
+        except UnsupportedError as error:
+            self.related = f"{error.code} {error.message}"
+
+    @property
+    def values(self) -> tuple[View, View]:
+        return self.spec.values[self.nodes[0]], self.own.values[self.nodes[1]]
+
+
+def _of_values() -> None:
+    """The implementation's value is the spec's leaf as placed; there is one leaf, however often it is asked for."""
+    part = torch.zeros(2, 2)
+    for mesh, given, placements in ((None, WHOLE, ()), (MESH, WHOLE, (Replicate(),)), (MESH, part, (Shard(0),))):
+        pair = Pair(WHOLE, given, *placements, mesh=mesh, times=2)
+        assert pair.related == ""
+        spec, own = pair.values
+        assert spec.term.operation is LEAF
+        assert own == (spec if mesh is None else shard(spec, placements, mesh))
+        assert pair.found == [spec, spec]
+
+
+def _of_partial_values() -> None:
+    pair = Pair(WHOLE, WHOLE, Partial())
+    assert pair.related == ""
+    spec, own = pair.values
+    assert own.term.operation is LEAF
+    assert insert_dim(spec, 0, 2) == reduce_partial(pair.spec.pool, own, (Partial(),), MESH)
+    again = Pair(WHOLE, WHOLE, Partial(), times=2)
+    assert again.related.endswith("two inputs are `x`, one of them partial")
+    relate(pair.spec, pair.own, pair.spec.program.inputs[0], pair.own.program.inputs[0], (Replicate(),))
+    assert pair.values == (spec, shard(spec, (Replicate(),), MESH))
+
+
+def _of_what_does_not_fit() -> None:
+    rows: Sequence[tuple[Callable[[], Pair], str]] = (
+        (lambda: Pair(3, WHOLE, Replicate()), "the input `x` is no tensor"),
+        (lambda: Pair(WHOLE, 3, Replicate()), "the input `x` is no tensor"),
+        (lambda: Pair(WHOLE, NUMBERS, Replicate()), "the input `x` is integer, in the spec floating"),
+        (lambda: Pair(COMPLEX, WHOLE, Replicate()), "the input `x` is floating, in the spec complex"),
+        (lambda: Pair(TRUTHS, NUMBERS, mesh=None), "the input `x` is integer, in the spec torch.bool"),
+        (
+            lambda: Pair(WHOLE, WHOLE, Shard(0)),
+            "the input `x` has shape [4, 2] on a rank; its placements [Shard(dim=0)] of [4, 2] give [2, 2]",
+        ),
+    )
+    for make, said in rows:
+        assert make().related.endswith(f" {said}"), make().related
