@@ -1,11 +1,13 @@
-"""Inputs and dtypes of two programs as they are related, row by row, as checks that their mutants must fail."""
+"""Inputs, dtypes and returned DTensors of two programs, row by row, as checks that mutants must fail."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import sympy
 import torch
 import torch.fx
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard
@@ -16,6 +18,7 @@ from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.term import INDICATOR_LEAF, INTEGER_LEAF, LEAF, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.refinement.dtensor_results import _equal, _strides, misread_output, misread_strides
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.placement import reduce_partial, shard
@@ -193,3 +196,71 @@ def _of_what_does_not_fit() -> None:
     )
     for make, said in rows:
         assert make().related.endswith(f" {said}"), make().related
+
+
+# ------------------------------------------------------------------------------------------------ DTensors that leave
+
+
+def dtensor_checks() -> Iterator[tuple[str, Check]]:
+    """Of DTensors that are returned, by name."""
+    yield "shapes", _of_shapes
+    for number, row in enumerate(_strides_of()):
+        yield f"strides {number}", functools.partial(_strides_are_told, *row)
+
+
+def returned(value: Any, *, name: str = "o", kind: OutputKind = OutputKind.VALUE, **told: Any) -> Program:
+    made = program({"x": (Role.INPUT, WHOLE)}, {name: (kind, value)}, MESH)
+    return dataclasses.replace(made, outputs=tuple(dataclasses.replace(o, **told) for o in made.outputs))
+
+
+def _said(spec: Program, own: Program) -> str:
+    pool = TermPool()
+    found = misread_output(Lowering(spec, pool, "spec"), Lowering(own, pool, "impl"))
+    return found.message if found is not None else ""
+
+
+def _of_shapes() -> None:
+    """The whole that a DTensor records has the shape of the spec's value."""
+    spec, part = returned(WHOLE), torch.zeros(2, 2)
+    for shape, stride, is_right in (
+        ((4, 2), (2, 1), True), ((4, 3), (3, 1), False), ((3, 2), (2, 1), False), ((4,), (1,), False),
+        ((4, 2, 1), (2, 1, 1), False),
+    ):  # fmt: skip
+        told = f"`o` is a DTensor of shape {list(shape)}, the spec's has shape [4, 2]"
+        assert _said(spec, returned(part, global_shape=shape, global_stride=stride)) == ("" if is_right else told)
+    assert _said(spec, returned(part, global_shape=None)) == ""
+    number = returned(part, global_shape=(4, 2), global_stride=(2, 1))
+    assert _said(returned(3), number) == "`o` is a DTensor of shape [4, 2], the spec's has shape []"
+    assert _said(returned(torch.zeros(())), returned(torch.zeros(()), global_shape=(), global_stride=None)) == ""
+    (ends,) = returned(WHOLE.to_sparse(), global_shape=None, global_stride=None).outputs
+    assert (_strides(ends.node), misread_strides(ends, ends)) == ((), None)
+    assert _said(spec, returned(part, name="p", global_shape=(4, 3), global_stride=(3, 1))) == ""
+    s = sympy.Symbol("s", positive=True, integer=True)
+    assert _equal((2 * s + 2, 3), (2 * (s + 1), 3))
+    assert not _equal((s, 3), (s + 1, 3))
+    assert not _equal((s, 3), (s, 4))
+
+
+def _strides_of() -> Iterator[tuple[torch.Tensor, torch.Tensor, tuple[int, ...], bool, OutputKind]]:
+    """The spec's value, the shard, the strides that are recorded of the whole, and whether these are right."""
+    turned, part = torch.zeros(2, 4).t(), torch.zeros(2, 2)
+    for spec, shard_of_it, strides, is_right in (
+        (WHOLE, part, (2, 1), True), (WHOLE, part, (1, 4), False), (WHOLE, part.t(), (1, 4), True),
+        (turned, part, (1, 4), True), (turned, part, (2, 1), True), (turned, part.t(), (2, 1), False),
+        (WHOLE, part, (3, 1), False), (torch.zeros(4, 1), torch.zeros(2, 1), (1, 7), True),
+        (torch.zeros(4, 1), torch.zeros(2, 1), (2, 1), False), (torch.zeros(1, 2), torch.zeros(1, 1), (9, 1), True),
+        (torch.zeros(0, 2), torch.zeros(0, 2), (5, 7), True),
+    ):  # fmt: skip
+        yield spec, shard_of_it, strides, is_right, OutputKind.VALUE
+    yield WHOLE, part, (sympy.Symbol("s"), 4), True, OutputKind.VALUE  # pyright: ignore[reportReturnType]  # no number
+    yield WHOLE, part, (1, 4), True, OutputKind.GRADIENT
+    yield WHOLE, part, (1, 4), True, OutputKind.MUTATION
+
+
+def _strides_are_told(
+    spec: torch.Tensor, part: torch.Tensor, strides: tuple[int, ...], is_right: bool, kind: OutputKind
+) -> None:
+    own = returned(part, kind=kind, global_shape=tuple(spec.shape), global_stride=strides)
+    said = _said(returned(spec, kind=kind), own)
+    assert (said == "") is is_right
+    assert is_right or said.startswith(f"`o` is a DTensor of strides {list(strides)}; ")
