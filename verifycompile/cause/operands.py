@@ -293,7 +293,9 @@ def exchanged_texts(scene: Scene, node: torch.fx.Node, operand: torch.fx.Node, o
     if found == wanted:  # the same line made both
         places = _Places(scene.draft.program.graph.graph.nodes)
         found, wanted = (f"{found} of turn {places.turn(value) + 1}" for value in (operand, other))
-    message = f"{scene.value(node)} takes {found}, where {wanted} is expected"
+    own = scene.value(node)
+    taker = scene.line(node) if own in (found, wanted) else own  # a view has the name of what it looks at
+    message = f"{taker} takes {found}, where {wanted} is expected"
     return message, f"use {wanted} in the place of {found} at {scene.line(node)}"
 
 

@@ -41,7 +41,9 @@ def with_gradients_passed(
             captured = bounds.attempt_capture("the capture with gradients", stops[stop], implementation.seconds)
         except UsageError:  # torch has no gradient of what is behind it
             continue
-        for program, way in _ways(captured) if isinstance(captured, Program) else ():
+        if not isinstance(captured, Program):
+            return finding.noted(captured.describe())
+        for program, way in _ways(captured):
             proof = functools.partial(proves, spec, program)
             if bounds.attempt("the proof with gradients", proof, own_seconds=seconds) is True:
                 return _told(finding, stop, way, is_here=(stop.place.file, stop.place.line) == shown)
