@@ -36,7 +36,7 @@ from verifycompile.certificate import (
     statement,
     storage,
 )
-from verifycompile.refinement import closure, dtensor_results, dtypes, inputs, placement, quotients
+from verifycompile.refinement import closure, definitions, dtensor_results, dtypes, inputs, placement, quotients
 from verifycompile.rewrites import padded_pieces, places, similar
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
@@ -53,6 +53,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     placement: lambda: of_tests(test_placement),
     dtypes: inputs_checks.dtype_checks,
     inputs: inputs_checks.input_checks,
+    definitions: inputs_checks.definition_checks,
     dtensor_results: inputs_checks.dtensor_checks,
     closure: closure_checks.checks,
     quotients: shares_checks.checks,

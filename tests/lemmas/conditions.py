@@ -24,7 +24,7 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _QUANTIFIERS = {"any": "all", "all": "any"}
-_LONGEST = 5
+_LONGEST = 3
 """Seconds of the processor that a test may take of a mutant: one that never ends is found out."""
 
 

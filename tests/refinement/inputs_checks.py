@@ -1,4 +1,4 @@
-"""Inputs, dtypes and returned DTensors of two programs, row by row, as checks that mutants must fail."""
+"""Inputs, dtypes, returned DTensors and names of values, row by row, as checks that mutants must fail."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from tests.lemmas.conditions import Check
 from verifycompile.certificate.storage import StoredModule
-from verifycompile.ir.relabel import insert_dim
-from verifycompile.ir.term import INDICATOR_LEAF, INTEGER_LEAF, LEAF, TermPool, View
+from verifycompile.ir.algebra import iota
+from verifycompile.ir.exponential import MAXIMUM, WHERE
+from verifycompile.ir.indicator import less
+from verifycompile.ir.relabel import insert_dim, permute, select
+from verifycompile.ir.scalar import ONE
+from verifycompile.ir.term import CONSTANT, INDICATOR_LEAF, INTEGER_LEAF, LEAF, TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import Mesh, MeshAxis, OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.refinement.definitions import DEFINED, DEFINED_INDICATOR, Definitions, is_real, renamed
 from verifycompile.refinement.dtensor_results import _equal, _strides, misread_output, misread_strides
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
 from verifycompile.refinement.placement import reduce_partial, shard
+from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.registry import UnsupportedError
 
 MESH = Mesh((MeshAxis("x", 2),), (0, 1))
@@ -264,3 +270,75 @@ def _strides_are_told(
     said = _said(returned(spec, kind=kind), own)
     assert (said == "") is is_right
     assert is_right or said.startswith(f"`o` is a DTensor of strides {list(strides)}; ")
+
+
+# ------------------------------------------------------------------------------------------------ names of values
+
+
+def definition_checks() -> Iterator[tuple[str, Check]]:
+    """Of opaque terms in the place of others, by name."""
+    for check in (_of_fresh_terms, _of_what_is_kept, _of_names, _of_real_nodes):
+        yield check.__name__.strip("_"), check
+
+
+def _of_fresh_terms() -> None:
+    made = Definitions(TermPool())
+    terms = [made.fresh((2, 3), indicator) for indicator in (False, True, False)]
+    assert [term.operation for term in terms] == [DEFINED, DEFINED_INDICATOR, DEFINED]
+    assert len(set(terms)) == 3
+    assert all(term.shape == (2, 3) for term in terms)
+
+
+def _of_what_is_kept() -> None:
+    """Opaque terms and constants, what is infinite somewhere, and whole numbers that are no mask."""
+    b = Builder(TermPool())
+    x, y = (b.pool.leaf(name, (3,)) for name in "xy")
+    mask, counted = less(b.pool, x, y), iota(b.pool, 3)
+    infinite = b.add(x, b.full(float("-inf"), (3,)))
+    hidden = b.mul(mask, b.exp(x))
+    made = Definitions(b.pool)
+    for view, kept, exactly in (
+        (x, True, True), (counted, True, True), (b.exp(counted), True, True), (b.exp(x), False, True),
+        (mask, False, False), (hidden, False, True), (b.add(x, counted), False, True),
+    ):  # fmt: skip
+        assert (made.keeps(view.term, False), made.keeps(view.term, True)) == (kept, exactly), view
+        assert made.is_closed(view.term) is (view.term in (counted.term, b.exp(counted).term))
+    masked = b.pointwise(WHERE, mask, x, b.full(float("-inf"), (3,)))
+    for view in (infinite, masked, b.pointwise(MAXIMUM, masked, y)):
+        if view.term.operands:
+            assert made.keeps(view.term, False), view
+    assert masked.term.operands
+
+
+def _of_names() -> None:
+    """The name has the dimensions that a value reads, in their order; of a part of a term the whole is named."""
+    b = Builder(TermPool())
+    x, y = (b.pool.leaf(name, (2, 3)) for name in "xy")
+    made = Definitions(b.pool)
+    value, mask = b.exp(x), less(b.pool, x, y)
+    square = b.exp(b.pool.leaf("s", (3, 3)))
+    diagonal = View(ONE, square.term, (3,), (((0, 1, 3),), ((0, 1, 3),)))
+    for view, operation, shape in (
+        (value, DEFINED, (2, 3)), (permute(value, (1, 0)), DEFINED, (3, 2)), (value.scaled(ONE * 2), DEFINED, (2, 3)),
+        (insert_dim(value, 0, 5), DEFINED, (2, 3)), (select(value, 0, 1), DEFINED, (2, 3)), (diagonal, DEFINED, (3, 3)),
+        (mask, DEFINED_INDICATOR, (2, 3)), (permute(mask, (1, 0)), DEFINED_INDICATOR, (3, 2)),
+        (mask.scaled(ONE * 2), DEFINED, (2, 3)), (select(mask, 0, 1), DEFINED_INDICATOR, (2, 3)),
+        (select(mask, 0, 1).scaled(ONE * 2), DEFINED_INDICATOR, (2, 3)),
+    ):  # fmt: skip
+        named = made.name(view)
+        assert (named.term.operation, named.term.shape) == (operation, shape), view
+        assert named.shape == view.term.shape
+        found = renamed(view, named)
+        assert found.shape == view.shape
+        if view.term is not square.term and not any(d[0] == CONSTANT for axis in view.axes for d in axis):
+            assert found.coefficient == 1
+            used = [d[0] for axis in found.axes for d in axis]
+            assert used == sorted(used)
+        else:
+            assert (found.axes, found.coefficient) == (view.axes, view.coefficient)
+
+
+def _of_real_nodes() -> None:
+    for value, is_one in ((WHOLE, True), (COMPLEX, True), (NUMBERS, False), (TRUTHS, False), (3, False), (None, False)):
+        (given,) = program({"x": (Role.INPUT, value)}).inputs
+        assert is_real(given.node) is is_one

@@ -71,8 +71,7 @@ class Definitions:
         term = view.term
         indicator = is_indicator(view)
         digits = inverse_digits(view)
-        whole = digits is not None and all(d[0] in digits for axis in view.axes for d in axis)
-        if digits is None or not whole:
+        if digits is None:
             fresh = self.fresh(term.shape, is_indicator(identity_view(term)))
             named = identity_view(fresh)
         else:
