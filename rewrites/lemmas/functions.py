@@ -75,7 +75,7 @@ FUNCTION_LAWS = (
     ),
     Lemma(
         "VL122", "minimum-by-maximum", "the minimum of a and b is less the maximum of -a and -b",
-        ("minimum", "a", "b"), _minus(("maximum", _minus("a"), _minus("b"))), _defined("a", "b"),
+        ("minimum", "a", "b"), _minus(("maximum", _minus("a"), _minus("b"))),
     ),
     Lemma(
         "VL124", "positive-part-of-multiple", "the positive part of p a is p times that of a, for p above zero",

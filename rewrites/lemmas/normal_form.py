@@ -145,6 +145,15 @@ _MASKS = (
 )  # fmt: skip
 
 _COMPARISONS = (
+    *(
+        Lemma(
+            code, f"negated-{name}", f"-a {sign} -b where b {sign} a",
+            (operator, ("scale", ("minus_one",), "a"), ("scale", ("minus_one",), "b")), (operator, "b", "a"),
+        )
+        for code, name, sign, operator in (
+            ("VL172", "at-most", "<=", "less_equal"), ("VL173", "less", "<", "less"), ("VL174", "equal", "==", "equal"),
+        )
+    ),
     Lemma(
         "VL90", "no-such-position", "no position is a negative number, a fraction, or the size or more",
         ("equal", ("place", "i"), ("number", "p")), _ZERO, (("outside", "p", "i"),),

@@ -27,6 +27,13 @@ class Pair:
     backward: bool = True
 
 
+
+
+def _gain(rewards: torch.Tensor) -> torch.Tensor:
+    """Rewards about their mean, in units of their deviation, of which no law says that it is a number."""
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+
+
 _GELU = 2 * math.sqrt(2 / math.pi)
 
 PAIRS = (
@@ -54,6 +61,12 @@ PAIRS = (
         lambda x, y, a, b: (torch.log1p(torch.exp(h := x @ a)) - y * h).sum() + b.sum(),
         lambda x, y, a, b: (torch.log1p(torch.exp(h := x @ a)) + y * h).sum() + b.sum(),
         backward=False,
+    ),
+    Pair(
+        "clipped objective by a maximum",
+        lambda x, y, a, b: -torch.min((r := (x @ a).exp()) * (g := _gain(y)), r.clamp(0.8, 1.2) * g) + b.sum(),
+        lambda x, y, a, b: torch.max(-(r := (x @ a).exp()) * (g := _gain(y)), -r.clamp(0.8, 1.2) * g) + b.sum(),
+        lambda x, y, a, b: torch.min(-(r := (x @ a).exp()) * (g := _gain(y)), -r.clamp(0.8, 1.2) * g) + b.sum(),
     ),
     Pair(
         "softplus of the negated value",

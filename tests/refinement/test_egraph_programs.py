@@ -24,6 +24,7 @@ from verifycompile.refinement.result import RefinementResult
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 
 USED = {
+    "clipped objective by a maximum": {"VL122"},
     "tanh gate by a sigmoid": {"VL110"},
     "silu written by hand": {"VL111"},
     "highway gate by the sigmoid of the negated gate": {"VL111"},

@@ -50,7 +50,7 @@ def equal(pool: TermPool, left: View, right: View) -> View:
     moved = None if pool.piecewise is None else pool.piecewise.pointwise(pool, equal, (left, right))
     if moved is not None:
         return moved
-    left, right = _of_counters_on_one_side(pool, left, right)
+    left, right = _turned(*_of_counters_on_one_side(pool, left, right))
     result = elementwise(pool, EQUAL, (), (left, right))
     if left.term is right.term is pool.unit and all(isinstance(v.coefficient, Fraction) for v in (left, right)):
         return pool.constant(ONE if left.coefficient == right.coefficient else ZERO, result.shape)
@@ -101,7 +101,7 @@ def less(pool: TermPool, left: View, right: View) -> View:
     if is_indicator(left) and is_indicator(right):
         return both(pool, negate(pool, left), right)
     whole = whole_at_most(pool, left, right, strict=True)
-    return elementwise(pool, LESS, (), (left, right)) if whole is None else whole
+    return elementwise(pool, LESS, (), _turned(left, right)) if whole is None else whole
 
 
 def less_equal(pool: TermPool, left: View, right: View) -> View:
@@ -111,7 +111,14 @@ def less_equal(pool: TermPool, left: View, right: View) -> View:
     if is_indicator(left) and is_indicator(right):
         return implies(pool, left, right)
     whole = whole_at_most(pool, left, right)
-    return elementwise(pool, LESS_EQUAL, (), (left, right)) if whole is None else whole
+    return elementwise(pool, LESS_EQUAL, (), _turned(left, right)) if whole is None else whole
+
+
+def _turned(left: View, right: View) -> tuple[View, View]:
+    """``b`` and ``a`` for ``-a`` and ``-b``, which compare alike; also where one of them is a number."""
+    values = [v.coefficient for v in (left, right) if v.term.operation is not UNIT]
+    turns = bool(values) and all(isinstance(c, Fraction) and c < 0 for c in values)
+    return (right.scaled(-ONE), left.scaled(-ONE)) if turns else (left, right)
 
 
 def negate(pool: TermPool, view: View) -> View:
