@@ -4,8 +4,8 @@ Every run is a process of its own, whose caches are empty. Runs without and with
 that what else the machine does meets both; of each pair the ratio is taken, and of all pairs the median. Seconds are
 those of the processor, in the process and in the compilers that it starts.
 
-What the flag alone costs is less than two processes differ by. A process with the package counts it by itself then: the
-seconds inside of the package, and all others. An editable installation adds what its finder of modules takes.
+What the flag alone costs is less than two processes differ by. A process with the package counts it by itself then:
+torch calls the package at the end of its import, and the seconds inside of the package are told from all others.
 """
 
 from __future__ import annotations
