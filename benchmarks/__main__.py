@@ -25,6 +25,7 @@ POINTS = (
     *(Point("transformer", layers, 8) for layers in LAYERS),
     *(Point("transformer", 8, degree) for degree in DEGREES if degree != 8),
     *(Point("llama-3-8b", layers, 8) for layers in LAYERS),
+    *(Point("of-different-widths", layers, 8) for layers in (4, 32)),
 )
 REPEATED_UP_TO = 8
 """Programs of at most this many layers are measured several times; a longer run hides its own noise."""

@@ -105,12 +105,16 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """RMSNorm, rotary embedding, grouped-query attention, SwiGLU; ``forward`` returns the cross entropy."""
+    """RMSNorm, rotary embedding, grouped-query attention, SwiGLU; ``forward`` returns the cross entropy.
 
-    def __init__(self, config: Config, layers: int) -> None:
+    ``growth``: by how much a layer's feed-forward network is wider than that of the layer before.
+    """
+
+    def __init__(self, config: Config, layers: int, growth: int = 0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocabulary, config.dim)
-        self.layers = nn.ModuleList(Block(config) for _ in range(layers))
+        wider = (dataclasses.replace(config, hidden=config.hidden + growth * layer) for layer in range(layers))
+        self.layers = nn.ModuleList(map(Block, wider))
         self.norm = nn.RMSNorm(config.dim, eps=1e-5)
         self.head = nn.Linear(config.dim, config.vocabulary, bias=False)
         self.register_buffer("cosine", torch.empty(config.sequence, config.head_dim))
@@ -161,12 +165,12 @@ class Program:
         return parallelize_module(model, mesh, self.plan()).to_empty(device="cpu")
 
 
-def _transformer(name: str, config: Config) -> Program:
+def _transformer(name: str, config: Config, growth: int = 0) -> Program:
     def inputs() -> tuple[torch.Tensor, ...]:
         shape = (config.batch, config.sequence)
         return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
 
-    return Program(name, lambda layers: Transformer(config, layers), transformer_plan, inputs)
+    return Program(name, lambda layers: Transformer(config, layers, growth), transformer_plan, inputs)
 
 
 def _perceptrons() -> Program:
@@ -180,5 +184,10 @@ def _perceptrons() -> Program:
 
 PROGRAMS = {
     program.name: program
-    for program in (_perceptrons(), _transformer("transformer", WIDE), _transformer("llama-3-8b", LLAMA_3_8B))
+    for program in (
+        _perceptrons(),
+        _transformer("transformer", WIDE),
+        _transformer("llama-3-8b", LLAMA_3_8B),
+        _transformer("of-different-widths", LLAMA_3_8B, growth=64),
+    )
 }
