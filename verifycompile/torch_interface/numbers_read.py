@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import torch
 import torch._dynamo
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._guards import detect_fake_mode
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial
 
@@ -30,7 +30,7 @@ def watch_numbers_of_partial_dtensors(refuse: Callable[[SourceLocation | None], 
     def read(operator: Any, args: tuple[Any, ...], _: Any) -> object:
         value: DTensor = args[0]
         local = value._local_tensor
-        if not isinstance(local, FakeTensor) and _is_partial(value):
+        if detect_fake_mode(local) is None and _is_partial(value):  # while torch traces, no number is read
             refuse(calling_line())
         return operator(local)
 

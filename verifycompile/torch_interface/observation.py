@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
+from torch._C._dynamo import eval_frame
 from torch._guards import TracingContext
 from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
@@ -542,6 +543,9 @@ def _wrap_kept(name: str, kind: ReadKind) -> None:
     def write(mesh: DeviceMesh, value: Any) -> None:
         vars(mesh)[name] = value
 
+    # Torch reads these attributes between compiled graphs, where Dynamo would compile what looks at the caller.
+    skipped = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(observed.__code__, eval_frame._FrameExecStrategy(skipped, skipped))
     setattr(DeviceMesh, name, property(observed, write))
 
 
