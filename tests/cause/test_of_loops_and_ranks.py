@@ -20,6 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.support import fake_mesh_world, fake_world
 from verifycompile import Report, Verdict, verify, verify_graphs
+from verifycompile.diagnostics.finding import Finding
+from verifycompile.program import SourceLocation
 
 Program = Callable[..., Any]
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
@@ -318,13 +320,18 @@ def test_the_mended_program_is_verified(name):
     assert report_of(MISTAKES[name], wrong=False).verdict is Verdict.VERIFIED
 
 
+def refuted_at(report: Report) -> tuple[Finding, SourceLocation]:
+    """The one finding of a program that is refuted, and its place."""
+    assert report.verdict is Verdict.REFUTED
+    (finding,) = report.findings
+    assert finding.impl_location is not None
+    return finding, finding.impl_location
+
+
 def told_at_its_line(mistake: Mistake) -> tuple[str, int]:
     """The hint and the line of the one finding, which is at the mistake's line, with its code and an input."""
     report = report_of(mistake, wrong=True)
-    assert report.verdict is Verdict.REFUTED
-    (finding,) = report.findings
-    place = finding.impl_location
-    assert place is not None
+    finding, place = refuted_at(report)
     assert place.line is not None
     assert linecache.getline(place.file, place.line).strip() == mistake.line
     assert finding.code == mistake.code
@@ -396,10 +403,7 @@ def report_of_stages(divisor: float, width: int) -> Report:
 @pytest.mark.parametrize("width", [4, 2048])
 def test_a_residual_lost_in_one_stage_is_told_there(width):
     report = report_of_stages(-2.0, width)
-    assert report.verdict is Verdict.REFUTED
-    (finding,) = report.findings
-    place = finding.impl_location
-    assert place is not None
+    finding, place = refuted_at(report)
     assert place.line == inspect.getsourcelines(stage)[1] + 2
     assert finding.hint == f"add `hidden` to `y` after line {place.line} (checked)"
 
@@ -439,12 +443,9 @@ def test_a_factor_in_the_gradient_that_another_stage_sends_is_told_there(share):
     if share is None:
         assert report.verdict is Verdict.VERIFIED
         return
-    assert report.verdict is Verdict.REFUTED
-    (finding,) = report.findings
+    finding, place = refuted_at(report)
     lines, first = inspect.getsourcelines(last_stage)
-    place = finding.impl_location
     assert finding.code == "VC103"
-    assert place is not None
     assert place.line == first + next(at for at, line in enumerate(lines) if "/ share" in line)
     assert finding.hint == f"leave out the division by 2 at line {place.line} (checked)"
 
@@ -508,10 +509,7 @@ def test_what_a_stage_receives_and_does_not_use_is_told_there(uses):
     if uses:
         assert report.verdict is Verdict.VERIFIED
         return
-    assert report.verdict is Verdict.REFUTED
-    (finding,) = report.findings
-    place = finding.impl_location
-    assert place is not None
+    finding, place = refuted_at(report)
     line = inspect.getsourcelines(with_what_is_received)[1] + 1
     assert (finding.code, place.line) == ("VC108", line + 2)
     assert finding.message == "`other` is used by nothing, and is a summand of what `own` has to be"
@@ -542,10 +540,7 @@ def test_what_one_rank_computes_is_mended_without_what_the_others_take_part_in(s
     if share == 1:
         assert report.verdict is Verdict.VERIFIED
         return
-    assert report.verdict is Verdict.REFUTED
-    (finding,) = report.findings
-    place = finding.impl_location
-    assert place is not None
+    finding, place = refuted_at(report)
     assert place.line == inspect.getsourcelines(ranks[1])[1] + line
     assert finding.hint == hint.format(place.line)
 
@@ -557,10 +552,7 @@ def test_what_all_stages_compute_wrongly_is_one_cause(divisor, width):
     if divisor == 2:
         assert report.verdict is Verdict.VERIFIED
         return
-    assert report.verdict is Verdict.REFUTED
-    (finding,) = report.findings
-    place = finding.impl_location
-    assert place is not None
+    finding, place = refuted_at(report)
     assert place.line == inspect.getsourcelines(stage)[1] + 2
     assert finding.hint == f"pass 2.0 in the place of 1.4142135623730951 at line {place.line} (checked)"
     assert finding.counterexample is not None

@@ -21,6 +21,7 @@ from verifycompile.torch_interface.mesh import (
     axes_of_coordinate,
     axes_of_line,
     axes_out_of_order,
+    axis_names,
     describe_mesh,
     group_ranks,
     has_world,
@@ -98,10 +99,9 @@ def require_groups(meshes: Iterable[DeviceMesh]) -> None:
     """Raises ``UsageError`` VC301 where ``meshes`` are of a job that has ended."""
     mesh = next(iter(meshes), None)
     if mesh is not None and not has_world():
-        axes = ", ".join(mesh.mesh_dim_names or (f"dim_{index}" for index in range(mesh.ndim)))
         raise UsageError(
             "VC301",
-            f"the process groups of the mesh ({axes}) were destroyed. Call `init_process_group` "
+            f"the process groups of the mesh ({', '.join(axis_names(mesh))}) were destroyed. Call `init_process_group` "
             "again, and make the mesh and the model anew.",
         )
 

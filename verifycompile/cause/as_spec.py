@@ -147,7 +147,8 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
         last = max(made.values(), key=order.__getitem__)
         users = [user for user in replaced.users if order[user] > order[last] and not _derives(user, replaced)]
         leaving = {item.name for item in draft.program.outputs if item.node is replaced}
-        leaving &= leaving if order[replaced] >= order[last] else scene.wanted
+        if order[replaced] < order[last]:
+            leaving &= scene.wanted
         for step in (spec[name] for name in names):
             arguments = torch.fx.map_arg((step.args, step.kwargs), lambda operand: made[operand])
             last = draft.insert(last, step.target, arguments[0])
@@ -158,8 +159,7 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
         if not is_tensor(last) or shape_of(last) != shape_of(replaced):
             raise DraftError("another shape")
         draft.redirect(replaced, last, users)
-        outputs = draft.program.outputs
-        draft.set_outputs(dataclasses.replace(item, node=last) if item.name in leaving else item for item in outputs)
+        draft.redirect_outputs(replaced, last, leaving)
 
     texts = functools.partial(_texts, scene, taken, node, is_operand)
     place = model_location_of(taken.result)

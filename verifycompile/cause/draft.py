@@ -123,8 +123,14 @@ class Draft:
             if user not in made:
                 self.set_arguments(user, *_replaced(user, node, new))
         if users is None:
-            outputs = self.program.outputs
-            self.set_outputs(dataclasses.replace(item, node=new) if item.node is node else item for item in outputs)
+            self.redirect_outputs(node, new)
+
+    def redirect_outputs(self, node: torch.fx.Node, new: torch.fx.Node, names: Collection[str] | None = None) -> None:
+        """Lets the outputs that a node is be another one; ``names``: those of these names alone."""
+        self.set_outputs(
+            dataclasses.replace(item, node=new) if item.node is node and (names is None or item.name in names) else item
+            for item in self.program.outputs
+        )
 
     def set_arguments(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Any = None) -> None:
         """Gives a call other arguments."""

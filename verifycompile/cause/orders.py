@@ -91,9 +91,7 @@ def _in_other_order(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, kn
         made = {factors, turned, whole}
         users = [user for user in own.users if user not in made]
         draft.redirect(own, whole, users)
-        draft.set_outputs(
-            dataclasses.replace(item, node=whole) if item.node is own else item for item in draft.program.outputs
-        )
+        draft.redirect_outputs(own, whole)
 
     def texts(draft: Draft) -> tuple[str, str]:
         factored = found(draft)

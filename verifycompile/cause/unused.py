@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator
 
@@ -34,5 +33,4 @@ def _texts(scene: Scene, node: torch.fx.Node, total: torch.fx.Node, _: Draft) ->
 def _add(name: str, leaving: str, draft: Draft) -> None:
     unused, total = draft.node(name), draft.node(leaving)
     added = draft.insert(max(unused, total), torch.ops.aten.add.Tensor, (total, unused), total.meta["val"])
-    outputs = draft.program.outputs
-    draft.set_outputs(dataclasses.replace(item, node=added) if item.node is total else item for item in outputs)
+    draft.redirect_outputs(total, added)

@@ -241,10 +241,7 @@ def _whole_inputs(scene: Scene, dims: Mapping[str, int], axis: int) -> Move:
         grown = draft.record_again(wholes=wholes, adapt=lambda node, found: adapt(node, draft, found))
         for output in [output for output in draft.program.outputs if output.node in grown]:
             part = _own_part(draft, output.node, output.node, axis, tuple(grown[output.node].shape))
-            draft.set_outputs(
-                dataclasses.replace(item, node=part) if item.name == output.name else item
-                for item in draft.program.outputs
-            )
+            draft.redirect_outputs(output.node, part, {output.name})
 
     over, names = scene.names((axis,)), " and ".join(scene.value(scene.draft.node(name)) for name in dims)
     along = " and ".join(str(dim) for dim in dict.fromkeys(dims.values()))

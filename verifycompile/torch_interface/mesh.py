@@ -32,10 +32,14 @@ def describe_mesh(mesh: DeviceMesh) -> Mesh:
     return Mesh(describe_axes(mesh), tuple(int(rank) for rank in mesh.mesh.flatten().tolist()))
 
 
-def describe_axes(mesh: DeviceMesh) -> tuple[MeshAxis, ...]:
+def axis_names(mesh: DeviceMesh) -> tuple[str, ...]:
     """Axes without a name are called ``dim_0``, ``dim_1``, ..."""
-    names = mesh.mesh_dim_names or tuple(f"dim_{index}" for index in range(mesh.ndim))
-    return tuple(MeshAxis(name, int(size)) for name, size in zip(names, mesh.mesh.shape, strict=True))
+    return mesh.mesh_dim_names or tuple(f"dim_{index}" for index in range(mesh.ndim))
+
+
+def describe_axes(mesh: DeviceMesh) -> tuple[MeshAxis, ...]:
+    """The axes of a mesh with their sizes, outermost first."""
+    return tuple(MeshAxis(name, int(size)) for name, size in zip(axis_names(mesh), mesh.mesh.shape, strict=True))
 
 
 @contextlib.contextmanager
@@ -128,8 +132,7 @@ def _divided(root: Mesh, parts: Sequence[DeviceMesh]) -> Mesh:
 
 def _spans_of_axes(part: DeviceMesh, root: Mesh) -> Iterator[tuple[str, tuple[int, int]]]:
     """Name of each axis of ``part`` that steps evenly through the ranks of ``root``, with its step and its extent."""
-    names = part.mesh_dim_names or tuple(f"dim_{index}" for index in range(part.ndim))
-    for name, line in zip(names, mesh_lines(part), strict=True):
+    for name, line in zip(axis_names(part), mesh_lines(part), strict=True):
         if len(line) == 1 or any(rank not in root.ranks for rank in line):
             continue
         positions = [root.ranks.index(rank) for rank in line]
