@@ -22,7 +22,7 @@ from tests.certificate import (
 )
 from tests.ir import test_similar
 from tests.lemmas import padded_pieces_checks, places_checks
-from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests
+from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests, tried
 from tests.refinement import closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
@@ -74,12 +74,7 @@ PART = 12
 
 @pytest.mark.parametrize("module", CHECKED, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_each_check_and_a_part_of_the_mutants(module: ModuleType) -> None:
-    checks = tuple(CHECKED[module]())
-    for name, run in checks:
-        try:
-            run()
-        except AssertionError as error:
-            raise AssertionError(name) from error
+    checks = tried(CHECKED[module](), module)
     mutants = list(mutants_of(module, FUNCTIONS.get(module, ())))
-    tried = mutants[:: min(PART, len(mutants) // 4)]
-    assert [mutant.change for mutant in tried if not found_by(mutant, checks)] == []
+    part = mutants[:: min(PART, len(mutants) // 4)]
+    assert [mutant.change for mutant in part if not found_by(mutant, checks)] == []

@@ -34,11 +34,11 @@ def _of_lemmas() -> Iterator[tuple[str, str, str]]:
 
 def _of_conditions() -> Iterator[tuple[str, str, str]]:
     """``(file, changed place, family of checks that finds it)``."""
-    kernel = dict.fromkeys(kernel_checks.KERNEL, kernel_checks.checks())
-    of_certificates = {module: tuple(checks()) for module, checks in CHECKED.items()}
-    for module, checks in {**kernel, **of_certificates}.items():
+    kernel = dict.fromkeys(kernel_checks.KERNEL, kernel_checks.checks)
+    for module, checks in {**kernel, **CHECKED}.items():
+        held = conditions.tried(checks(), module)
         for mutant in conditions.mutants_of(module, FUNCTIONS.get(module, ())):
-            found = conditions.found_by(mutant, checks)
+            found = conditions.found_by(mutant, held)
             yield module.__name__.rpartition(".")[2], mutant.change, found.partition(" ")[0]
 
 

@@ -1,6 +1,7 @@
 """Modules with one condition changed: negated, dropped, one of its parts left out, another comparison.
 
-The change is made in the functions that are there, wherever they are referred to, and taken back again.
+The change is made in the functions that are there, wherever they are referred to, and taken back again. Of the checks
+of a module only those are asked that execute what was changed, the fastest first.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import gc
 import inspect
 import itertools
 import signal
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from types import CodeType, FunctionType, ModuleType
+import sys
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -24,17 +27,19 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 _QUANTIFIERS = {"any": "all", "all": "any"}
-_LONGEST = 3
-"""Seconds of the processor that a test may take of a mutant: one that never ends is found out."""
+_LONGEST = 20
+"""Of so many times what it takes otherwise a check may take of a mutant: one that never ends is found out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """``change``: where, and what stands there instead of what. ``code``: of the module with it."""
+    """``change``: where, and what stands there instead of what. ``lines``: those of what is changed."""
 
     module: ModuleType
     change: str
-    code: CodeType
+    lines: frozenset[int]
+    compiled: Callable[[], CodeType]
+    """The code of the module with the change, made where it is tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,28 +64,35 @@ def mutants_of(module: ModuleType, functions: Collection[str] = ()) -> Iterator[
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)):
         if functions and getattr(function, "name", "") not in functions:
             continue
-        for parent in ast.walk(function):
-            for field, value in ast.iter_fields(parent):
-                for number, node in enumerate(value if isinstance(value, list) else [value]):
-                    if isinstance(node, ast.expr) and _innermost(function, node):
-                        yield from _changed(module, tree, _Place(parent, field, number), node)
+        for place, node in _expressions(function):
+            yield from _changed(module, tree, place, node)
 
 
-def _innermost(function: ast.AST, node: ast.AST) -> bool:
-    """Whether no function within this one has the node: each node is visited once."""
-    inner = (n for n in ast.walk(function) if n is not function and isinstance(n, ast.FunctionDef | ast.Lambda))
-    return not any(node is found for other in inner for found in ast.walk(other))
+def _expressions(parent: ast.AST) -> Iterator[tuple[_Place, ast.expr]]:
+    """Those of a function that are of no function within it: each is visited once."""
+    for field, value in ast.iter_fields(parent):
+        for number, node in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(node, ast.expr):
+                yield _Place(parent, field, number), node
+            if isinstance(node, ast.AST) and not isinstance(node, ast.FunctionDef | ast.Lambda):
+                yield from _expressions(node)
 
 
 def _changed(module: ModuleType, tree: ast.Module, place: _Place, node: ast.expr) -> Iterator[Mutant]:
     is_condition = place.field in ("test", "ifs") and not isinstance(place.parent, ast.Assert)
+    lines = frozenset(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     for other in (*_others(node), *(_of_condition(node) if is_condition else ())):
-        if ast.dump(other) == ast.dump(node):
-            continue
-        place.put(other)
-        code = compile(ast.fix_missing_locations(tree), module.__file__ or "", "exec")
+        if ast.dump(other) != ast.dump(node):
+            change = f"line {node.lineno}: `{ast.unparse(other)}` for `{ast.unparse(node)}`"
+            yield Mutant(module, change, lines, functools.partial(_compiled, module, tree, place, node, other))
+
+
+def _compiled(module: ModuleType, tree: ast.Module, place: _Place, node: ast.expr, other: ast.expr) -> CodeType:
+    place.put(other)
+    try:
+        return compile(ast.fix_missing_locations(tree), module.__file__ or "", "exec")
+    finally:
         place.put(node)
-        yield Mutant(module, f"line {node.lineno}: `{ast.unparse(other)}` for `{ast.unparse(node)}`", code)
 
 
 def _of_condition(node: ast.expr) -> Iterator[ast.expr]:
@@ -110,7 +122,7 @@ def _others(node: ast.expr) -> Iterator[ast.expr]:
 @contextlib.contextmanager
 def installed(mutant: Mutant) -> Generator[None]:
     """All functions of the module as the mutant has them."""
-    wanted = {_key(code): code for code in _codes(mutant.code)}
+    wanted = {_key(code): code for code in _codes(mutant.compiled())}
     replaced: list[tuple[FunctionType, CodeType]] = []
     for function in _functions(mutant.module):
         code = wanted.get(_key(function.__code__))
@@ -119,17 +131,34 @@ def installed(mutant: Mutant) -> Generator[None]:
         if code is not None and code != function.__code__ and code.co_freevars == function.__code__.co_freevars:
             replaced.append((function, function.__code__))
             function.__code__ = code
+    _forget(mutant.module)
     try:
         yield
     finally:
         for function, code in replaced:
             function.__code__ = code
+        _forget(mutant.module)
+
+
+def _forget(module: ModuleType) -> None:
+    """What the module's functions remember of earlier calls."""
+    for value in vars(module).values():
+        if isinstance(value, functools._lru_cache_wrapper):
+            value.cache_clear()
+
+
+def _functions(module: ModuleType) -> Sequence[FunctionType]:
+    return _functions_of_files()[module.__file__ or ""]
 
 
 @functools.cache
-def _functions(module: ModuleType) -> Sequence[FunctionType]:
+def _functions_of_files() -> Mapping[str, Sequence[FunctionType]]:
     gc.unfreeze()  # tests/conftest.py hides what was imported from the collector
-    return [f for f in gc.get_objects() if type(f) is FunctionType and f.__code__.co_filename == module.__file__]
+    found: dict[str, list[FunctionType]] = {}
+    for function in gc.get_objects():
+        if type(function) is FunctionType:
+            found.setdefault(function.__code__.co_filename, []).append(function)
+    return found
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -181,29 +210,71 @@ def _run(module: ModuleType, function: Callable[..., object], given: dict[str, A
         function(*map(value_of, inspect.signature(function).parameters))
 
 
-def found_by(mutant: Mutant, checks: Sequence[tuple[str, Check]]) -> str:
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """A check that holds: the seconds of the processor that it takes, and the lines of modules that it executes."""
+
+    name: str
+    check: Check
+    seconds: float
+    lines: frozenset[tuple[str, int]]
+
+    def executes(self, mutant: Mutant) -> bool:
+        return any((mutant.module.__file__ or "", line) in self.lines for line in mutant.lines)
+
+
+def tried(checks: Iterable[tuple[str, Check]], *modules: ModuleType) -> Sequence[Tried]:
+    """Each check is made, and must hold; the fastest first."""
+    return sorted((_try(name, check, modules) for name, check in checks), key=lambda found: found.seconds)
+
+
+def _try(name: str, check: Check, modules: Sequence[ModuleType]) -> Tried:
+    files, lines = {module.__file__ for module in modules}, set[tuple[str, int]]()
+
+    def of_frame(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return of_frame
+
+    for module in modules:
+        _forget(module)
+    before, start = sys.gettrace(), time.process_time()
+    sys.settrace(of_frame)
+    try:
+        check()
+    except AssertionError as error:
+        raise AssertionError(name) from error
+    finally:
+        sys.settrace(before)
+    return Tried(name, check, time.process_time() - start, frozenset(lines))
+
+
+def found_by(mutant: Mutant, checks: Sequence[Tried]) -> str:
     """The name of the first check that fails of a mutant; ``""`` where it survives all of them."""
     with installed(mutant):
-        for name, check in checks:
+        for tried in checks:
+            if not tried.executes(mutant):
+                continue
             try:
-                with _ending():
-                    check()
-            except (Exception, pytest.fail.Exception, _EndlessError):  # noqa: BLE001 - whatever fails, the mutant is found out
-                return name
+                with _ending(_LONGEST * max(tried.seconds, 0.01)):
+                    tried.check()
+            except (Exception, pytest.fail.Exception, _LimitReachedError):  # noqa: BLE001 - whatever fails, the mutant is found out
+                return tried.name
     return ""
 
 
-class _EndlessError(BaseException):
-    """A test takes too long; nothing within it catches that."""
+class _LimitReachedError(BaseException):
+    """A check takes too long; nothing within it catches that but a finalizer, and then it is said again."""
 
 
 @contextlib.contextmanager
-def _ending() -> Generator[None]:
+def _ending(seconds: float) -> Generator[None]:
     def stop(*_: object) -> None:
-        raise _EndlessError
+        raise _LimitReachedError
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, _LONGEST)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
     try:
         yield
     finally:
