@@ -23,7 +23,7 @@ from tests.certificate import (
 from tests.ir import test_similar
 from tests.lemmas import padded_pieces_checks, places_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests, tried
-from tests.refinement import closure_checks, inputs_checks, shares_checks, test_placement
+from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
 from verifycompile.certificate import annotations as recorded
 from verifycompile.certificate import (
     certificate,
@@ -36,7 +36,16 @@ from verifycompile.certificate import (
     statement,
     storage,
 )
-from verifycompile.refinement import closure, definitions, dtensor_results, dtypes, inputs, placement, quotients
+from verifycompile.refinement import (
+    attempt,
+    closure,
+    definitions,
+    dtensor_results,
+    dtypes,
+    inputs,
+    placement,
+    quotients,
+)
 from verifycompile.rewrites import padded_pieces, places, similar
 
 CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
@@ -50,6 +59,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     digests: replay_checks.digest_checks,
     equalities: replay_checks.equality_checks,
     replay: replay_checks.checks,
+    attempt: attempt_checks.checks,
     placement: lambda: of_tests(test_placement),
     dtypes: inputs_checks.dtype_checks,
     inputs: inputs_checks.input_checks,

@@ -21,7 +21,7 @@ from verifycompile.ir.scalar import difference
 from verifycompile.ir.term import TermPool, View
 from verifycompile.lowering.lower import Lowering
 from verifycompile.lowering.recorded import computes_in_double
-from verifycompile.program import OutputKind, Program, ProgramInput, ProgramOutput, Role
+from verifycompile.program import Mesh, OutputKind, Program, ProgramInput, ProgramOutput, Role
 from verifycompile.refinement.dtensor_results import misread_output
 from verifycompile.refinement.dtypes import differing_precisions, mismatched_dtype
 from verifycompile.refinement.inputs import leaf_of, relate, tensor_inputs
@@ -122,14 +122,13 @@ class Attempt:
     def _mutation(self) -> Mismatch | None:
         """A node that writes to its operands changes values that the proof takes as fixed."""
         for lowering in (self.spec, self.implementation):
-            calls = [node for node in lowering.program.graph.graph.nodes if node.op == "call_function"]
-            targets = {id(node.target): node.target for node in calls}  # torch hashes an operator in Python
-            if not any(map(is_mutable, targets.values())):
-                continue
-            node = next(node for node in calls if is_mutable(node.target))
-            on_spec = lowering is self.spec
-            message = f"operator `{node.target}` writes to its operands"
-            return Mismatch(UNREPRESENTABLE, message, "output.0", node if on_spec else None, None if on_spec else node)
+            nodes = lowering.program.graph.graph.nodes
+            targets = {id(node.target): node.target for node in nodes}  # torch hashes an operator in Python
+            if any(map(is_mutable, targets.values())):
+                node = next(node for node in nodes if is_mutable(node.target))
+                message = f"operator `{node.target}` writes to its operands"
+                both = (node, None) if lowering is self.spec else (None, node)
+                return Mismatch(UNREPRESENTABLE, message, "output.0", *both)
         return None
 
     def _cut_gradient(self, implementations: Mapping[str, ProgramOutput]) -> Mismatch | None:
@@ -222,12 +221,9 @@ class Attempt:
         raise ClaimError(f"no relation of `{failed[0][0].name}`")
 
     def _relate_output(self, spec: ProgramOutput, implementation: ProgramOutput) -> bool:
-        left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)
-        if left is None or right is None:
-            return left is right and self._same_size(spec, implementation)
         placements = self._relation(spec, implementation)
         if placements is None:
-            return False
+            return self._same_size(spec, implementation)
         self._note_relation(spec, placements)
         return True
 
@@ -236,9 +232,14 @@ class Attempt:
         left, right = self.spec.view(spec.node), self.implementation.view(implementation.node)
         if left is None or right is None:
             return None
-        if self.implementation.program.mesh is None:
+        mesh = self.implementation.program.mesh
+        if mesh is None:
             return () if same_value(left, right) or _are_same_part_by_part(self.pool, left, right) else None
-        return self._find_placements(left, right, implementation)
+        try:
+            compared = right.scaled(Fraction(1, implementation.scale(self._flowing, mesh)))
+            return self._find_placements(left, compared, implementation, mesh)
+        except (UnsupportedError, UnalignedError, ValueError):
+            return None
 
     def _note_relation(self, output: ProgramOutput, placements: Placements) -> None:
         mesh = self.implementation.program.mesh
@@ -256,11 +257,10 @@ class Attempt:
         self.relations[spec.name] = spec.name
         return True
 
-    def _find_placements(self, left: View, right: View, output: ProgramOutput) -> Placements | None:
+    def _find_placements(self, left: View, right: View, output: ProgramOutput, mesh: Mesh) -> Placements | None:
         """The placements claimed, where they are those that must be, and hold."""
-        mesh, found = self.implementation.program.mesh, self._claims.get(output.name)
-        right = self._at_scale(output, right)
-        if mesh is None or found is None or len(found) != len(mesh.axes):
+        found = self._claims.get(output.name)
+        if found is None or len(found) != len(mesh.axes):
             return None
         if output.placements is None:
             allowed = output.kind is OutputKind.VALUE or not any(isinstance(p, Partial) for p in found)
@@ -268,17 +268,7 @@ class Attempt:
             allowed = with_open_axes(output.placements, found, output.open_axes) == found
         else:
             allowed = output.required(self._flowing) == found
-        try:
-            return found if allowed and holds(self.pool, left, right, found, mesh) else None
-        except (UnsupportedError, UnalignedError, ValueError):
-            return None
-
-    def _at_scale(self, output: ProgramOutput, view: View) -> View:
-        """The value of an output as it compares with the spec's."""
-        mesh = self.implementation.program.mesh
-        if mesh is None or not output.outer_mean:
-            return view
-        return view.scaled(Fraction(1, output.scale(self._flowing, mesh)))
+        return found if allowed and holds(self.pool, left, right, found, mesh) else None
 
     # -- assumptions
 

@@ -12,7 +12,7 @@ from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.collection import collection_paused
 from verifycompile.ir.term import TermPool, View
-from verifycompile.program import OutputKind, Program, ProgramOutput
+from verifycompile.program import Mesh, OutputKind, Program, ProgramOutput
 from verifycompile.refinement import egraph, ring
 from verifycompile.refinement.attempt import Attempt, plain_pool
 from verifycompile.refinement.candidates import infer
@@ -29,7 +29,6 @@ from verifycompile.refinement.result import Means, RefinementResult
 from verifycompile.refinement.stages import Stopwatch
 from verifycompile.rewrites import families, solver
 from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS, product_lemma
-from verifycompile.rewrites.registry import UnsupportedError
 
 families.load()
 
@@ -253,10 +252,7 @@ class Checker(Attempt):
         message, notes = f"no relation for `{spec.name}`", (found.describe(),)
         return Mismatch("VC107", message, spec.name, spec.node, implementation.node, notes=notes)
 
-    def _find_placements(self, left: View, right: View, output: ProgramOutput) -> Placements | None:
-        mesh = self.implementation.program.mesh
-        assert mesh is not None
-        right = self._at_scale(output, right)
+    def _find_placements(self, left: View, right: View, output: ProgramOutput, mesh: Mesh) -> Placements | None:
         if output.placements is None:
             # A gradient that stays a partial sum is an error unless someone declared that it is reduced later.
             return infer(self.pool, left, right, mesh, allow_partial=output.kind is OutputKind.VALUE)
@@ -265,7 +261,4 @@ class Checker(Attempt):
         if output.open_axes:
             declared = (output.placements, output.open_axes)
             return infer(self.pool, left, right, mesh, allow_partial=True, declared=declared)
-        try:
-            return required if holds(self.pool, left, right, required, mesh) else None
-        except (UnsupportedError, ValueError):
-            return None
+        return required if holds(self.pool, left, right, required, mesh) else None
