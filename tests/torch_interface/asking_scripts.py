@@ -7,11 +7,13 @@ file of their own because pytest writes the assertions of its test files anew.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import io
 import logging
 import os
+import sys
 import types
 from collections.abc import Callable, Generator
 
@@ -283,6 +285,54 @@ def reads_it_by_its_name(mesh: DeviceMesh) -> nn.Module:
     size = mesh.size()
     print(size)
     return Held(16 // locals()["size"])
+
+
+@stays
+def model_is_evaluated_afterwards(mesh: DeviceMesh) -> nn.Module:
+    size = dist.get_world_size()
+    model = Held(number_of_all)
+    model.eval()
+    print(size, vars(model))
+    return model
+
+
+@stays
+def another_model_is_evaluated_before(mesh: DeviceMesh) -> nn.Module:
+    def evaluated(model: nn.Module) -> None:
+        model.eval()
+
+    size = dist.get_world_size()
+    evaluated(nn.Linear(2, 2))
+    nn.Linear(2, 2).eval()
+    print(size)
+    return Held(number_of_all)
+
+
+@leaves
+def variable_is_evaluated_by_its_name(mesh: DeviceMesh) -> nn.Module:
+    size = dist.get_world_size()
+    number = builtins.eval("16 // size")
+    print(size)
+    return Held(number)
+
+
+@leaves
+def variable_is_evaluated_by_what_is_imported(mesh: DeviceMesh) -> nn.Module:
+    import builtins as named
+
+    size = dist.get_world_size()
+    number = named.eval("16 // size")
+    print(size)
+    return Held(number)
+
+
+@leaves
+def variable_is_evaluated_by_what_is_looked_up(mesh: DeviceMesh) -> nn.Module:
+    size = dist.get_world_size()
+    number = sys.modules["builtins"].eval("16 // size")
+    print(size)
+    return Held(number)
+
 
 
 @leaves

@@ -39,8 +39,9 @@ _KEEPING = (*_PURE, *_LOGS, *_JOB, *_ASK, *_DEVICES)
 """What may be called with an answer and keeps it from the program's numbers."""
 _CALLING = frozenset({"file", "key"})
 """Keywords by which what keeps answers calls what is given to it."""
-_BY_NAME = frozenset({"globals", "locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "__dict__"})
-"""Through which code reads variables that no instruction of it names."""
+_BY_NAME = frozenset({"globals", "locals", "vars", "dir", "eval", "exec"})
+_OF_FRAMES = frozenset({"_getframe", "currentframe", "__dict__"})
+"""Through which code reads variables that no instruction of it names: functions, and attributes of any object."""
 _VARIABLES = ("LOAD_FAST", "STORE_FAST_LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _STORED = ("STORE_FAST", "STORE_NAME")
 _CONDITIONAL = ("POP_JUMP", "JUMP_IF", "FOR_ITER")
@@ -106,9 +107,9 @@ def _reached(askers: tuple[Asker, ...], origin: tuple[Asker, ...]) -> int | None
 def _left(code: _Code, asker: Asker, asking: int, reached: int | None, *, is_nearest: bool) -> bool | None:
     """Whether the code returned something of the answer; None where it may have gone elsewhere."""
     is_module = asker.code.co_name == "<module>"
-    if code.flags & _GENERATORS or not _BY_NAME.isdisjoint(names_in(asker.code)):
-        return None
     before = None if reached is None else code.leading_to(code.at(reached))
+    if code.flags & _GENERATORS or _finds_by_name(code, before, asker):
+        return None
     tainted = set[str]()
     is_returned = False
     found = set[tuple[int, ...]]()
@@ -134,6 +135,37 @@ def _left(code: _Code, asker: Asker, asking: int, reached: int | None, *, is_nea
     if is_module and tainted and (asker.names.get("__name__") != "__main__" or _is_read_inside(asker.code, tainted)):
         return None
     return is_returned
+
+
+def _finds_by_name(code: _Code, before: set[int] | None, asker: Asker) -> bool:
+    """Whether what runs before the constructor, or a function inside, reads variables that no instruction names.
+
+    `model.eval()` does not, nor does another method of that name: those of a module, such as `builtins`, may.
+    """
+    own = (item for position, item in enumerate(code.instructions) if before is None or position in before)
+    inner = (item for constant in code.constants for item in _instructions_inside(constant))
+    variables, others = set[str](), set[str]()
+    for item in itertools.chain(own, inner):
+        if item.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+            variables.add(item.argval)
+        elif item.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_")):
+            others.add(item.argval)
+        elif item.opname.startswith("LOAD_CONST") and item.argval == "builtins":
+            others.add("builtins")
+    modules = [asker.names[name] for name in variables if isinstance(asker.names.get(name), types.ModuleType)]
+    return (
+        not _OF_FRAMES.isdisjoint(variables | others)
+        or not _BY_NAME.isdisjoint(variables)
+        or "builtins" in others
+        or any(name in others and name in vars(module) for name in _BY_NAME for module in modules)
+    )
+
+
+def _instructions_inside(constant: object) -> Iterator[dis.Instruction]:
+    if isinstance(constant, types.CodeType):
+        yield from dis.get_instructions(constant)
+        for inner in constant.co_consts:
+            yield from _instructions_inside(inner)
 
 
 def _is_read_inside(code: types.CodeType, names: set[str]) -> bool:
