@@ -102,6 +102,60 @@ def test_shard_of_a_dimension_that_does_not_exist(mesh: DeviceMesh) -> None:
     )
 
 
+class Branching(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x[x.sum(-1) > 0]
+        return super().forward(x) * 2 if rows.shape[0] > 2 else super().forward(x)
+
+
+@torch.library.custom_op("capture_errors::kept", mutates_args=())
+def kept(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@kept.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def branching(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    return gradient * 2 if gradient[gradient.sum(-1) > 0].shape[0] > 2 else gradient
+
+
+kept.register_autograd(branching)
+
+
+class BranchingBackward(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return kept(super().forward(x))
+
+
+class FirstOfPicked(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x[x.sum(-1) > 0].reshape(-1, 8, 8)[0])
+
+
+DEPENDS = "A size or a branch depends on the content of a tensor, which torch cannot trace (`u0 > 2`)."
+OUT_OF_BOUNDS = "index 0 is out of bounds for dimension 0 with size (u0//8)"
+ONE_GRAPH, RUNS = "error[VC305]: the model does not trace to one graph.", "error[VC303]: the model does not run on these inputs."
+BACKWARD = "error[VC303]: torch cannot trace the model's forward and backward on these inputs."
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "function", "line"),
+    [
+        (Branching, (ONE_GRAPH, DEPENDS), Branching.forward, 2),
+        (BranchingBackward, (BACKWARD, DEPENDS), branching, 1),
+        (FirstOfPicked, (RUNS, OUT_OF_BOUNDS), FirstOfPicked.forward, 1),
+    ],
+)
+def test_what_depends_on_data(model: type[Plain], said: tuple[str, str], function: Any, line: int, mesh: DeviceMesh) -> None:
+    parallel = parallelize_module(model(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    code = function.__code__
+    place = f'  File "{__file__}", line {code.co_firstlineno + line}, in {code.co_name}'
+    assert error(parallel).splitlines()[:4] == [*said, "  From:", place]
+
+
 def test_shapes_that_do_not_fit_the_spec(mesh: DeviceMesh) -> None:
     message = error(Explicit(mesh), mesh=mesh, spec=Plain(32), param_placements=PLACEMENTS)
     assert message == (

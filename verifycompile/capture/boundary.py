@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from verifycompile.capture.names import InputName, name_inputs
 from verifycompile.errors import UsageError
 from verifycompile.program import Blocker, OutputKind, ProgramOutput, Role
 from verifycompile.torch_interface.aot import Flat, JointGraph, Origin, Part, export_joint
-from verifycompile.torch_interface.dynamo import TracedFrame
+from verifycompile.torch_interface.dynamo import TracedFrame, said_of_data
 from verifycompile.torch_interface.gradient_stops import without_regions
 from verifycompile.torch_interface.regions import with_regions_inlined
 from verifycompile.torch_interface.returned_values import Place
@@ -65,9 +64,8 @@ def export(
                 "does once a size has changed: write `torch.compile(..., dynamic=False)`, and each size is compiled by "
                 "itself."
             )
-        if isinstance(failure, GuardOnDataDependentSymNode):
-            text = "a size or a branch depends on the content of a tensor, which torch cannot trace."
-        raise UsageError("VC303", f"{text}\n{type(failure).__name__}: {failure}") from failure
+        what = said_of_data(failure) or f"{type(failure).__name__}: {failure}"
+        raise UsageError("VC303", f"{text}\n{what}") from failure
     places = _places(traced, results)
     read = dataclasses.replace(traced, graph=with_regions_inlined(traced.graph))
     return Export(read, joint, tuple(names), results, passed_through, places)

@@ -45,7 +45,7 @@ from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.parallel_styles import style_of_hook
 from verifycompile.torch_interface.returned_values import LeftBehind, left_behind
 from verifycompile.torch_interface.sharding_decisions import data_has_no_hash
-from verifycompile.torch_interface.source import is_user_file
+from verifycompile.torch_interface.source import is_code_of_user, is_user_file
 from verifycompile.torch_interface.strided import strided_shards_by_views
 
 Result = TypeVar("Result")
@@ -345,17 +345,34 @@ def trace_frame(frame: Frame, use: Callable[[TracedFrame], Result], *, up_to_bre
             raise GraphBreakError(_explanation(failure)) from failure
         except (Unsupported, UserError, TorchRuntimeError) as failure:
             wrong_arguments = isinstance(failure, TorchRuntimeError) or type(failure).__name__ == "TorchRuntimeError"
-            wrong_arguments &= not _depends_on_data(failure)
+            wrong_arguments &= _data_dependence(failure) is None
             raise GraphBreakError(_explanation(failure), is_graph_break=not wrong_arguments) from failure
+        except IndexError as failure:  # an operator's own, which torch lets through
+            raise GraphBreakError(_explanation(failure), is_graph_break=False) from failure
     if not results:
         raise GraphBreakError(f"`{frame.code.co_name}` holds no tensor operation.")
     return results[-1]
 
 
-def _depends_on_data(failure: BaseException) -> bool:
-    """Whether torch stopped where a size or a branch depends on the content of a tensor."""
+def _data_dependence(failure: BaseException) -> GuardOnDataDependentSymNode | None:
+    """Where torch stopped since a size or a branch depends on the content of a tensor."""
+    if isinstance(failure, GuardOnDataDependentSymNode):
+        return failure
     reason = failure.__cause__ or failure.__context__
-    return isinstance(failure, GuardOnDataDependentSymNode) or (reason is not None and _depends_on_data(reason))
+    return None if reason is None else _data_dependence(reason)
+
+
+def said_of_data(failure: BaseException) -> str:
+    """That a size or a branch depends on the content of a tensor, and the user's innermost line; empty elsewhere."""
+    found = _data_dependence(failure)
+    if found is None:
+        return ""
+    lines = [line for line in traceback.extract_tb(found.__traceback__) if is_code_of_user(line.filename)]
+    text = f"{DEPENDS_ON_DATA} (`{found.cond}`)."
+    return "\n".join((text, *_from(lines[-1:])))
+
+
+DEPENDS_ON_DATA = "A size or a branch depends on the content of a tensor, which torch cannot trace"
 
 
 def checkpoints_may_have_side_effects() -> AbstractContextManager[None]:
@@ -369,13 +386,18 @@ def _explanation(failure: Exception) -> str:
         kept = [f"{rejected[1]}: {ast.literal_eval(rejected[2])}"]
     elif (raised := _RAISED.search(str(failure))) is not None:
         kept = [f"It raises {raised[1]}"]
+    elif (dependence := _data_dependence(failure)) is not None:
+        kept = [f"{DEPENDS_ON_DATA} (`{dependence.cond}`)."]
     else:
         kept = _without_context(failure)
     frames = [frame for frame in getattr(failure, "real_stack", None) or () if is_user_file(frame.filename)]
-    if frames:
-        kept.append("  From:")
-        kept.extend(line.rstrip() for frame in traceback.format_list(frames) for line in frame.splitlines())
-    return "\n".join(kept)
+    return "\n".join((*kept, *_from(frames)))
+
+
+def _from(frames: Sequence[traceback.FrameSummary]) -> list[str]:
+    """The user's lines, innermost last."""
+    lines = [line.rstrip() for frame in traceback.format_list(frames) for line in frame.splitlines()]
+    return ["  From:", *lines] if lines else []
 
 
 _REJECTION = re.compile(r"""failed to run FX node with fake tensors: .*: got (\w+)\(('.*'|".*")\)$""", re.MULTILINE)
