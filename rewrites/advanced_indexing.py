@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import Operation, View
+from verifycompile.ir.term import View
+from verifycompile.rewrites.arithmetic import remainder
 from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import number_of_places
@@ -18,15 +19,12 @@ from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, opera
 
 aten = torch.ops.aten
 
-INDEX_MATCHES = Operation("index_matches", indicator=True)
-"""Whether an index, which may count from the end, is a position of a dimension whose size is the attribute."""
-
 
 def matches(b: Builder, index: View, size: Size) -> View:
-    """Whether an index is a position; one that never counts from the end is what a gather takes."""
-    if number_of_places(index) == size or from_the_start(b.pool, index, size):
-        return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
-    return b.pointwise(INDEX_MATCHES, b.unsqueeze(index, b.rank(index)), b.iota(size), attributes=(size,))
+    """Whether an index is a position, counted from the start or from the end: outside of both torch raises an error."""
+    if number_of_places(index) != size and not from_the_start(b.pool, index, size):
+        index = remainder(b, index, size)
+    return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
 
 
 def index_labels(b: Builder, view: View, indices: Sequence[View | None]) -> tuple[list[int], list[int], int, int]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.ir.whole_dims import whole_dim
+from verifycompile.rewrites.beside_masks import applied, is_elementwise, looked_up_by, positions_compared
 from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
 from verifycompile.rewrites.finders.one_hot import merged_indicators
-from verifycompile.rewrites.lemmas.indicators import LOOK_UP_INSIDE, MASKS_JOIN_SUM
+from verifycompile.rewrites.lemmas.build import build
+from verifycompile.rewrites.lemmas.indicators import LOOK_UP_INSIDE, LOOKED_UP, MASKS_JOIN_SUM
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
 
 
@@ -45,7 +47,7 @@ def _look_ups_of_sums(pool: TermPool, factors: Sequence[View], free: int) -> Ite
 def _look_ups_inside(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """A look-up in a sum, where the index is compared with a position outside of it."""
     for indicator in factors:
-        for index, position in _positions(indicator):
+        for index, position in positions_compared(indicator):
             for factor in factors:
                 found = None if factor is indicator else _looked_up(factor, index)
                 if found is not None:
@@ -53,16 +55,6 @@ def _look_ups_inside(pool: TermPool, factors: Sequence[View], free: int) -> Iter
                     given = {"x": (index,), "n": (position,), "a": values}
                     proposal = Substitution(given, indices={"j": (bound,)})
                     yield Proposal(LOOK_UP_INSIDE, proposal, (indicator, factor))
-
-
-def _positions(view: View) -> Iterator[tuple[View, View]]:
-    """``(x, v)`` where the view is ``x == v`` and v a position, which digits of several dimensions may spell."""
-    if view.term.operation is not EQUAL or view.coefficient != 1:
-        return
-    operands = open_view(view).operands
-    for index, counter in (operands, operands[::-1]):
-        if counter.term.operation is IOTA and counter.coefficient == 1:
-            yield index, counter
 
 
 def _looked_up(view: View, index: View) -> tuple[Factors, int] | None:
@@ -97,6 +89,33 @@ def _masks_of_look_ups(pool: TermPool, factors: Sequence[View], free: int) -> It
             yield Proposal(MASKS_JOIN_SUM, proposal, (*masks, total))
 
 
+def _functions_looked_up(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Functions under a look-up by an index that is a position: they are functions of what is looked up."""
+    bound = range(free, factors[0].rank)
+    for lookup in factors if bound else ():
+        for index, place in positions_compared(lookup):
+            if index.term not in pool.facts and index.term.operation is not COMBINE:
+                continue  # nothing is known of it
+            dims = looked_up_by(lookup, index, place.term, bound)
+            own = tuple(f for f in factors if f is not lookup and any(map(f.uses, dims)))
+            if any(is_elementwise(f.term) and f.term.operation not in (CONTRACT, COMBINE) for f in own):
+                picked = tuple(_picked(pool, f, lookup, dims) for f in own)
+                given = {"n": (index,), "a": own, "b": picked}
+                yield Proposal(LOOKED_UP, Substitution(given, indices={"j": dims}), (lookup, *own))
+
+
+def _picked(pool: TermPool, view: View, lookup: View, dims: tuple[int, ...]) -> View:
+    """What is looked up of a value: of a function of values, the function of what is looked up of them."""
+    if not any(map(view.uses, dims)):
+        return view
+    if not is_elementwise(view.term):
+        given = Substitution({"e": (lookup,), "a": (view,)}, indices={"j": dims})
+        return build(pool, ("sum", "j", ("mul", "e", "a")), view.shape, given)
+    opened = open_view(view)
+    return applied(pool, view, opened, [_picked(pool, operand, lookup, dims) for operand in opened.operands])
+
+
 look_ups_of_sums = ProductFinder(_look_ups_of_sums, among_masks=True)
+functions_looked_up = ProductFinder(_functions_looked_up, among_masks=True)
 look_ups_inside = ProductFinder(_look_ups_inside, among_masks=True)
 masks_of_look_ups = ProductFinder(_masks_of_look_ups, among_masks=True)

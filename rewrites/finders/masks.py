@@ -13,7 +13,7 @@ from verifycompile.ir.inequality import AT_MOST, whole_at_most
 from verifycompile.ir.scalar import ONE
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import CONSTANT, TermPool, View
-from verifycompile.rewrites.beside_masks import may_decide, may_hold, with_one_for
+from verifycompile.rewrites.beside_masks import may_decide, may_hold, may_look_up, with_one_for
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, SumFinder, factors_without, whole_view
 from verifycompile.rewrites.lemmas.indicators import BESIDE_MASK, MASK_OF_MASKED, MASK_ONCE, SAME_TRUTH
 from verifycompile.rewrites.lemmas.products import OPEN_SUM
@@ -45,7 +45,10 @@ def _beside_masks(pool: TermPool, factors: Sequence[View], free: int) -> Iterato
         if not mask.term.operation.indicator:
             continue
         for value in factors:
-            if value is mask or not (may_hold(pool, mask.term, value.term) or may_decide(mask.term, value.term)):
+            looks_up = may_look_up(pool, mask.term, value.term)
+            if value is mask or (looks_up and any(mask.uses(dim) for dim in range(free, mask.rank))):
+                continue  # what is looked up is a function of it, where the position is summed
+            if not (looks_up or may_hold(pool, mask.term, value.term) or may_decide(mask.term, value.term)):
                 continue
             try:
                 plain = with_one_for(pool, mask, value)

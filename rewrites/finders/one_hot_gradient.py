@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from verifycompile.ir.algebra import CONTRACT, open_view
+from verifycompile.ir.algebra import COMBINE, CONTRACT, open_view
 from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
@@ -19,14 +19,15 @@ from verifycompile.rewrites.lemmas.substitution import Substitution
 
 def _one_hot_rows(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """The sum over v of ``x == v``, of an index x of which something is known."""
-    for factor in factors if pool.facts else ():
+    for factor in factors:
         found = _summed_row(factor)
         if found is None:
             continue
         index, row = found
-        for fact in pool.facts.get(index.term, ()):
-            indices = {"j": (row,)}
+        indices = {"j": (row,)}
+        if index.term in pool.facts or index.term.operation is COMBINE:
             yield Proposal(LOOK_UP, Substitution({"n": (index,), "a": ()}, indices=indices), (factor,))
+        for fact in pool.facts.get(index.term, ()):
             if fact.exception is not None:
                 numbers = {"p": as_scalar(fact.exception)}
                 yield Proposal(COUNT_OR, Substitution({"n": (index,)}, numbers, indices), (factor,))

@@ -73,13 +73,9 @@ def _exponential(pool: TermPool, view: View) -> View:
     return pool.constant(ONE, view.shape) if view.is_zero else elementwise(pool, EXPONENTIAL, (), (view,))
 
 
-def _logarithm(pool: TermPool, view: View) -> View:
-    return elementwise(pool, LOGARITHM, (), (view,))
-
-
 _FUNCTIONS: dict[str, Callable[..., View]] = {
     "exp": _exponential,
-    "log": _logarithm,
+    "log": lambda pool, view: elementwise(pool, LOGARITHM, (), (view,)),
     "not": negate,
     "equal": equal,
     "less": less,

@@ -12,7 +12,7 @@ from verifycompile.ir.size import product
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites import formula
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError, equivalent, implied
-from verifycompile.rewrites.lemmas.build import build_product
+from verifycompile.rewrites.lemmas.build import build, build_product
 from verifycompile.rewrites.lemmas.lemma import Guard, Pattern
 from verifycompile.rewrites.lemmas.read import Shape, counts
 from verifycompile.rewrites.lemmas.substitution import Factors, Substitution
@@ -47,6 +47,8 @@ def _is_independent(pool: TermPool, shape: Shape, substitution: Substitution, na
 
 
 def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str) -> bool:
+    from verifycompile.rewrites.bounds import within  # here, because it imports what lemmas are built by
+
     (view,) = substitution.values[name]
     size = product(shape[dim] for dim in substitution.indices[index])
     if view.term.operation is IOTA:
@@ -57,7 +59,7 @@ def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: s
         if fact.size <= size and (fact.exception is None or 0 <= fact.exception < size):
             pool.assumptions[fact.source] = None
             return True
-    return False
+    return view.coefficient == 1 and view.term.operation is COMBINE and within(pool, view, size)
 
 
 def _is_within_or(
@@ -85,11 +87,12 @@ def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
     return is_met
 
 
-def _is_beside(pool: TermPool, shape: Shape, substitution: Substitution, mask: str, value: str, other: str) -> bool:
+def _is_beside(pool: TermPool, shape: Shape, given: Substitution, mask: Pattern, value: str, other: str) -> bool:
     from verifycompile.rewrites.beside_masks import with_one_for  # here, because few masks stand in what is beside them
 
-    ((one,), (left,), (right,)) = (substitution.values[name] for name in (mask, value, other))
-    return with_one_for(pool, one, left) == right
+    one = build(pool, mask, shape, given)
+    left, right = (build_product(pool, name, shape, given) for name in (value, other))
+    return [with_one_for(pool, one, view) for view in left] == right
 
 
 def _is_known(pool: TermPool, shape: Shape, substitution: Substitution, name: str) -> bool:

@@ -54,6 +54,15 @@ LOOK_UP = Lemma(
     (("independent", "n", "j"), ("within", "n", "j")),
 )  # fmt: skip
 
+LOOKED_UP = Lemma(
+    "VL175", "looked-up", "a sum under a comparison of its index with a position is what the summand is beside it",
+    ("sum", "j", ("mul", ("equal", "n", ("place", "j")), "a")), "b",
+    (
+        ("independent", "n", "j"), ("independent", "b", "j"), ("within", "n", "j"),
+        ("beside", ("equal", "n", ("place", "j")), "b", "a"),
+    ),
+)  # fmt: skip
+
 PLACE_LOOKED_UP = Lemma(
     "VL146", "place-looked-up", "a position under a comparison of it with a value is the value",
     ("sum", "j", ("mul", ("equal", "n", ("place", "j")), ("place", "j"), "a")),
@@ -64,13 +73,6 @@ COUNT_OR = Lemma(
     "VL23", "count-or", "an index that is a position, or an exception, is one position, or none",
     ("sum", "j", ("equal", "n", ("place", "j"))), ("not", ("equal", "n", ("number", "p"))),
     (("independent", "n", "j"), ("within_or", "n", "j", "p")),
-)  # fmt: skip
-
-LOOK_UP_AGAIN = Lemma(
-    "VL94", "look-up-again", "what is looked up where the index is a known position is the summand at the position",
-    ("sum", "j", ("mul", ("equal", "x", "n"), ("equal", "x", ("place", "j")), "a")),
-    ("mul", ("equal", "x", "n"), ("at", "a", "j", "n")),
-    (("independent", "x", "j"), ("independent", "n", "j"), ("within", "n", "j")),
 )  # fmt: skip
 
 LOOK_UP_INSIDE = Lemma(
@@ -89,5 +91,5 @@ COMPARED_DIGITS = Lemma(
 
 INDICATORS = (
     MASK_ONCE, MASK_OF_MASKED, BESIDE_MASK, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF,
-    LOOK_UP, PLACE_LOOKED_UP, COUNT_OR, LOOK_UP_AGAIN, LOOK_UP_INSIDE, COMPARED_DIGITS,
+    LOOK_UP, LOOKED_UP, PLACE_LOOKED_UP, COUNT_OR, LOOK_UP_INSIDE, COMPARED_DIGITS,
 )  # fmt: skip

@@ -76,7 +76,7 @@ GUARDS = {
     "digit": "every element of `{0}` is a whole number from 0 up to the whole number `{1}`",
     "implies": "`{1}` is 1 wherever `{0}` is 1, as z3 proves at every match",
     "equivalent": "`{0}` is 1 exactly where `{1}` is 1, as z3 proves at every match",
-    "beside": "`{1}` with one for `{0}` wherever that stands in it is `{2}`",
+    "beside": "`{1}` with one for `{0}` wherever that stands in it, and with what is looked up there, is `{2}`",
     "known": "`{0}` is 1 for all indices that the spec takes without error, as z3 proves at every match",
     "reads": "where `{1}` is from `{2}` up to `{3}`, `{0}` is zero at each `{4}` that is in one alone of the ranges "
     "from `{5}` up to `{6}` and from `{7}` up to `{8}`",

@@ -54,7 +54,6 @@ POINTWISE: dict[str, Callable[..., Tensor]] = {
     "isinf": lambda _, x: torch.isinf(x).double(),
     "isfinite": lambda _, x: torch.isfinite(x).double(),
     "signbit": lambda _, x: torch.signbit(x).double(),
-    "index_matches": lambda a, index, place: (torch.where(index < 0, index + a[0], index) == place).double(),
 }
 
 

@@ -197,6 +197,45 @@ def test_a_row_of_a_gather_sums_to_one_and_any_other_does_not() -> None:
     assert b.mul(smaller, largest(b)) != largest(b)
 
 
+@pytest.mark.parametrize(
+    ("of_all", "of_one", "is_same"),
+    [
+        (lambda b, x: b.exp(x), lambda b, x: b.exp(x), True),
+        (lambda b, x: b.power(b.exp(b.scale(x, -1)), 2), lambda b, x: b.exp(b.scale(x, -2)), True),
+        (lambda b, x: b.pointwise(FUNCTIONS["tanh"], x), lambda b, x: b.pointwise(FUNCTIONS["sigmoid"], x), False),
+        (lambda b, x: b.exp(b.scale(x, -1)), lambda b, x: b.exp(x), False),
+    ],
+)
+def test_a_function_of_all_is_looked_up_where_the_index_is_a_position(
+    of_all: Callable[..., View], of_one: Callable[..., View], is_same: bool
+) -> None:
+    pool = TermPool()
+    pool.contraction_rules.append(product_lemma)
+    b = Builder(pool)
+
+    def both() -> tuple[View, View]:
+        return picked(b, of_all(b, logits(b))), of_one(b, picked(b, logits(b)))
+
+    def gradients() -> tuple[View, View]:
+        right, hot = both()[1], one_hot(b, labels(b))
+        return b.mul(hot, column(b, right)), b.mul(hot, of_one(b, logits(b)))
+
+    left, right = both()
+    assert left != right
+    b.assume_index(labels(b), WORDS + 1, None, "a larger table")
+    pool.learn()
+    left, right = both()
+    assert left != right
+    b.assume_index(labels(b), WORDS, None, "the table")
+    pool.learn()
+    left, right = both()
+    assert (left == right) is is_same
+    assert ("looked-up" in {name for name, _ in pool.lemma_trace}) is True
+    left, right = gradients()
+    assert left == right
+    validate_pool(pool)
+
+
 def test_counters_with_fixed_digits_are_counters_of_the_others() -> None:
     b = Builder(TermPool())
     starts = b.select(b.reshape(b.iota(12), [3, 4]), 1, 2)

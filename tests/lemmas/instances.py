@@ -250,14 +250,18 @@ class Maker:
             return
         values["c"] = values["m"] if self.broken and self.broken[0] == "equivalent" else (*values["m"], *values["n"])
 
-
     def _relate_beside(self, values: dict[str, tuple[View, ...]]) -> None:
-        """A function of a masked value, and that function of the value itself, or of another one."""
-        ((mask,), (plain,)) = values["m"], values["b"]
-        masked = multiply_views(self.pool, mask, plain)
-        values["a"] = (elementwise(self.pool, EXPONENTIAL, (), (masked,)),)
+        """A function of a value under a mask or a look-up, and of the value itself: ``inner`` is looked through."""
+        looks_up = "m" not in values
+        plain, inner, outer = (values["a"][0], "b", "a") if looks_up else (values["b"][0], "a", "b")
+        if looks_up:
+            seen = build(self.pool, self.lemma.left, self.shape, Substitution(values, indices=self.dims))
+        else:
+            seen = multiply_views(self.pool, values["m"][0], plain)
+        seen = plain if self.broken and self.broken[:2] == ("independent", "b") else seen
+        values[inner] = (elementwise(self.pool, EXPONENTIAL, (), (seen,)),)
         if self.broken is None or self.broken[0] != "beside":
-            values["b"] = (elementwise(self.pool, EXPONENTIAL, (), (plain,)),)
+            values[outer] = (elementwise(self.pool, EXPONENTIAL, (), (plain,)),)
 
     def _relate_masks(self, values: dict[str, tuple[View, ...]], place: View) -> None:
         """Positions before the first bound and from the second one on, or one of two bounds within the other."""

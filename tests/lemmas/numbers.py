@@ -148,8 +148,8 @@ class Draw:
         value = self.values[wanted]
         self.values[wanted] = np.where(self.evaluate(given) == 1, 1.0, np.where(value == 1, other, value))
 
-    def make_beside(self, mask: str, name: str, other: str) -> None:
-        self.values[other] = np.where(self.values[mask] == 1, self.values[name], self.values[other])
+    def make_beside(self, mask: Pattern, name: str, other: str) -> None:
+        self.values[other] = np.where(self.evaluate(mask) == 1, self.values[name], self.values[other])
 
     def make_above(self, name: str, number: str) -> None:
         self.values[name] = self.numbers[number] + np.exp(np.clip(self.values[name], -3, 3))

@@ -306,8 +306,10 @@ class Sides:
     def implies(self, given: Pattern, wanted: Pattern) -> Any:
         return z3.Implies(self.evaluate(given) == 1, self.evaluate(wanted) == 1)
 
-    def beside(self, mask: str, name: str, other: str) -> Any:
-        return z3.Implies(self.value(mask) == 1, self.value(name) == self.value(other))
+    def beside(self, mask: Pattern, name: str, other: str) -> Any:
+        """At every element: the summand that is looked up is another one than that which the indices say."""
+        claim = z3.Implies(self.evaluate(mask) == 1, self.value(name) == self.value(other))
+        return z3.ForAll(list(self.indices.values()), claim) if self.indices else claim
 
     def equivalent(self, given: Pattern, wanted: Pattern) -> Any:
         return (self.evaluate(given) == 1) == (self.evaluate(wanted) == 1)

@@ -39,6 +39,30 @@ def without_gradient_of_the_divisor(x: torch.Tensor, index: torch.Tensor) -> tor
     return -(x - x.detach().logsumexp(-1, keepdim=True))[torch.arange(len(x)), index]
 
 
+def along(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return torch.take_along_dim(2 * x, index[:, None], 1).squeeze(1)
+
+
+def log_of_probability(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return -probability(x, index).log()
+
+
+def log_of_all(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return -x.softmax(-1).log()[torch.arange(len(x)), index].square()
+
+
+def cubed(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x[torch.arange(len(x)), index].tanh() ** 3
+
+
+def tanh_of_all(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x.tanh()[torch.arange(len(x)), index].pow(3)
+
+
+def tanh_of_opposite(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return x.neg().tanh()[torch.arange(len(x)), index].pow(3)
+
+
 @pytest.mark.parametrize(
     ("spec", "program", "verdict"),
     [
@@ -49,6 +73,11 @@ def without_gradient_of_the_divisor(x: torch.Tensor, index: torch.Tensor) -> tor
         (picked, next_one, Verdict.REFUTED),
         (picked, probability, Verdict.REFUTED),
         (loss, without_gradient_of_the_divisor, Verdict.REFUTED),
+        (picked, along, Verdict.VERIFIED),
+        (loss, log_of_probability, Verdict.VERIFIED),
+        (loss, log_of_all, Verdict.REFUTED),
+        (cubed, tanh_of_all, Verdict.VERIFIED),
+        (cubed, tanh_of_opposite, Verdict.REFUTED),
     ],
 )
 def test_one_element_of_each_row(
