@@ -120,6 +120,12 @@ def _of_layouts() -> Iterator[Row]:
     partial: Given = {"x": (WHOLE, {"placements": (SUM,)})}
     yield Row("sum(output.0, over=x)", lambda x: x * 2, ALL, partial, ONE, {"output.0": (SUM,)})
     yield Row("sum(output.0, over=x)", lambda x: x.sum(0), ALL, OWN, ONE, {"output.0": (SUM,)})
+    # What each rank holds of two rows, one after the other, is both rows, and yet no tensor with a dimension of ranks.
+    two: Given = {"x": (torch.zeros(2, 3), {})}
+    own: Given = {"x": (torch.zeros(1, 3), {"placements": (SHARD,)})}
+    yield Row("concat(output.0, dim=0, over=x)", torch.sin, two, own, ONE, rows)
+    for claim in (rows, whole, None):
+        yield Row(NONE, torch.sin, two, own, ONE, claim, other=lambda x: torch.sin(x)[0])
     four = {"x": (torch.zeros(2, 1), {"placements": (SHARD, Shard(1))})}
     text = "concat(concat(output.0, dim=1, over=y), dim=0, over=x)"
     claim = {"output.0": (SHARD, Shard(1))}
