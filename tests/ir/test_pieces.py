@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from tests.ir.evaluate import Evaluator
 from tests.ir.views import Leaves, leaf
-from verifycompile.ir.pieces import CONCATENATE, concatenated_dim, pieces_of
+from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces_of
 from verifycompile.ir.sign import is_nonnegative
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
@@ -53,6 +55,20 @@ def test_a_part_of_a_concatenation_is_not_taken_for_it() -> None:
     assert concatenated_dim(b.reshape(both, [2, 3, 3])) is None
     assert concatenated_dim(b.reshape(both, [18])) is None
     assert concatenated_dim(left) is None
+
+
+def test_the_diagonal_of_a_stack_has_no_pieces() -> None:
+    b, left, right, evaluator, _, _ = pair((2, 3), (2, 3))
+    sums: list[View] = []
+    for views in ((left, right), (right, left)):
+        both = b.concatenate(views, 0)
+        assert both.term.operation is STACK
+        axes = [((1, 1, 3),) if size == 3 else ((0, 1, 2),) for size in both.term.shape]
+        diagonal = dataclasses.replace(both, shape=(2, 3), axes=tuple(axes))
+        sums.append(b.sum(diagonal, [0]))
+        value = evaluator.view(views[0])[0] + evaluator.view(views[1])[1]
+        torch.testing.assert_close(evaluator.view(sums[-1]), value)
+    assert sums[0] != sums[1]
 
 
 def test_norm_of_norms() -> None:

@@ -25,8 +25,11 @@ def concatenated_dim(view: View) -> int | None:
         if len(digits) != 1:
             return None
         dim, divisor, size = digits[0]
-        outermost = dim >= 0 and product((divisor, size)) == view.shape[dim]
-        return dim if outermost and size == view.term.index_sizes[fresh] else None
+        if dim == CONSTANT or product((divisor, size)) != view.shape[dim]:
+            return None
+        others = (d for k, axis in enumerate(view.axes) if k != fresh for d in axis if d[0] == dim)
+        # What reads the number of the piece elsewhere, as a diagonal does, is no piece.
+        return dim if all(exact_quotient(divisor, product(d[1:])) is not None for d in others) else None
     return whole_dim_of_fresh(view) if view.term.operation is CONCATENATE else None
 
 
@@ -36,8 +39,8 @@ def whole_dim_of_fresh(view: View) -> int | None:
     digits = view.axes[fresh]
     if len(digits) != 1:
         return None
-    dim, divisor, size = digits[0]
-    whole = dim >= 0 and divisor == 1 and size == view.shape[dim] == view.term.index_sizes[fresh]
+    dim, _, size = digits[0]
+    whole = dim != CONSTANT and size == view.shape[dim]
     return dim if whole and sum(d[0] == dim for axis in view.axes for d in axis) == 1 else None
 
 

@@ -16,7 +16,7 @@ from verifycompile.ir.term_property import TermProperty
 
 def is_nonnegative(view: View) -> bool:
     """Whether no element is negative, for all values of the inputs."""
-    return view.is_zero or (_is_nonnegative_number(view.coefficient) and _NONNEGATIVE(view.term))
+    return _is_nonnegative_number(view.coefficient) and _NONNEGATIVE(view.term)
 
 
 def is_positive_sum(view: View) -> bool:
@@ -57,7 +57,7 @@ def _number(pool: TermPool, view: View) -> Fraction | None:
 
 def _is_positive(view: View) -> bool:
     scale = view.coefficient
-    if view.is_zero or not isinstance(scale, Fraction) or scale <= 0:
+    if not isinstance(scale, Fraction) or scale <= 0:
         return False
     return is_positive(view.unscaled()) or is_positive_sum(view)
 
@@ -83,9 +83,9 @@ def _is_nonnegative_term(term: Term) -> bool:
         return all(is_nonnegative(operand) for operand in term.operands)
     if operation is POWER:
         (exponent,) = term.attributes
-        whole_and_even = getattr(exponent, "denominator", 0) == 1 and exponent % 2 == 0  # type: ignore[operator]  # a whole number
+        even = exponent % 2 == 0  # type: ignore[operator]  # a number
         # A root is no negative number where it is a number at all.
-        return whole_and_even or getattr(exponent, "denominator", 0) == 2 or is_nonnegative(term.operands[0])
+        return even or getattr(exponent, "denominator", 0) == 2 or is_nonnegative(term.operands[0])
     return False
 
 
