@@ -341,6 +341,10 @@ def _default_of(number: int) -> Callable[..., int]:
     return factor
 
 
+def _size_in(text: str) -> int:
+    return int(text.partition("=")[2][0])
+
+
 DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "size_of_the_mesh_kept": lambda mesh: (lambda size: lambda m: size)(mesh.size()),
     "world_size_in_the_call": lambda mesh: lambda m: dist.get_world_size(),
@@ -357,6 +361,8 @@ DEGREES: dict[str, Callable[[DeviceMesh], Callable[[Any], Any]]] = {
     "backend_of_the_group_kept": lambda mesh: (lambda size: lambda m: size)(
         mesh.get_group()._get_backend(torch.device("cpu")).size()
     ),
+    "text_of_the_mesh_kept": lambda mesh: (lambda size: lambda m: size)(_size_in(f"{mesh}")),
+    "text_of_the_mesh_in_the_call": lambda mesh: lambda m: _size_in(f"{mesh}"),
     "available": lambda mesh: lambda m: 3 if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else 1,
 }
 for title, of in DEGREES.items():

@@ -147,8 +147,13 @@ def test_transformer_of_torch(mesh: DeviceMesh, *, sequence_parallel: bool) -> N
     assert_alike(spec, implementation)
     assert "tokens" in tensors(implementation)
     assert set(implementation.coordinates.values()) == {1}
-    assert spec.assumptions == (
-        "the spec has `layers.0.attention.n_heads` = 4, as the model was constructed; it is 1 now",
+    changed, constructed = spec.assumptions
+    assert changed == "the spec has `layers.0.attention.n_heads` = 4, as the model was constructed; it is 1 now"
+    assert constructed == (
+        "the spec has the numbers with which the model was constructed: `max_seq_len` = 16, `*.norm_type` = 2.0, "
+        "`dropout.p` = 0.0, `layers.0.*.normalized_shape` = (16,), `layers.0.*.eps` = 1e-05, `layers.0.attention.head_dim`"
+        " = 4, `layers.0.attention.dropout_p` = 0.0, `layers.0.*.resid_dropout.p` = 0.0, `norm.normalized_shape` = (16,), "
+        "`norm.eps` = 1e-05"
     )
     ((compiled_spec, compiled_implementation),) = compiled(model, tokens)
     assert_alike(compiled_spec, compiled_implementation)

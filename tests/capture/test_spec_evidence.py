@@ -301,7 +301,14 @@ def test_where_one_reading_alone_gives_a_program_it_is_taken_and_listed(mesh: De
 
 
 def test_a_degree_that_the_constructor_asks_for(mesh: DeviceMesh) -> None:
-    """What a module is given after code asked for the degree may be a quotient: its record confirms nothing."""
+    """What a module is given after code asked for the degree may be a quotient: its record confirms nothing.
+
+    Where no code asked, as the user's own configuration names it, it is among the numbers that the report lists.
+    """
+    report = verify(parallel(TimesDegree(degree=DEGREE), mesh), X)
+    assert report.verdict is Verdict.VERIFIED
+    constructed = "the spec has the numbers with which the model was constructed: `width` = 8, `degree` = 2"
+    assert report.assumptions[0] == constructed
     wrong = parallel(TimesDegree(degree=mesh.size()), mesh)
     assert message(verify(wrong, X)).endswith(REMEDIES.format("width"))
     assert verify(wrong, X, spec=TimesDegree()).verdict is Verdict.REFUTED
@@ -401,6 +408,8 @@ def test_numbers_of_classes_and_of_functions(mesh: DeviceMesh) -> None:
     report = verify(divided, X)
     assert report.verdict is Verdict.VERIFIED
     assert report.assumptions[0] == "the spec has `heads_of_class` = 4, as the model was constructed; it is 2 now"
+    # What a constructor was given and nobody changed may be a degree that the user's own configuration names.
+    assert report.assumptions[1] == "the spec has the numbers with which the model was constructed: `factor` = 0.5"
     factor = 0.5
 
     def scaled(x: torch.Tensor) -> torch.Tensor:

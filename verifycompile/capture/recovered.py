@@ -188,6 +188,12 @@ class _Recovery:
         for number in numbers:
             value = read_as.get(number, number.readings[0])
             yield from (Assumption(text, AssumptionKind.NUMBER, [number.path]) for text in _sentences(number, value))
+        kept = [number for number in numbers if _is_as_constructed(number, read_as.get(number, number.readings[0]))]
+        kept = [number for number in kept if not _is_of_a_package(number)]
+        if kept:
+            named = ", ".join(dict.fromkeys(f"`{number.path}` = {shown(number.now)}" for number in kept))
+            text = f"the spec has the numbers with which the model was constructed: {named}"
+            yield Assumption(text, AssumptionKind.NUMBER, [number.path for number in kept])
         free: dict[tuple[str, str], PlainRead] = {}
         for read in self.reads.values():
             if read.place is None:
@@ -231,9 +237,19 @@ class _Parts:
     copies: tuple[tuple[nn.Module, nn.Module], ...]
 
 
+def _is_as_constructed(number: Number, value: object) -> bool:
+    """Whether it was recorded and is the same now: what the constructor was given wrong is wrong in the spec, too."""
+    return number.source is Source.RECORDED and value == number.now
+
+
+def _is_of_a_package(number: Number) -> bool:
+    """Whether it is a flag or a text of a class of an installed package, which knows of no job."""
+    return isinstance(number.now, bool | str) and number.places[0].is_of_installed_package
+
+
 def _sentences(number: Number, value: object) -> Iterator[str]:
     """What the report says of a number that is no plain fact of the construction."""
-    if number.source is Source.RECORDED and value == number.now:
+    if _is_as_constructed(number, value):
         return
     if number.source is Source.RECORDED or (number.source is Source.CHANGED and value != number.now):
         yield (

@@ -154,6 +154,7 @@ def acting_alone() -> Generator[None]:
     asking = distributed_c10d.is_initialized.__code__
     sizes: property = vars(DeviceMesh)["shape"]
     ranks: property = vars(DeviceMesh)["mesh"]
+    shown = DeviceMesh.__repr__
 
     def only_rank(mesh: DeviceMesh) -> torch.Tensor:
         if sys._getframe(1).f_code is DeviceMesh.__init__.__code__:
@@ -170,6 +171,7 @@ def acting_alone() -> Generator[None]:
         (dist.ProcessGroup, "rank", lambda group: 0),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "size", lambda mesh, mesh_dim=None: 1),  # noqa: ARG005 - the method's own signature
         (DeviceMesh, "shape", property(lambda mesh: (1,) * len(sizes.__get__(mesh)))),
+        (DeviceMesh, "__repr__", lambda mesh: shown(_kept_by_one(mesh))),
         (DeviceMesh, "mesh", property(only_rank)),
         *((DeviceMesh, name, _kept_alone(name)) for name in KEPT_BY_MESHES),
         (Backend, "size", lambda backend: 1),  # noqa: ARG005 - the method's own signature
@@ -200,17 +202,23 @@ def _kept_alone(name: str) -> property:
     def read(mesh: DeviceMesh) -> Any:
         if Path(asking_file(sys._getframe(1))).is_relative_to(Path(dist.__file__).parent):
             return vars(mesh)[name]
-        ranks = torch.zeros(1, dtype=torch.int32)
-        layout = _MeshLayout.from_sizes_strides((1,) * mesh.ndim)
-        return {
-            "_rank": 0,
-            "_coordinate_on_dim": (0,) * mesh.ndim,
-            "_rank_map": ranks,
-            "_flatten_rank_map": (0,),
-            "_layout": layout,
-        }[name]
+        return vars(_kept_by_one(mesh))[name]
 
     return property(read, lambda mesh, value: vars(mesh).update({name: value}))
+
+
+def _kept_by_one(mesh: DeviceMesh) -> DeviceMesh:
+    """What stands for ``mesh`` where there is one process: it keeps the same but for what tells of ranks."""
+    one = object.__new__(type(mesh))
+    vars(one).update(
+        vars(mesh),
+        _rank=0,
+        _coordinate_on_dim=(0,) * mesh.ndim,
+        _rank_map=torch.zeros(1, dtype=torch.int32),
+        _flatten_rank_map=(0,),
+        _layout=_MeshLayout.from_sizes_strides((1,) * mesh.ndim),
+    )
+    return one
 
 
 def _only_this_rank(group: Any) -> list[int]:  # noqa: ARG001 - called as torch's function is

@@ -265,6 +265,7 @@ _READERS = {
         {
             "size",
             "shape",
+            "__repr__",
             "ndim",
             "mesh",
             "get_rank",
@@ -489,6 +490,7 @@ def _wrap_readers() -> None:
     _wrap_method(dist.ProcessGroup, "rank", ReadKind.RANK)
     _wrap_method(dist.ProcessGroup, "size", ReadKind.DEGREE)
     _wrap_method(DeviceMesh, "size", ReadKind.DEGREE)
+    _wrap_method(DeviceMesh, "__repr__", ReadKind.DEGREE)
     _wrap_property(DeviceMesh, "shape", ReadKind.DEGREE)
     _wrap_property(DeviceMesh, "mesh", ReadKind.DEGREE)
     _wrap_method(Backend, "rank", ReadKind.RANK)
