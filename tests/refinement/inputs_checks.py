@@ -210,6 +210,7 @@ def _of_what_does_not_fit() -> None:
 def dtensor_checks() -> Iterator[tuple[str, Check]]:
     """Of DTensors that are returned, by name."""
     yield "shapes", _of_shapes
+    yield "parts of the mesh", _of_parts_of_the_mesh
     for number, row in enumerate(_strides_of()):
         yield f"strides {number}", functools.partial(_strides_are_told, *row)
 
@@ -223,6 +224,23 @@ def _said(spec: Program, own: Program) -> str:
     pool = TermPool()
     found = misread_output(Lowering(spec, pool, "spec"), Lowering(own, pool, "impl"))
     return found.message if found is not None else ""
+
+
+def _of_parts_of_the_mesh() -> None:
+    """On the axes that its own mesh lacks, a DTensor may be any part of the spec's value: its shards say how large."""
+    two = Mesh((MeshAxis("x", 2), MeshAxis("y", 3)), tuple(range(6)))
+    for placements, open_axes, shape, made in (
+        ((Shard(0), Replicate()), {1}, (4, 2), (4, 2)), ((Shard(0), Replicate()), {1}, (2, 2), (4, 2)),
+        ((Shard(0), Shard(1)), {1}, (4, 2), (4, 2)), ((Shard(0), Shard(1)), {0}, (2, 6), (2, 6)),
+        ((Shard(0), Partial()), {0}, (2, 2), (2, 2)), ((Shard(0), Shard(1)), {0, 1}, (2, 2), (2, 2)), (None, {0}, (2, 2), (2, 2)),
+    ):  # fmt: skip
+        told = {"placements": placements, "open_axes": frozenset(open_axes)}
+        own = returned(torch.zeros(2, 2), global_shape=shape, global_stride=(shape[1], 1), **told)
+        wrong = f"`o` is a DTensor of shape {list(shape)}, its shards make shape {list(made)}"
+        assert _said(returned(WHOLE), dataclasses.replace(own, mesh=two)) == ("" if shape == made else wrong)
+    told = {"placements": (Shard(0),), "open_axes": frozenset({1})}
+    alone = returned(torch.zeros(2, 2), global_shape=(2, 2), global_stride=(2, 1), **told)
+    assert _said(returned(WHOLE), dataclasses.replace(alone, mesh=None)) == ""
 
 
 def _of_shapes() -> None:

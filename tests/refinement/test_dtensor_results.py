@@ -208,6 +208,25 @@ def test_what_operators_read_of_such_shards(number: int) -> None:
     assert verified(Program(2, cut(2, then=use), spec, numbers(2, 5), None)).verdict is Verdict.REFUTED
 
 
+@pytest.mark.parametrize("factor", [1, 2])
+def test_samples_that_a_part_of_the_mesh_holds_as_a_dtensor(factor: int) -> None:
+    """As a hook of tensor parallelism makes one of the samples that data parallelism gives a rank."""
+    with fake_mesh_world((2, 2), ("dp", "tp")) as mesh:
+
+        def program(x: torch.Tensor) -> DTensor:
+            shape, stride = torch.Size((4, 3 * factor)), (3 * factor, 1)
+            return DTensor.from_local(x * 2, mesh["tp"], [Replicate()], shape=shape, stride=stride)
+
+        options = {"mesh": mesh, "in_placements": {"x": (Shard(0), Replicate())}}
+        report = verifycompile.verify(program, (numbers(4, 3),), spec=lambda x: x * 2, **options)
+    if factor == 1:
+        assert report.verdict is Verdict.VERIFIED, str(report)
+        assert report.relations == {"output.0": "concat(output.0, dim=0, over=dp)"}
+    else:
+        said = "`output.0` is a DTensor of shape [4, 6], its shards make shape [4, 3]"
+        assert (report.verdict, report.findings[0].code, report.findings[0].message) == (Verdict.REFUTED, "VC110", said)
+
+
 def test_gradients_of_uneven_parameters() -> None:
     weight = numbers(5, 4).requires_grad_()
     report = verified(Program(2, same(lambda w: torch.tanh(w).sum()), lambda w: torch.tanh(w).sum(), weight, LINES))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import sympy
 import torch
 import torch.fx
+from torch.distributed.tensor import Shard
 
 from verifycompile.lowering.lower import Lowering
 from verifycompile.program import OutputKind, ProgramOutput, Size
@@ -26,17 +27,16 @@ def misread_output(spec: Lowering, implementation: Lowering) -> Mismatch | None:
 
     That shards are of equal size and the spec's pieces is for its relation to say.
     """
-    expected = {output.name: output for output in spec.program.outputs}
+    wholes = {output.name: output for output in spec.program.outputs}
     for output in implementation.program.outputs:
-        whole = expected.get(output.name)
+        whole = wholes.get(output.name)
         if whole is None or output.global_shape is None:
             continue
         shape = tuple(implementation.sizes.size(size) for size in output.global_shape)
-        spec_shape = spec.sizes.shape_of(whole.node) or ()
-        if not _equal(shape, spec_shape):
-            message = (
-                f"`{output.name}` is a DTensor of shape {listed(shape)}, the spec's has shape {listed(spec_shape)}"
-            )
+        expected = _of_shards(output, implementation) if output.open_axes else spec.sizes.shape_of(whole.node) or ()
+        if not _equal(shape, expected):
+            of = "its shards make" if output.open_axes else "the spec's has"
+            message = f"`{output.name}` is a DTensor of shape {listed(shape)}, {of} shape {listed(expected)}"
             return Mismatch(CODE, message, output.name, whole.node, output.node, certain=True)
         message = misread_strides(whole, output)
         if message is not None:
@@ -44,7 +44,13 @@ def misread_output(spec: Lowering, implementation: Lowering) -> Mismatch | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------ strides
+def _of_shards(output: ProgramOutput, implementation: Lowering) -> list[Size]:
+    """The shape of a DTensor on a part of the mesh: its relation says which part of the spec's value that is."""
+    shape, mesh = list(implementation.sizes.shape_of(output.node) or ()), implementation.program.mesh
+    for axis, placement in enumerate(output.placements or ()):
+        if isinstance(placement, Shard) and axis not in output.open_axes:
+            shape[placement.dim] *= 1 if mesh is None else mesh.axes[axis].size
+    return shape
 
 
 def misread_strides(spec: ProgramOutput, output: ProgramOutput) -> str | None:
@@ -74,14 +80,8 @@ def _strides(node: torch.fx.Node) -> tuple[Size, ...]:
     return tuple(value.stride()) if value.layout is torch.strided else ()
 
 
-# ------------------------------------------------------------------------------------------------ texts
-
-
 def _equal(left: Sequence[Size], right: Sequence[Size]) -> bool:
-    same_rank = len(left) == len(right)
-    return same_rank and all(
-        sympy.simplify(sympy.sympify(a) - sympy.sympify(b)) == 0 for a, b in zip(left, right, strict=True)
-    )
+    return len(left) == len(right) and all(sympy.simplify(a - b) == 0 for a, b in zip(left, right, strict=True))
 
 
 def listed(sizes: Sequence[Size]) -> str:
