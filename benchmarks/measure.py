@@ -50,19 +50,15 @@ class Measurement:
 
 def measure_here(point: Point) -> Measurement:
     """Capture and verify one program in this process, under a fake process group."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     import verifycompile
     from benchmarks.programs import PROGRAMS
+    from verifycompile.testing import fake_mesh
 
     program = PROGRAMS[point.program]
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=point.degree)
-    mesh = init_device_mesh("cpu", (point.degree,), mesh_dim_names=("tp",))
-    model = program.parallel(point.layers, mesh)
-    before = _peak_memory()
-    report = verifycompile.verify(model, program.inputs())
+    with fake_mesh({"tp": point.degree}) as mesh:
+        model = program.parallel(point.layers, mesh)
+        before = _peak_memory()
+        report = verifycompile.verify(model, program.inputs())
     if not report:
         print(report, file=sys.stderr)
     stats = report.stats

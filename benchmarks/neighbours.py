@@ -3,8 +3,7 @@
 The programs are those of ``tests``: bugs reported against parallel training code under the proof, and TTrace's fourteen
 under ``compare``. A row counts what became of the wrong programs, and of the right ones, where a fix is written down.
 
-``--cases FOLDER`` adds the programs of a folder: each file is run as ``python FILE bad`` and ``python FILE good``, and
-the last line that begins with ``@@`` is JSON with the verdict. The first letters of a name say whose list it is of.
+``--cases FOLDER`` adds the programs of a folder (``case_folder.py``). The first letters of a name say whose list it is.
 A program that gives no verdict, because torch cannot compile it or it takes too long, is counted as such.
 """
 
@@ -12,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
-import os
 import pathlib
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from benchmarks.__main__ import table
+from benchmarks.case_folder import programs_in, run
 from benchmarks.comparison import compared
 from tests.comparison.fourteen import BUGS as FOURTEEN
 from tests.soundness.test_known_bugs import BUGS, report_of
@@ -35,8 +32,6 @@ HEADER = (
 _ORDER = (Verdict.REFUTED, Verdict.UNPROVED, Verdict.VERIFIED)
 _LISTS = {"GG": "the GraphGuard paper (Entangle)", "TT": "TTrace's paper", "TV": "TrainVerify's list"}
 _OTHERS = "other reports"
-_SECONDS = 600
-"""That one program of a folder may take."""
 
 
 def row(name: str, method: str, verdicts: Callable[[bool], Iterable[Verdict | None]]) -> tuple[str, ...]:
@@ -67,7 +62,7 @@ def rows(most: int | None) -> list[tuple[str, ...]]:
 
 def rows_of(folder: pathlib.Path, most: int | None) -> Iterator[tuple[str, ...]]:
     """A row a list of bugs, of the programs in ``folder``."""
-    lists = {path: _LISTS.get(path.stem[:2], _OTHERS) for path in sorted(folder.glob("[A-Z]*.py"))}
+    lists = {path: _LISTS.get(path.stem[:2], _OTHERS) for path in programs_in(folder)}
     for name in (*_LISTS.values(), _OTHERS):
         files = [path for path, of in lists.items() if of == name][:most]
         if files:
@@ -77,28 +72,13 @@ def rows_of(folder: pathlib.Path, most: int | None) -> Iterator[tuple[str, ...]]
 
 def _verdict_of(file: pathlib.Path, is_wrong: bool) -> Verdict | None:
     """What a program of a folder prints; None where it prints no verdict, which is told with the reason."""
-    found, reason = _run(file, is_wrong)
+    ran = run(file, file.name, "bad" if is_wrong else "good")
+    found = ran.answer.get("verdict", "")
     verdict = Verdict[found] if found in Verdict.__members__ else None
+    reason = ran.reason or str(ran.answer.get("error") or found).partition("\n")[0]
     told = found if verdict else f"no verdict: {reason}"
     print(f"{file.stem} {'wrong' if is_wrong else 'right'} {told}", file=sys.stderr, flush=True)
     return verdict
-
-
-def _run(file: pathlib.Path, is_wrong: bool) -> tuple[str, str]:
-    """The verdict that the program prints, or ``""`` and what came in its place."""
-    command = [sys.executable, file.name, "bad" if is_wrong else "good"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            command, cwd=file.parent, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"{_SECONDS} s are over"
-    said = [line for line in done.stdout.splitlines() if line.startswith("@@")]
-    if not said:
-        return "", (done.stderr.strip() or "nothing is printed").splitlines()[-1]
-    answer = json.loads(said[-1].removeprefix("@@"))
-    return answer["verdict"], str(answer.get("error") or answer["verdict"]).partition("\n")[0]
 
 
 def main(arguments: Sequence[str]) -> int:

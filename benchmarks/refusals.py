@@ -4,8 +4,7 @@ Both in seconds of the processor, in one process: the proof once, then for each 
 attempt, search for an input, causes with the proofs of their repairs, script). The programs are those of the tests with
 the mistakes of the tests, and programs of real size in whose captured graph one collective is missing.
 
-``--cases FOLDER`` takes the programs of a folder instead: each file is run as ``python FILE good`` and as ``python FILE
-bad``, and the last line that it prints which begins with ``@@`` is JSON with verdict and findings.
+``--cases FOLDER`` takes the programs of a folder instead (``case_folder.py``).
 """
 
 from __future__ import annotations
@@ -14,21 +13,16 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import runpy
 import statistics
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
-
+from benchmarks.case_folder import programs_in, run
 from benchmarks.programs import PROGRAMS
 from tests.mutants.edits import ALL_REDUCE, REDUCE_SCATTER, drop, nodes_of
 from tests.mutants.mutant import captured
@@ -40,6 +34,7 @@ from verifycompile.options import Options
 from verifycompile.process_memory import peak_memory
 from verifycompile.program import Program
 from verifycompile.refinement.check import check_refinement
+from verifycompile.testing import fake_mesh
 from verifycompile.two_programs import verify_programs
 
 MOST_PROOFS = 10
@@ -92,7 +87,9 @@ def of_real_size(part: str) -> Iterator[Refusal]:
         label = f"{name}, {layers} layers, degree {degree}"
         if part not in label:
             continue
-        spec, implementation = _captured(name, layers, degree)
+        with fake_mesh({"tp": degree}) as mesh:
+            model = PROGRAMS[name].parallel(layers, mesh)
+            spec, implementation = capture_model(model, PROGRAMS[name].inputs(), {}, Options())
         proof = _proof(spec, implementation)
         for target, word in ((ALL_REDUCE, "all-reduce"), (REDUCE_SCATTER, "reduce-scatter")):
             for backward in (False, True):
@@ -104,7 +101,7 @@ def of_real_size(part: str) -> Iterator[Refusal]:
 
 def of_folder(folder: pathlib.Path, part: str) -> Iterator[Refusal]:
     """The wrong programs of a folder that are refused, beside the proofs of their right forms."""
-    for file in sorted(folder.glob("[A-Z]*.py")):
+    for file in programs_in(folder):
         if part not in file.stem:
             continue
         (_, proof), (said, refusal) = (_run(file, form) for form in ("good", "bad"))
@@ -114,22 +111,12 @@ def of_folder(folder: pathlib.Path, part: str) -> Iterator[Refusal]:
         yield Refusal(folder.name, file.stem, verdict, code, proof, refusal, None)
 
 
-def _run(file: pathlib.Path, form: str) -> tuple[dict[str, Any], float]:
+def _run(file: pathlib.Path, form: str) -> tuple[Mapping[str, Any], float]:
     """What one form of a program of a folder says, and the seconds that it took after capture."""
     program = f"from benchmarks import refusals; refusals.measure({file.name!r}, {form!r})"
-    root = str(pathlib.Path(__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=file.parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.splitlines()
-    said = [line.removeprefix("@@") for line in lines if line.startswith("@@")]
-    seconds = [float(line.removeprefix(_SECONDS)) for line in lines if line.startswith(_SECONDS)]
-    return json.loads(said[-1]) if said else {}, sum(seconds)
+    ran = run(file, "-c", program, path=str(pathlib.Path(__file__).parents[1]))
+    seconds = [float(line.removeprefix(_SECONDS)) for line in ran.lines if line.startswith(_SECONDS)]
+    return ran.answer, sum(seconds)
 
 
 _SECONDS = "seconds of the processor after capture: "
@@ -151,16 +138,6 @@ def measure(file: str, form: str) -> None:
     sys.argv = [file, form]
     sys.path.insert(0, "")
     runpy.run_path(file, run_name="__main__")
-
-
-def _captured(name: str, layers: int, degree: int) -> tuple[Program, Program]:
-    program = PROGRAMS[name]
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=degree)
-    try:
-        mesh = init_device_mesh("cpu", (degree,), mesh_dim_names=("tp",))
-        return capture_model(program.parallel(layers, mesh), program.inputs(), {}, Options())
-    finally:
-        dist.destroy_process_group()
 
 
 def _proof(spec: Program, implementation: Program) -> float:
