@@ -181,6 +181,21 @@ def test_a_factor_of_two_on_two_ranks_is_no_reduction_too_many(spec, reductions,
     assert finding.hint == hint.format(line=number)
 
 
+def test_a_reduction_too_many_of_a_gradient_is_said_to_be_in_the_backward_pass() -> None:
+    """A sum of what ranks hold passes its gradient on; torch's functional all-reduce sums that of all ranks."""
+    with fake_mesh_world((2,), ("tp",)) as grid:
+
+        def parallel(x, w):
+            return collectives.all_reduce(x @ w, "sum", grid["tp"])
+
+        tensors = torch.randn(4, 3), torch.randn(3, 5, requires_grad=True)
+        placements = {"x": (Shard(1),), "w": (S0,)}
+        report = verifycompile.verify(parallel, tensors, {}, spec=torch.matmul, mesh=grid, in_placements=placements)
+    finding, line = report.findings[0], parallel.__code__.co_firstlineno + 1
+    assert (finding.code, report.verdict) == ("VC102", verifycompile.Verdict.REFUTED)
+    assert finding.hint == f"remove the all-reduce over `tp` at line {line} in its backward pass (checked)"
+
+
 class NormedTwice(nn.Module):
     def __init__(self):
         super().__init__()

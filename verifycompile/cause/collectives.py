@@ -45,7 +45,8 @@ def _drop(name: str, draft: Draft) -> None:
 def _dropped_texts(scene: Scene, node: torch.fx.Node, _: Draft) -> tuple[str, str]:
     over = scene.names(scene.draft.group_axes(node)) or "its group"
     message = f"{scene.value(node.all_input_nodes[0])} is all-reduced over {over} once too often"
-    return message, f"remove the all-reduce over {over} at {scene.line(node)}"
+    passed = " in its backward pass" if is_backward(node) else ""
+    return message, f"remove the all-reduce over {over} at {scene.line(node)}{passed}"
 
 
 def other_groups(scene: Scene) -> Iterator[Move]:

@@ -81,7 +81,8 @@ def _strides(node: torch.fx.Node) -> tuple[Size, ...]:
 
 
 def _equal(left: Sequence[Size], right: Sequence[Size]) -> bool:
-    return len(left) == len(right) and all(sympy.simplify(a - b) == 0 for a, b in zip(left, right, strict=True))
+    same = (sympy.simplify(sympy.sympify(a) - b) == 0 for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(same)
 
 
 def listed(sizes: Sequence[Size]) -> str:
