@@ -10,7 +10,7 @@ import copy
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -217,6 +217,12 @@ class Trainer:
         self.is_first = self.rank == 0
         self.number = number
 
+    def set_up(self) -> None:
+        self.hold(dist.get_rank())
+
+    def hold(self, number: int) -> None:
+        self.number = number
+
     def build(self) -> Scaled:
         return Scaled(self.number)
 
@@ -227,6 +233,52 @@ class Trainer:
 @kept("`is_first`, which `build_by_rank` reads")
 def attribute_of_what_builds(mesh: DeviceMesh) -> Report:
     return asked(Trainer(0).build_by_rank)
+
+
+@kept("`number`, which `<lambda>` reads")
+def body_of_a_class(mesh: DeviceMesh) -> Report:
+    class Settings:
+        number = dist.get_rank()
+
+    return asked(lambda: Scaled(Settings.number))
+
+
+@kept("`number`, which `<lambda>` reads")
+def variable_of_the_function_around(mesh: DeviceMesh) -> Report:
+    number = 0
+
+    def ask() -> None:
+        nonlocal number
+        number = dist.get_rank()
+
+    ask()
+    return asked(lambda: Scaled(number))
+
+
+@kept("`number`, which `<lambda>` reads")
+def generator(mesh: DeviceMesh) -> Report:
+    def numbers() -> Iterator[int]:
+        yield dist.get_rank()
+
+    number = next(numbers())
+    return asked(lambda: Scaled(number))
+
+
+def _hold(number: int) -> None:
+    HELD["number"] = number
+
+
+@kept("`HELD`, which `<lambda>` reads")
+def container_of_another_function(mesh: DeviceMesh) -> Report:
+    _hold(dist.get_rank())
+    return asked(lambda: Scaled(HELD["number"]))
+
+
+@kept("`number`, which `build` reads")
+def attribute_that_a_method_sets(mesh: DeviceMesh) -> Report:
+    trainer = Trainer(0)
+    trainer.set_up()
+    return asked(trainer.build)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -251,8 +303,17 @@ def asked_for_other_reasons(mesh: DeviceMesh) -> Report:
     _told_by_one("of", world)
     part = torch.ones(4, 3).chunk(world)[mesh.get_local_rank()]
     model = Scaled(mesh.get_local_rank() // world)
+
+    class Settings:
+        held = dist.get_rank()
+        first = 0
+
+    def numbers() -> Iterator[int]:
+        yield dist.get_rank()
+
+    assert [*numbers(), Settings.held] == [rank, rank]
     assert part.shape == (2, 3)
-    return asked(lambda: Scaled(mesh.get_local_rank() // world), model)
+    return asked(lambda: Scaled(mesh.get_local_rank() // world + Settings.first), model)
 
 
 def asked_in_each_call(mesh: DeviceMesh) -> Report:

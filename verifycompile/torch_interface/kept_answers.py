@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import dis
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -37,7 +38,8 @@ _ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "JUMP_", "RETURN_", "RAISE_", "FOR_ITE
 class _Left:
     """What code that got an answer left it in: variables of its own, attributes with the class of their object.
 
-    ``elsewhere``: globals of other functions, with the identity of the table that holds them.
+    ``elsewhere``: globals of other functions, with the identity of the table that holds them. ``called``: the names of
+    methods that may have got it.
     """
 
     code: types.CodeType
@@ -46,6 +48,7 @@ class _Left:
     attributes: set[tuple[str, str | None]] = dataclasses.field(default_factory=set[tuple[str, str | None]])
     elsewhere: set[tuple[int, str]] = dataclasses.field(default_factory=set[tuple[int, str]])
     functions: set[types.CodeType] = dataclasses.field(default_factory=set[types.CodeType])
+    called: set[str] = dataclasses.field(default_factory=set[str])
     is_returned: bool = False
 
     @property
@@ -99,6 +102,9 @@ def _left(asker: Asker) -> _Left:
                     # What follows runs on some ranks alone.
                     left.is_returned |= not _returns_nothing(statement)
                     decided |= {other[0].offset for other in statements if other[0].offset > statement[0].offset}
+    if not left.code.co_flags & inspect.CO_OPTIMIZED:
+        # Variables of the body of a class or a module are attributes of it, and other modules import them.
+        left.attributes |= {(name, None) for name in left.variables}
     return left
 
 
@@ -133,14 +139,17 @@ def _attributes_set(
     for instruction in instructions:
         if instruction.opname == "STORE_ATTR" and before is not None:
             is_own = before.opname.startswith("LOAD_FAST") and code.co_varnames[:1] == _names(before)[-1:]
-            yield str(instruction.argval), code.co_qualname.rpartition(".")[0] if is_own else None
+            owner = code.co_qualname.rpartition(".")[0]
+            yield str(instruction.argval), owner if is_own and not owner.endswith("<locals>") else None
         before = instruction
 
 
 def _pass_on(left: _Left, statement: list[dis.Instruction], loaded: list[str]) -> None:
     _store(left, statement)
+    left.called.update(str(i.argval) for i in statement if i.opname in _READS)
     last = statement[-1].opname
     left.is_returned |= last.startswith("RETURN_") and not _returns_nothing(statement)
+    left.is_returned |= any(i.opname == "YIELD_VALUE" for i in statement)
     if any(i.opname in ("MAKE_FUNCTION", "SET_FUNCTION_ATTRIBUTE") and (i.arg or 0) & _DEFAULTS for i in statement):
         left.functions.update(i.argval for i in statement if isinstance(i.argval, types.CodeType))
     if last == "STORE_SUBSCR" or (last == "POP_TOP" and loaded):
@@ -149,11 +158,21 @@ def _pass_on(left: _Left, statement: list[dis.Instruction], loaded: list[str]) -
         left.variables.update(name for name in changed if not _is_code(left.names.get(name)))
     for function in (held for name in loaded for held in _functions_of(left.names.get(name))):
         instructions = list(dis.get_instructions(function.__code__))
-        left.elsewhere |= {(id(function.__globals__), i.argval) for i in instructions if i.opname == "STORE_GLOBAL"}
+        left.elsewhere |= {(id(function.__globals__), name) for name in _globals_changed(function)}
         # Of a new object, which the statement leaves in its variable, the attributes are its own.
         is_method = "." in function.__qualname__.rpartition("<locals>.")[2]
         set_there = _attributes_set(function.__code__, instructions)
         left.attributes |= {(name, None) for name, owner in set_there if owner is None or not is_method}
+
+
+def _globals_changed(function: types.FunctionType) -> Iterator[str]:
+    """Globals that a function sets, or of which it may change what they hold."""
+    for statement in _statements(function.__code__):
+        yield from (str(i.argval) for i in statement if i.opname == "STORE_GLOBAL")
+        if statement[-1].opname in ("STORE_SUBSCR", "POP_TOP"):
+            named = {str(i.argval) for i in statement if i.opname == "LOAD_GLOBAL"}
+            held = {name: function.__globals__[name] for name in named if name in function.__globals__}
+            yield from (name for name, value in held.items() if not _is_code(value))
 
 
 def _returns_nothing(statement: list[dis.Instruction]) -> bool:
@@ -250,7 +269,13 @@ def _functions_of(value: Any) -> list[types.FunctionType]:
 def _holder(read: Read, reached: list[Any]) -> str:
     """What among ``reached`` may hold the answer; "" for nothing."""
     left = _left_by(read)
-    classes = {base.__qualname__ for value in reached for base in type(value).__mro__}
+    bases = {base for value in reached for base in type(value).__mro__}
+    classes = {base.__qualname__ for base in bases}
+    for item in left:
+        methods = (vars(base).get(name) for name in item.called for base in bases if _is_of_user(base))
+        for method in methods:
+            if isinstance(method, types.FunctionType):
+                item.attributes.update(_attributes_set(method.__code__, dis.get_instructions(method.__code__)))
     for value in reached:
         if isinstance(value, functools._lru_cache_wrapper):
             inner: Any = value
@@ -276,8 +301,7 @@ def _is_plain(value: Any) -> bool:
 def _name_of(function: types.FunctionType, left: _Left, classes: set[str]) -> str | None:
     """The variable or attribute that ``function`` reads and the code of ``left`` set."""
     for code in _with_inner(function.__code__):
-        is_inside = code.co_filename == left.code.co_filename
-        is_inside = is_inside and code.co_qualname.startswith(f"{left.code.co_qualname}.")
+        is_of_file = code.co_filename == left.code.co_filename
         for instruction in dis.get_instructions(code):
             name, kind = str(instruction.argval), instruction.opname
             if kind.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
@@ -285,6 +309,10 @@ def _name_of(function: types.FunctionType, left: _Left, classes: set[str]) -> st
                 if is_own or (id(function.__globals__), name) in left.elsewhere or (name, None) in left.attributes:
                     return name
             elif kind.startswith(("LOAD_DEREF", "LOAD_CLOSURE")):
+                # The function that asked has the variable, or one around it.
+                around = left.code.co_qualname.partition(".<locals>")[0]
+                scope = around if name in left.code.co_freevars else left.code.co_qualname
+                is_inside = is_of_file and code.co_qualname.startswith(f"{scope}.")
                 if name in left.variables and name in code.co_freevars and is_inside:
                     return name
             elif kind.startswith(("LOAD_ATTR", "LOAD_METHOD")):
