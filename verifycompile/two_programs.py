@@ -24,6 +24,7 @@ from verifycompile.cause import (
     with_causes,
     with_gradients_passed,
     with_styles,
+    with_unread_input,
 )
 from verifycompile.cause import failures as cause_failures
 from verifycompile.certificate.making import certificate_of
@@ -161,6 +162,7 @@ def _report(
         spent = proof_seconds, time.thread_time() - started
         causes, failures = _causes(changeable, repairs.proves, spent, findings[0], shown)
         findings[:1] = with_causes(findings[0].noted(*dict.fromkeys(failures)), causes, result.mismatch.output)
+        findings[0] = findings[0] if causes else with_unread_input(findings[0], spec, implementation)
     findings = [_with_remedy(with_styles(finding, implementation.styles)) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)

@@ -277,3 +277,109 @@ def test_what_is_written_to_a_copy_of_a_buffer_is_told(dim):
         "what is written to a copy is lost: a slice of a DTensor along the sharded dimension, for one, is a copy, since it "
         "is gathered first; `x.copy_(...)` of the whole writes to `x`"
     )
+
+
+class Delayed(nn.Module):
+    """Rounds with the scale of the call before."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def largest(self, x):
+        return x.abs().amax()
+
+    def forward(self, x):
+        y = x / self.scale
+        self.scale.copy_(self.largest(x))
+        return y
+
+
+class DelayedOnRanks(Delayed):
+    def __init__(self, mesh, at_once):
+        super().__init__()
+        self.mesh, self.at_once = mesh, at_once
+
+    def largest(self, x):
+        return collectives.all_reduce(x.abs().amax(), "max", self.mesh)
+
+    def forward(self, x):
+        if not self.at_once:
+            return super().forward(x)
+        self.scale.copy_(self.largest(x))
+        return x / self.scale
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_buffer_that_is_read_after_it_is_written_is_told(at_once):
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        model, rows = DelayedOnRanks(mesh, at_once), (Shard(0),)
+        options = {"in_placements": {"x": rows}, "out_placements": {"output.0": rows}}
+        report = verifycompile.verify(model, (torch.randn(3, 4),), spec=Delayed(), mesh=mesh, **options)
+    if not at_once:
+        assert report, str(report)
+        return
+    (finding,) = report.findings
+    assert (report.verdict, finding.code) == (verifycompile.Verdict.REFUTED, "VC108")
+    assert line_of(report) == "return x / self.scale"
+    written = inspect.getsourcelines(DelayedOnRanks.forward)[1] + 3
+    assert finding.message == (
+        f"`scale` is read with what line {written} writes to it, where the spec reads what it held before"
+    )
+    assert finding.hint == f"read `scale` before line {written} writes to it (checked)"
+
+
+def of_keys(q, k):
+    return (q @ k.t()).softmax(-1) @ k
+
+
+def moved(w, m, d):
+    return w - 0.1 * (0.9 * m + d), 0.9 * m + d
+
+
+def of_momentum(w, u, m, n, d):
+    return *moved(w, m, d), *moved(u, n, d)
+
+
+@pytest.mark.parametrize("over", ["cp", "tp"])
+def test_a_gather_over_another_mesh_axis_is_told(over):
+    def program(q, k):
+        keys = collectives.all_gather_tensor(k, 0, grid[over])
+        return of_keys(q, keys)
+
+    lies = (Shard(0), R)
+    with fake_mesh_world((2, 2), ("cp", "tp")) as grid:
+        options = {"in_placements": {"q": lies, "k": lies}, "out_placements": {"output.0": lies}}
+        report = verifycompile.verify(program, tuple(torch.randn(2, 2, 4)), spec=of_keys, mesh=grid, **options)
+    if over == "cp":
+        assert report, str(report)
+        return
+    (finding,) = report.findings
+    assert (report.verdict, finding.code) == (verifycompile.Verdict.REFUTED, "VC105")
+    assert line_of(report) == "keys = collectives.all_gather_tensor(k, 0, grid[over])"
+    assert finding.message == "the all-gather runs over `tp`, where the ranks along `cp` hold the parts"
+    assert finding.hint is not None
+    assert finding.hint.startswith("pass the group of `cp` to the all-gather at line ")
+
+
+@pytest.mark.parametrize("is_mistaken", [True, False])
+def test_an_input_that_only_the_spec_reads_is_told(is_mistaken):
+    def program(w, u, m, n, d):
+        return of_momentum(w, u, n if is_mistaken else m, n, d)
+
+    rows = (Shard(0),)
+    with fake_mesh_world((2,), ("dp",)) as mesh:
+        report = verifycompile.verify(
+            program,
+            tuple(torch.randn(5, 2, 3)),
+            spec=of_momentum,
+            mesh=mesh,
+            in_placements=dict.fromkeys("wumnd", rows),
+            out_placements={f"output.{place}": rows for place in range(4)},
+        )
+    if not is_mistaken:
+        assert report, str(report)
+        return
+    finding = report.findings[0]
+    assert (report.verdict, finding.code) == (verifycompile.Verdict.REFUTED, "VC108")
+    assert finding.message == "the program never reads `m`, of which the spec computes `output.0`"

@@ -363,6 +363,77 @@ def numbers(*shapes: list[int]) -> Callable[[], tuple[torch.Tensor, ...]]:
     return lambda: tuple(torch.randn(shape) for shape in shapes)
 
 
+def turned(x: torch.Tensor) -> torch.Tensor:
+    even, odd = x[:, 0::2], x[:, 1::2]
+    return torch.stack([even - odd.sin(), odd + even.sin()], -1).flatten(-2)
+
+
+def turned_by_halves(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        even, odd = x.chunk(2, 1)
+        return torch.cat([even - odd.sin(), odd + even.sin()], -1)
+
+    return program
+
+
+def skipped(w: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    return torch.where((d.abs() > 4.0).any(), w, w - d)
+
+
+def skipped_by_one_rank(mesh: DeviceMesh) -> Program:
+    return skipped
+
+
+def running(x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(0)
+
+
+def running_twice_over_own(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        totals = funcol.all_gather_tensor(x.sum(0, keepdim=True), 0, mesh)
+        before = torch.arange(mesh.size()) <= mesh.get_local_rank()
+        return x.cumsum(0) + (totals * before[:, None]).sum(0)
+
+    return program
+
+
+def damped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x + torch.tanh(x @ w) * 0.22
+
+
+def damped_twice(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(x @ w) * 0.22
+        return x + y * 0.22
+
+    return program
+
+
+def correlated(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    hidden = torch.tanh(x @ w)
+    return x.t() @ hidden.cos()
+
+
+def gathered_into_one_buffer(mesh: DeviceMesh) -> Program:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        buffer = torch.empty(x.shape[0] * mesh.size(), x.shape[1])
+        before = buffer.copy_(funcol.all_gather_tensor(x, 0, mesh))
+        rows = torch.tanh(x @ w)
+        after = buffer.copy_(funcol.all_gather_tensor(rows, 0, mesh))
+        slope = after.cos()
+        return before.t() @ slope
+
+    return program
+
+
+def loss_of_the_second_next(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, F.pad(labels[2:], (0, 2), value=-100), reduction="sum")
+
+
+def loss_of_the_second_next_of_part(mesh: DeviceMesh) -> Program:
+    return lambda logits, labels: funcol.all_reduce(loss_of_the_second_next(logits, labels), "sum", mesh)
+
+
 BATCH = {"x": ROWS, "y": ROWS}
 MISTAKES = {
     "cut contiguously": Mistake(
@@ -473,6 +544,35 @@ MISTAKES = {
         mean_of_squares, mean_with_padding, lambda: (torch.empty(1001, 512, device="meta"),), "VC108",
         'return funcol.all_reduce(own.square().sum(), "sum", mesh) / padded.numel()',
         "pass 512512 in the place of 513024",
+    ),
+    "halves for pairs": Mistake(
+        turned, turned_by_halves, numbers([4, 4]), "VC108",
+        "return torch.cat([even - odd.sin(), odd + even.sin()], -1)",
+        "of the spec) in the place of `torch.cat([even - odd.sin(), odd + even.sin()], -1)`", {"x": ROWS}, ROWS,
+    ),
+    "overflow that one rank sees": Mistake(
+        skipped, skipped_by_one_rank, numbers([3, 3], [3, 3]), "VC114",
+        "return torch.where((d.abs() > 4.0).any(), w, w - d)", "gather `d` over `x` along dimension 0",
+        {"w": ROWS, "d": ROWS}, ROWS,
+    ),
+    "own part among those before": Mistake(
+        running, running_twice_over_own, numbers([3, 4]), "VC117",
+        "before = torch.arange(mesh.size()) <= mesh.get_local_rank()", "compare with `<` in the place of `<=`",
+        {"x": ROWS}, ROWS,
+    ),
+    "scale that the residual has already": Mistake(
+        damped, damped_twice, numbers([3, 4], [4, 4]), "VC103", "return x + y * 0.22",
+        "leave out the multiplication by 0.22", {"x": ROWS}, ROWS,
+    ),
+    "memory that is written again": Mistake(
+        correlated, gathered_into_one_buffer, numbers([4, 4], [4, 4]), "VC108",
+        "return before.t() @ slope", "copy `before` before line ", {"x": ROWS},
+    ),
+    "labels of the part": Mistake(
+        loss_of_the_second_next, loss_of_the_second_next_of_part,
+        lambda: (torch.randn(4, 5), torch.randint(0, 5, (4,))), "VC117",
+        "return lambda logits, labels: funcol.all_reduce(loss_of_the_second_next(logits, labels), \"sum\", mesh)",
+        "of the whole, along dimension 0", {"logits": ROWS, "labels": ROWS},
     ),
 }  # fmt: skip
 

@@ -516,7 +516,7 @@ def test_what_a_stage_receives_and_does_not_use_is_told_there(uses):
     assert finding.hint == f"add `other` to `own`, which line {line} makes (checked)"
 
 
-_DIVIDED = "leave out the division by 2 of `relu` in `torch.relu(x @ c) / share` at line {} (checked)"
+_DIVIDED = "leave out the division by 2 at line {} (checked)"
 
 
 @pytest.mark.parametrize("share", [1, 2])

@@ -4,5 +4,15 @@ from verifycompile.cause.findings import with_causes, with_styles
 from verifycompile.cause.search import Cause, find_causes
 from verifycompile.cause.stopped import with_gradients_passed
 from verifycompile.cause.subject import OneGraph, Subject
+from verifycompile.cause.unused import with_unread_input
 
-__all__ = ["Cause", "OneGraph", "Subject", "find_causes", "with_causes", "with_gradients_passed", "with_styles"]
+__all__ = [
+    "Cause",
+    "OneGraph",
+    "Subject",
+    "find_causes",
+    "with_causes",
+    "with_gradients_passed",
+    "with_styles",
+    "with_unread_input",
+]

@@ -33,6 +33,9 @@ _MOST_STEPS = 10
 _MOST_LOST = 8
 """So many values of the program are tried that a value of the spec may have to replace."""
 
+_SHAPING = (aten.view.default, aten.reshape.default)
+"""Calls that name all sizes of their result."""
+
 Held = Mapping[torch.fx.Node, Sequence[torch.fx.Node]]
 
 
@@ -77,10 +80,18 @@ def _moves(scene: Scene) -> Iterator[tuple[Move, _Taken]]:
         lost = [
             node for node in scene.calls
             if node in behind and node not in holding and is_floating(node) and place[node] > latest - _MOST_LOST
+            and _may_be(node, taken.result)
         ][:_MOST_LOST]  # fmt: skip
         kept = sorted(set(taken.operands.values()), key=place.__getitem__, reverse=True)
         for node in kept if taken.is_sum else (*lost, *kept):
             yield _computed(scene, taken, node, is_operand=node in kept), taken
+
+
+def _may_be(node: torch.fx.Node, theirs: torch.fx.Node) -> bool:
+    """Whether a value of the program may be a rank's part, or all, of one of the spec."""
+    own, wanted = shape_of(node), shape_of(theirs)
+    sizes = zip(own, wanted, strict=False)
+    return len(own) == len(wanted) and all(not isinstance(size, int) or size <= whole for size, whole in sizes)
 
 
 def _held(scene: Scene) -> Held:
@@ -99,20 +110,21 @@ def _missing(scene: Scene, held: Held) -> Iterator[tuple[torch.fx.Node, ...]]:
         if not held[node] and is_view(node.target) and _available(node, held, looked):
             looked[node] = None
     ways: list[tuple[torch.fx.Node, ...]] = []
-    for seed in [node for node in seeds if is_floating(node) or not is_tensor(node)][:_MOST_SEEDS]:
-        steps = [seed]
-        position = order.index(seed)
-        for node in order[position + 1 :]:
+    seeds = [node for node in seeds if is_floating(node) or not is_tensor(node)][:_MOST_SEEDS]
+    for first in [*([seed] for seed in seeds), seeds] if len(seeds) > 1 else [seeds]:
+        steps = list(first)
+        for node in order[order.index(steps[0]) + 1 :] if steps else ():
             if len(steps) == _MOST_STEPS:
                 break
             if held[node] or set(steps).isdisjoint(node.all_input_nodes):
                 continue
-            if _available(node, held, {*steps, *looked}):
+            if node not in steps and _available(node, held, {*steps, *looked}):
                 steps.append(node)
         for node in steps:
             needed = ancestors([node])
             taken = {*steps, *looked}
             ways.append(tuple(step for step in order if step in taken and step in needed))
+    ways = list(dict.fromkeys(ways))
     return iter(sorted((way for way in ways if is_floating(way[-1])), key=len))
 
 
@@ -151,6 +163,8 @@ def _computed(scene: Scene, taken: _Taken, node: torch.fx.Node, *, is_operand: b
             leaving &= scene.wanted
         for step in (spec[name] for name in names):
             arguments = torch.fx.map_arg((step.args, step.kwargs), lambda operand: made[operand])
+            if step.name == names[-1] and step.target in _SHAPING:  # a rank's part has sizes of its own
+                arguments = (arguments[0][0], shape_of(replaced)), arguments[1]
             last = draft.insert(last, step.target, arguments[0])
             if arguments[1]:
                 draft.set_arguments(last, *arguments)

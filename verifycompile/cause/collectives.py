@@ -50,15 +50,22 @@ def _dropped_texts(scene: Scene, node: torch.fx.Node, _: Draft) -> tuple[str, st
 
 
 def other_groups(scene: Scene) -> Iterator[Move]:
-    """Each all-reduce over other mesh axes."""
-    for node in _all_reduces(scene):
-        axes = scene.draft.group_axes(node)
+    """Each all-reduce over other mesh axes; each gather, reduce-scatter and exchange over others of as many ranks."""
+    library = functional_collectives()
+    called = {
+        library.all_reduce.default: "all-reduce",
+        library.all_gather_into_tensor.default: "all-gather",
+        library.reduce_scatter_tensor.default: "reduce-scatter",
+        library.all_to_all_single.default: "all-to-all",
+    }
+    for node in [node for node in scene.calls if node.target in called]:
+        axes, name = scene.draft.group_axes(node), called[node.target]
         for other in scene.axis_sets if axes else ():
-            if other == axes:
+            if other == axes or (name != "all-reduce" and scene.ranks(other) != scene.ranks(axes)):
                 continue
             found, wanted = scene.names(axes), scene.names(other)
-            message = f"the all-reduce runs over {found}, where the ranks along {wanted} hold the parts"
-            hint = f"pass the group of {wanted} to the all-reduce at {scene.line(node)}"
+            message = f"the {name} runs over {found}, where the ranks along {wanted} hold the parts"
+            hint = f"pass the group of {wanted} to the {name} at {scene.line(node)}"
             change = functools.partial(_over, node.name, other)
             yield Move(("group", other), node.name, "VC105", fixed(message, hint), change)
 

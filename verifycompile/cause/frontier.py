@@ -28,7 +28,7 @@ MOST_LOST = 80
 
 @dataclasses.dataclass(frozen=True)
 class Frontier:
-    """``missing``: values of the spec that no implementation node holds; ``held``: how many are held."""
+    """``missing``: values of the spec that no implementation node holds in any shape; ``held``: how many are held."""
 
     missing: tuple[torch.Tensor, ...]
     held: int
@@ -41,13 +41,13 @@ def frontier(trial: Trial, program: Program, values: Interpreter, wanted: Iterab
     needed = ancestors(output.node for output in trial.spec.outputs if output.name in names)
     ours = ancestors(output.node for output in program.outputs if output.name in names)
     order = [node for node in program.graph.graph.nodes if node in ours]
-    marks = _Marks(value for node in order for value in _wholes(values, program, node))
+    marks = _Marks(value.flatten() for node in order for value in _wholes(values, program, node))
     computed = [node for node in spec.nodes if node in needed and node.op == "call_function"]
     leaving = {output.node for output in trial.spec.outputs}
     told = [node for node in computed if node in leaving or not is_view(node.target)]
     values_of_spec = [_spec_value(trial, node) for node in told]
     known = [value for value in values_of_spec if value is not None]
-    missing = tuple(value for value in known if not marks.hold(value))
+    missing = tuple(value for value in known if not marks.hold(value.flatten()))
     return Frontier(missing, len(known) - len(missing))
 
 

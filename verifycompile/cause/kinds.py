@@ -46,6 +46,7 @@ from verifycompile.cause.scales import (
 )
 from verifycompile.cause.steps import other_steps
 from verifycompile.cause.unused import unused_summands
+from verifycompile.cause.versions import other_versions
 from verifycompile.cause.whole_dimensions import (
     gathered_along_others,
     gathered_operands,
@@ -144,6 +145,7 @@ def unlikely(scene: Scene) -> tuple[Iterator[Move], ...]:
     return (
         lines_of_other_ranks(scene),
         unused_summands(scene),
+        other_versions(scene),
         arguments_of_spec(scene),
         missing_summands(scene),
         missing_factors(scene),

@@ -106,7 +106,8 @@ def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], lis
     others: list[Move] = []
     unlikely: list[Move] = []
     as_in_spec: list[Move] = []
-    for move in _changed_factors(scene, found):
+    surplus = frozenset(factor for factor in own if factor is not None and own[factor] > spec[factor])
+    for move in _changed_factors(scene, found, surplus):
         node = scene.draft.node(move.node)
         factor = _factor(node)
         same_line = [_constant(other) for other in turns.get(_line(node), ()) if other is not node]
@@ -114,7 +115,7 @@ def factor_changes(scene: Scene, found: list[Fraction]) -> tuple[list[Move], lis
             unlikely.append(move)
         elif same_line and all(math.isclose(constant, _changed(node, move.kind)) for constant in same_line):
             of_their_own.insert(0, move)
-        elif move.kind == ("no factor",) and own[factor] > spec[factor]:
+        elif move.kind == ("no factor",) and factor in surplus:
             of_their_own.append(move)
         elif own[factor] <= spec[factor]:
             as_in_spec.append(move)
@@ -149,8 +150,11 @@ def _changed(node: torch.fx.Node, kind: tuple[object, ...]) -> float:
     return _constant(node) * float(ratio) if node.target in _TIMES else _constant(node) / float(ratio)
 
 
-def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
-    """Each multiplication with, or division by, a constant: left out, or with a constant changed by a ratio."""
+def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[object]) -> Iterator[Move]:
+    """Each multiplication with, or division by, a constant: left out, or with a constant changed by a ratio.
+
+    ``surplus``: factors that the program has oftener than the spec, which may be left out whatever the ratio is.
+    """
     for node in reversed(scene.calls):
         if node.target not in (*_TIMES, *_OVER) or not _is_number(node.args[1]) or not is_floating(node):
             continue
@@ -159,7 +163,8 @@ def _changed_factors(scene: Scene, found: list[Fraction]) -> Iterator[Move]:
         constant, source = _constant(node), node.args[0]
         if constant == 0 or not isinstance(source, torch.fx.Node):
             continue
-        for ratio in found or _usual(scene, node):
+        undone = _fraction(1 / constant if node.target in _TIMES else constant) if _factor(node) in surplus else None
+        for ratio in found or dict.fromkeys((*_usual(scene, node), *([] if undone is None else [undone]))):
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
             change = _without(node.name, *_derived(scene, node)) if needless else _with_factor(node.name, ratio)

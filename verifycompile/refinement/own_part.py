@@ -113,7 +113,9 @@ def fault_of_operator(
     if name in _CUTS:
         (dim,) = _at(_CUT_ALONG[name], 0)(arguments, rank)
         text = f"{own} cuts dimension {dim} of {value}, of which each rank of {sharded.get(dim, '')} holds a part"
-        return (PIECES, f"{text}: the rank's pieces are not parts of the whole's pieces") if dim in sharded else None
+        # Whole numbers are labels, indices or positions, which are no parts of a fused parameter.
+        code = PIECES if first.meta["val"].is_floating_point() else INDEX
+        return (code, f"{text}: the rank's pieces are not parts of the whole's pieces") if dim in sharded else None
     if name not in _WHOLE_DIMENSIONS:
         return None
     dims = _WHOLE_DIMENSIONS[name](arguments, rank)

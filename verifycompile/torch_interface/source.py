@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.fx
+from torch._ops import OpOverload
 
 from verifycompile.program import SourceLocation
 from verifycompile.torch_interface.syntax import syntax_of
@@ -92,7 +93,7 @@ def _called(node: torch.fx.Node) -> str:
     """The name of the function, method or operator whose call the node is a part of; "" where none is recorded."""
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
     if not stack:
-        return ""
+        return node.target._schema.name.partition("::")[2] if isinstance(node.target, OpOverload) else ""
     function = stack[-1][1]
     return function if isinstance(function, str) else str(getattr(function, "__name__", ""))
 

@@ -62,7 +62,10 @@ class Syntax:
         the line is recorded.
         """
         if (line, column) in self.statements:
-            return self.statements[line, column]
+            value = self.statements[line, column]
+            parts = value.elts if isinstance(value, ast.Tuple) else ()
+            calling = [part for part in parts if called and _calls(part, called)]
+            return calling[0] if len(calling) == 1 else value
         found = sorted(self.expressions.get((line, column), ()), key=_end)
         fitting = [node for node in found if called and _calls(node, called)]
         if fitting:

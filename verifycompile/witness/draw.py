@@ -32,6 +32,8 @@ class Distribution(enum.Enum):
     """As normal, and so much smaller that bounds on values (the clipping of gradients) do not act."""
     SPREAD = "spread"
     """As normal, of many magnitudes: where a function saturates, as `tanh` and a rounding do, some still tell."""
+    WIDE = "wide"
+    """As normal, and growing up to the numbers that the programs compare elements with: on one rank none is reached."""
     REVERSED = "reversed"
     """As normal, the floats of each input in reverse order."""
     SLOPED = "sloped"
@@ -55,6 +57,7 @@ _MANY = 256
 """Of so many normal numbers the norm is nearly that of any others."""
 _BOUNDED = frozenset({"aten.clamp.default", "aten.clamp_max.default", "aten.hardtanh.default", "aten.minimum.default"})
 """Operators that have no effect on values that are small enough."""
+_COMPARING = frozenset(f"aten.{name}.Scalar" for name in ("gt", "ge", "lt", "le"))
 _SATURATING = frozenset({"aten.tanh.default", "aten.sigmoid.default", "aten.erf.default"}) | _BOUNDED
 _MAGNITUDES = 14
 """Powers of two over which spread values lie."""
@@ -72,6 +75,9 @@ def draw(
     sizes = spec_sizes(spec, implementation)
     entries = tensor_inputs(spec)
     values = {name: _draw_input(entry, sizes, generator, distribution, index_limit) for name, entry in entries.items()}
+    if distribution is Distribution.WIDE:
+        largest = _largest_threshold(spec)
+        values = {name: _growing(value, largest) for name, value in values.items()}
     change = _CHANGES.get(distribution)
     if change is not None:
         values.update(change(spec, implementation, values))
@@ -94,6 +100,8 @@ def applies(spec: Program, distribution: Distribution) -> bool:
         return any(isinstance(size, int) and size > _MANY for size in sizes)
     if distribution is Distribution.FAINT:
         return any(operator_name(node.target) in _BOUNDED for node in spec.graph.graph.nodes)
+    if distribution is Distribution.WIDE:
+        return _largest_threshold(spec) > 1
     if distribution is Distribution.SPREAD:
         return any(operator_name(node.target) in _SATURATING for node in spec.graph.graph.nodes)
     if distribution is Distribution.NEGATIVE:
@@ -103,6 +111,19 @@ def applies(spec: Program, distribution: Distribution) -> bool:
     if distribution is Distribution.EMPTY:
         return torch.bool in dtypes or bool(ignored_classes(spec))
     return True
+
+
+def _largest_threshold(spec: Program) -> float:
+    """The largest number that elements are compared with; 0 where there is none."""
+    compared = (node for node in spec.graph.graph.nodes if operator_name(node.target) in _COMPARING)
+    numbers = (node.args[1] for node in compared)
+    return max((abs(number) for number in numbers if isinstance(number, (int, float))), default=0.0)
+
+
+def _growing(value: torch.Tensor, largest: float) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    return value * torch.linspace(0, largest, value.numel(), dtype=value.dtype).reshape(value.shape)
 
 
 def _tangent(shape: tuple[int, ...], generator: torch.Generator, distribution: Distribution) -> torch.Tensor:

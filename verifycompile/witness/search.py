@@ -36,6 +36,7 @@ _EDGES: tuple[tuple[Distribution, int | None, int], ...] = (
     (Distribution.SMALL, None, 0),
     (Distribution.FAINT, None, 0),
     (Distribution.SPREAD, None, 0),
+    (Distribution.WIDE, None, 0),
     (Distribution.SLOPED, None, 0),
 )
 """Distribution, largest integer and what is added to the seed: legal inputs that most data do not have."""

@@ -153,6 +153,7 @@ class _Comparison:
         self._ranks = implementation_interpreter(implementation, inputs, seed, before)
         self.evaluated = Evaluated(inputs, self._reference, self._ranks)
         self._spec_program, self._inputs = spec, inputs
+        self._rounded: dict[int, tuple[Interpreter, Interpreter]] = {}
         self._scale = 0.0
         self.candidates: dict[str, Sequence[tuple[Placement, ...]]] = {}
         self.scales: dict[str, int] = {}
@@ -180,10 +181,12 @@ class _Comparison:
 
     def provide(self, entry: ProgramInput, values: Sequence[object]) -> None:
         """Gives the implementation's placeholder its values, one a rank."""
+        self._rounded.clear()
         self._ranks.provide(entry.node, values)
 
     def withdraw(self, entry: ProgramInput) -> None:
         """Takes the values of the implementation's placeholder away."""
+        self._rounded.clear()
         self._ranks.withdraw(entry.node)
 
     def missing(self, name: str) -> OutputComparison:
@@ -284,16 +287,23 @@ class _Comparison:
         tolerance, explained = reference.tolerance, uncertainty_of if self._exact else rounding_of
         # In both directions: what is compared with a threshold that it just reaches may fall on either side.
         for sign in (1, -1) if self._exact else (1,):
-            rounding = Rounding.seeded(self._seed + 3, sign)
-            moved = _tensor(self._reference.with_rounding(rounding).value(node)[0])
+            reference_rounded, ranks_rounded = self._rounded_by(sign)
+            moved = _tensor(reference_rounded.value(node)[0])
             tolerance += explained(reference.value, moved)
             if impl_node is None:
                 continue
             # The implementation may lose digits where the spec does not: in differences of nearly equal values.
             before = [at_scale(part, scale) for part in self._ranks.value(impl_node)]
-            after = [at_scale(part, scale) for part in self._ranks.with_rounding(rounding).value(impl_node)]
+            after = [at_scale(part, scale) for part in ranks_rounded.value(impl_node)]
             tolerance += max(explained(*_numbers(*pair)) for pair in zip(before, after, strict=True))
         return dataclasses.replace(reference, tolerance=tolerance)
+
+    def _rounded_by(self, sign: int) -> tuple[Interpreter, Interpreter]:
+        """Both programs with their results rounded otherwise; evaluated once for all outputs, the last sign is kept."""
+        if sign not in self._rounded:
+            rounding = Rounding.seeded(self._seed + 3, sign)
+            self._rounded = {sign: (self._reference.with_rounding(rounding), self._ranks.with_rounding(rounding))}
+        return self._rounded[sign]
 
 
 def _tensor(value: object) -> torch.Tensor:
