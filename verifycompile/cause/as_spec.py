@@ -90,8 +90,8 @@ def _moves(scene: Scene) -> Iterator[tuple[Move, _Taken]]:
 def _may_be(node: torch.fx.Node, theirs: torch.fx.Node) -> bool:
     """Whether a value of the program may be a rank's part, or all, of one of the spec."""
     own, wanted = shape_of(node), shape_of(theirs)
-    sizes = zip(own, wanted, strict=False)
-    return len(own) == len(wanted) and all(not isinstance(size, int) or size <= whole for size, whole in sizes)
+    known = [(size, whole) for size, whole in zip(own, wanted, strict=False) if isinstance(size, int)]
+    return len(own) == len(wanted) and all(not isinstance(whole, int) or size <= whole for size, whole in known)
 
 
 def _held(scene: Scene) -> Held:

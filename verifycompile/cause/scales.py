@@ -164,7 +164,9 @@ def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[obj
         if constant == 0 or not isinstance(source, torch.fx.Node):
             continue
         undone = _fraction(1 / constant if node.target in _TIMES else constant) if _factor(node) in surplus else None
-        for ratio in found or dict.fromkeys((*_usual(scene, node), *([] if undone is None else [undone]))):
+        usual = _usual(scene, node)
+        usual += [] if undone is None or undone in usual else [undone]
+        for ratio in found or usual:
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
             change = _without(node.name, *_derived(scene, node)) if needless else _with_factor(node.name, ratio)
