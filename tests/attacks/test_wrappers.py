@@ -136,6 +136,16 @@ for name, (wrap, is_right) in WAITING.items():
     PROGRAMS.add(name, job_with_spare(wrap), right=is_right)
 
 
+def synchronization_off_on_rank_1(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = DistributedDataParallel(model)
+    wrapped.require_backward_grad_sync = mesh.get_rank() == 0
+    return wrapped
+
+
+# The numbers of ranks of which one waits for the others for ever are not asked for.
+PROGRAMS.add("wrong_synchronization_off_on_rank_1", job(synchronization_off_on_rank_1), right=False, numbers=False)
+
+
 def other_weights_on_rank_1(model: nn.Module) -> None:
     if dist.get_rank() == 1:
         for parameter in model.parameters():
@@ -312,6 +322,8 @@ def test_programs() -> None:
     for name, (_, is_right) in WAITING.items():
         waits = "it waits for the gradients of all its parameters, and there is none of `spare.weight` and 1 more"
         assert is_right or all(waits in text for text in found[name, "compile"].texts), found[name, "compile"]
+    later = "on rank 1, and not on rank 0: gradients of this step are accumulated on each rank, not reduced (no_sync()): "
+    assert all(later in text for text in found["wrong_synchronization_off_on_rank_1", "compile"].texts)
     others = {
         name: program for name, program in PROGRAMS.found.items() if name not in {*ACCUMULATING, "doubled_once_reduced"}
     }

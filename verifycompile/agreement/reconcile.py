@@ -137,6 +137,7 @@ def _reconciled(conversation: Conversation, captured: Captured, options: Options
     messages = [
         *_held_messages(said, implementation),
         *_open_messages(said),
+        *_later_messages(said),
         *_option_messages(said),
         *_blocker_messages(said),
     ]
@@ -265,6 +266,18 @@ def _open_messages(said: Mapping[int, Parts]) -> list[str]:
                     "same. Pass the same, or compile with `dynamic=False`."
                 )
                 return [message]
+    return []
+
+
+def _later_messages(said: Mapping[int, Parts]) -> list[str]:
+    """That a reduction of gradients is left to a later step on some ranks alone: the others wait for it in this one."""
+    first, *others = sorted(said)
+    for rank in others:
+        for one, other in ((first, rank), (rank, first)):
+            left = [text for text in said[one]["left for later"] if text not in said[other]["left for later"]]
+            if left:
+                where = f"on rank {one}, and not on rank {other}"
+                return [f"{where}: {left[0]}. Synchronize in the same steps on all ranks."]
     return []
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor.placement_types import Replicate
 from verifycompile.agreement.channel import Alike, Answer, Channel
 from verifycompile.agreement.reconcile import OF_ONE_RANK, Captured, Conversation, blocked, reconcile
 from verifycompile.agreement.written import EXCHANGED, Written, digest_of, digest_of_bytes, write
-from verifycompile.assumption import to_data
+from verifycompile.assumption import AssumptionKind, kind_of, to_data
 from verifycompile.capture import identity_of
 from verifycompile.diagnostics.report import Report
 from verifycompile.errors import UsageError
@@ -136,6 +136,7 @@ def said_of(
         "returned": own.returned,
         "held": held_digests(implementation, own),
         "open": open_numbers(implementation),
+        "left for later": [text for text in implementation.assumptions if kind_of(text) is AssumptionKind.LATER],
         "options": _options(options),
     }
 
