@@ -175,7 +175,7 @@ with tiny sizes on one CPU under a fake process group and checked by `verifycomp
 whole process, or where many ran one after the other the program alone, some of them on a machine that was busy with
 other work. *verified*, *refuted* and *unproved* are the report's verdicts; *refused* is a
 `UsageError` (the question was incomplete or the program does not capture), *failed* anything else. A program that is
-known to be wrong has *refuted* as its expected verdict.
+known to be wrong has *refuted* as its expected verdict, or *unproved* where code outside of the graph could mend it.
 """
 
 
