@@ -5,6 +5,7 @@ Here a part of the mutants is tried; ``python -m tests.lemmas`` tries them all a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 
@@ -20,7 +21,7 @@ from tests.certificate import (
     steps_checks,
     storage_checks,
 )
-from tests.ir import test_similar
+from tests.ir import test_indicator, test_pieces, test_readings, test_sign, test_similar, test_window
 from tests.lemmas import padded_pieces_checks, places_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests, tried
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
@@ -36,6 +37,7 @@ from verifycompile.certificate import (
     statement,
     storage,
 )
+from verifycompile.ir import indicator, pieces, relabel, sign, window
 from verifycompile.refinement import (
     attempt,
     closure,
@@ -70,13 +72,28 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     padded_pieces: padded_pieces_checks.checks,
     places: places_checks.checks,
     similar: lambda: of_tests(test_similar),
+    sign: lambda: of_tests(test_sign),
+    pieces: lambda: itertools.chain(of_tests(test_readings), of_tests(test_pieces)),
+    window: lambda: itertools.chain(of_tests(test_readings), of_tests(test_window, "test_parts_of_the_rows")),
+    relabel: lambda: of_tests(test_readings),
+    indicator: lambda: of_tests(test_indicator),
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     quotients: shares_checks.FUNCTIONS,
     similar: ("_stack_axes", "_rebuild_inequality"),
-}
-"""Of a module not named here all conditions are changed."""
+    sign: (
+        "is_nonnegative", "is_positive_sum", "known_equal", "known_order", "_number", "_is_positive", "_is_nonnegative_number",
+        "_is_nonnegative_term",
+    ),
+    pieces: ("concatenated_dim", "whole_dim_of_fresh"),
+    window: ("window_at", "is_single"),
+    relabel: ("inverse_digits",),
+    indicator: ("is_indicator", "_is_indicator"),
+}  # fmt: skip
+"""Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
+decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.
+"""
 
 PART = 12
 """Of so many mutants one is tried."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -8,9 +9,11 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.algebra import iota, multiply_views
 from verifycompile.ir.indicator import NOT, both, either, equal, is_indicator, less, less_equal, negate
+from verifycompile.ir.relabel import insert_dim
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.catalogue import COMBINATION_LEMMAS
 
 VALUES = {"a": torch.tensor([-1.0, 0.0, 1.0, 2.0]), "b": torch.tensor([0.0, 0.0, 2.0, 1.0])}
 
@@ -85,3 +88,29 @@ def test_a_counter_meets_the_numbers_that_it_counts_and_no_others(number: Fracti
     pool = TermPool()
     met = equal(pool, iota(pool, 4), pool.constant(Fraction(number), (4,)))
     assert met.is_zero is not possible
+
+
+def test_comparisons_have_the_values_of_what_they_compare():
+    """Of each two of a table: whole numbers and masks, counters beside multiples of others, and numbers."""
+    leaves = {
+        "x": torch.arange(-1.0, 11.0).reshape(3, 4), "y": torch.tensor([[0.0, 5, 1, 9]] * 3), "m": (torch.arange(12) % 3 == 0).reshape(3, 4) * 1.0,
+        "n": (torch.arange(12) % 2 == 0).reshape(3, 4) * 1.0,
+    }  # fmt: skip
+    b, evaluator = Builder(TermPool()), Evaluator(leaves)
+    b.pool.combination_rules.extend(COMBINATION_LEMMAS)
+    x, y = (b.pool.leaf(name, (3, 4), whole=True) for name in "xy")
+    masks = [b.pool.leaf(name, (3, 4), indicator=True) for name in "mn"]
+    outer, inner = (insert_dim(iota(b.pool, size), 1 - dim, 7 - size) for dim, size in enumerate((3, 4)))
+    local = [b.sub(x, b.scale(outer, times)) for times in (4, 3, -4)]
+    numbers = [b.pool.constant(as_scalar(number), (3, 4)) for number in (-1, 0, 1, 0.5, 3, 4)]
+    views = [x, y, *masks, outer, inner, b.scale(inner, 2), b.scale(x, -1), b.scale(y, -2), *local, b.scale(masks[0], -1), *numbers]
+    views.append(b.sub(b.sub(x, b.scale(inner, 3)), outer))
+    given = [(view, evaluator.view(view)) for view in views]
+    for (left, one), (right, other) in itertools.product(given, repeat=2):
+        for compared, of_tensors in ((equal, torch.eq), (less, torch.lt), (less_equal, torch.le)):
+            for found, wanted in (
+                (compared(b.pool, left, right), of_tensors(one, other)),
+                (negate(b.pool, compared(b.pool, left, right)), ~of_tensors(one, other)),
+            ):
+                assert is_indicator(found)
+                assert torch.equal(evaluator.view(found).bool(), wanted), (compared.__name__, left, right)

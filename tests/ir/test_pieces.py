@@ -55,6 +55,7 @@ def test_a_part_of_a_concatenation_is_not_taken_for_it() -> None:
     assert concatenated_dim(b.reshape(both, [2, 3, 3])) is None
     assert concatenated_dim(b.reshape(both, [18])) is None
     assert concatenated_dim(left) is None
+    assert concatenated_dim(b.concatenate([b.pool.leaf("row", (2,)), b.pool.leaf("rows", (3,))], 0)) == 0
 
 
 def test_the_diagonal_of_a_stack_has_no_pieces() -> None:
@@ -63,6 +64,7 @@ def test_the_diagonal_of_a_stack_has_no_pieces() -> None:
     for views in ((left, right), (right, left)):
         both = b.concatenate(views, 0)
         assert both.term.operation is STACK
+        assert concatenated_dim(both) == 0
         axes = [((1, 1, 3),) if size == 3 else ((0, 1, 2),) for size in both.term.shape]
         diagonal = dataclasses.replace(both, shape=(2, 3), axes=tuple(axes))
         sums.append(b.sum(diagonal, [0]))
