@@ -21,7 +21,7 @@ from tests.certificate import (
     steps_checks,
     storage_checks,
 )
-from tests.ir import test_indicator, test_pieces, test_readings, test_sign, test_similar, test_window
+from tests.ir import test_indicator, test_inequality, test_pieces, test_readings, test_sign, test_similar, test_window
 from tests.lemmas import padded_pieces_checks, places_checks
 from tests.lemmas.conditions import Check, found_by, mutants_of, of_tests, tried
 from tests.refinement import attempt_checks, closure_checks, inputs_checks, shares_checks, test_placement
@@ -37,7 +37,7 @@ from verifycompile.certificate import (
     statement,
     storage,
 )
-from verifycompile.ir import indicator, pieces, relabel, sign, window
+from verifycompile.ir import indicator, inequality, pieces, relabel, sign, window
 from verifycompile.refinement import (
     attempt,
     closure,
@@ -77,6 +77,7 @@ CHECKED: Mapping[ModuleType, Callable[[], Iterator[tuple[str, Check]]]] = {
     window: lambda: itertools.chain(of_tests(test_readings), of_tests(test_window, "test_parts_of_the_rows")),
     relabel: lambda: of_tests(test_readings),
     indicator: lambda: of_tests(test_indicator),
+    inequality: lambda: of_tests(test_inequality, "test_whole_values"),
 }
 """Modules of the checker, with what must hold of each."""
 FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
@@ -90,6 +91,7 @@ FUNCTIONS: Mapping[ModuleType, Collection[str]] = {
     window: ("window_at", "is_single"),
     relabel: ("inverse_digits",),
     indicator: ("is_indicator", "_is_indicator"),
+    inequality: ("is_whole", "_is_whole", "_may_be_made_of_wholes"),
 }  # fmt: skip
 """Of a module not named here all conditions are changed; of the normal form those that say something of a value. The rest
 decides which of equal forms is built: what is wrong there changes a value, and tests of values find it, or costs a proof.

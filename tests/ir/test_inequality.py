@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from random import Random
@@ -11,7 +12,10 @@ import sympy
 import torch
 
 from tests.ir.evaluate import Evaluator
-from verifycompile.ir.inequality import AT_MOST
+from verifycompile.ir.algebra import iota
+from verifycompile.ir.indicator import less_equal
+from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained, is_whole
+from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.term import TermPool, View
 from verifycompile.rewrites.builder import Builder, Call
 
@@ -156,3 +160,46 @@ def test_indicator_compared_with_a_number() -> None:
     assert single.equal(0, mask) == single.negate(mask)
     x = single.pool.leaf("x", (4,))
     assert single.equal(x, 0) != x
+
+
+def test_whole_values() -> None:
+    b = Builder(TermPool())
+    x, mask, real = b.pool.leaf("x", (3, 4), whole=True), b.pool.leaf("m", (3, 4), indicator=True), b.pool.leaf("r", (3, 4))
+    size = sympy.Symbol("s", integer=True)
+    for value in (
+        x, mask, b.scale(x, -3), b.add(x, mask), b.mul(x, x), b.mul(x, mask), b.sum(x, [0]), b.concatenate([x, b.mul(x, x)], 0), b.add(x, 2),
+        real.scaled(as_scalar(0)), b.pool.zero((3, 4)),
+    ):  # fmt: skip
+        assert is_whole(value), value
+    for value in (
+        real, b.scale(x, 0.5), b.add(x, 0.5), b.add(x, real), b.mul(x, real), b.concatenate([x, real], 0), b.exp(x), x.scaled(size), b.power(x, -1),
+        b.sum(real, [0]), b.scale(mask, Fraction(1, 3)),
+    ):  # fmt: skip
+        assert not is_whole(value), value
+
+
+def test_inequalities_that_are_attained_are() -> None:
+    """For each row some column, for each column some row, or some element of all; not where anything else is compared."""
+    b = Builder(TermPool())
+    row, column = b.unsqueeze(iota(b.pool, 3), 1), b.unsqueeze(iota(b.pool, 4), 0)
+    x, evaluator = b.pool.leaf("x", (3, 4), whole=True), Evaluator({})
+    found: set[bool] = set()
+    for up, across, above in itertools.product((-2, 0, 1, 3), (-1, 0, 1, 2), range(-4, 5)):
+        left, right = b.add(b.scale(row, up), b.pool.constant(as_scalar(above), (3, 4))), b.scale(column, across)
+        view = less_equal(b.pool, left, right)
+        if view.term.operation is not AT_MOST:
+            continue
+        value = evaluator.view(view).bool()
+        if view.shape != (3, 4):
+            continue
+        for bound in ((0,), (1,), (0, 1)):
+            for opposite, of in ((False, value), (True, ~value)):
+                attained = is_attained(view, bound, opposite=opposite)
+                somewhere = of.any(bound) if len(bound) > 1 else of.any(bound[0])
+                assert bool(somewhere.all()) or not attained, (view, bound, opposite)
+                found.add(attained)
+    assert found == {True, False}
+    with_value = less_equal(b.pool, b.add(x, row), column)
+    assert with_value.term.operation is AT_MOST
+    assert not any(is_attained(with_value, bound, opposite=opposite) for bound in ((0,), (1,), (0, 1)) for opposite in (True, False))
+    assert not are_attained([with_value, with_value], (0, 1))
