@@ -16,7 +16,7 @@ from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.indicator import EQUAL, less_equal
 from verifycompile.ir.inequality import AT_MOST
 from verifycompile.ir.scalar import ONE
-from verifycompile.ir.term import CONSTANT, Term, TermPool, View
+from verifycompile.ir.term import CONSTANT, INTEGER_LEAF, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 from verifycompile.rewrites.chosen import applied_anew
 from verifycompile.rewrites.index_arithmetic import implied, is_whole
@@ -52,7 +52,18 @@ def may_decide(mask: Term, term: Term) -> bool:
 def may_look_up(pool: TermPool, mask: Term, term: Term, depth: int = _MAX_DEPTH) -> bool:
     """Whether a mask compares an index with positions, and a value is computed of what the index looks up."""
     compared = (mask.operands, mask.operands[::-1]) if mask.operation is EQUAL else ()
-    return any(v.term.operation is IOTA and _may_read(pool, index.term, term, depth) for index, v in compared)
+    return any(
+        view.term.operation is IOTA and is_given(index.term) and _may_read(pool, index.term, term, depth)
+        for index, view in compared
+    )
+
+
+def is_given(index: Term) -> bool:
+    """Whether an index is an input, or is counted or computed of one.
+
+    What a router chooses stays a mask of all experts, of which each rank has some.
+    """
+    return index.operation in (INTEGER_LEAF, COMBINE, IOTA)
 
 
 def positions_compared(view: View) -> Iterator[tuple[View, View]]:

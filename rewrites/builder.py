@@ -369,12 +369,16 @@ class Builder:
     def less(self, left: View | Number, right: View | Number) -> View:
         if self._wraps_around():
             return self.pointwise(indicator.LESS, left, right)
+        if self.view(left).is_zero and _is_never_below(self.view(right)):
+            return self.negate(self.equal(left, right))
         known = functools.partial(known_order, strict=True)
         return self._compared(indicator.less, known, ("less-than-bound", "less-than-above"), left, right)
 
     def less_equal(self, left: View | Number, right: View | Number) -> View:
         if self._wraps_around():
             return self.pointwise(indicator.LESS_EQUAL, left, right)
+        if self.view(right).is_zero and _is_never_below(self.view(left)):
+            return self.equal(left, right)
         known = functools.partial(known_order, strict=False)
         return self._compared(indicator.less_equal, known, ("at-most-less", "at-most-bounded"), left, right)
 
@@ -760,6 +764,10 @@ class Builder:
         shape = [max(sizes, key=lambda size: size != 1) for sizes in zip(*(view.shape for view in views), strict=True)]
         shape[position] = product((len(views), shape[position]))
         return self.reshape(stacked, shape[self.lead :])
+
+
+def _is_never_below(view: View) -> bool:
+    return (view.term.operation is POWER or view.term.operation.nonnegative) and is_nonnegative(view)
 
 
 def _is_count(view: View) -> bool:

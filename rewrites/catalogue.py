@@ -24,6 +24,7 @@ CONTRACTION_LEMMAS: tuple[ProductFinder, ...] = (
     counters.equal_counters,
     counters.places_looked_up,
     counters.compared_digits,
+    counters.look_ups_again,
     masks.equal_masks,
     masks.decided_masks,
     exponents.equal_exponents,

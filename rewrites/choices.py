@@ -37,7 +37,7 @@ def _scaled_choice(b: Builder, condition: View, left: View, right: View) -> View
 
     So the gradient of a maximum, which is halved where the operands are equal, is as linear as any other.
     """
-    if b.call.dtype is None or not b.call.dtype.is_floating_point or b.pool.unit in (left.term, right.term):
+    if b.call.dtype is None or not b.call.dtype.is_floating_point or left.term is b.pool.unit:
         return None
     scale, other = left.coefficient, right.coefficient
     if left.is_zero or not isinstance(scale, Fraction) or not isinstance(other, Fraction):

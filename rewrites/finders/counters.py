@@ -6,6 +6,7 @@ over the ranks it is the whole gradient.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from verifycompile.ir.algebra import IOTA, iota, open_view
@@ -19,6 +20,7 @@ from verifycompile.rewrites.lemmas.indicators import (
     COMPARED_DIGITS,
     EQUAL_TO_ITSELF,
     LOOK_UP,
+    LOOK_UP_AGAIN,
     PLACE_LOOKED_UP,
 )
 from verifycompile.rewrites.lemmas.read import counts
@@ -81,6 +83,27 @@ def _summed_dims(counter: View, shape: tuple[Size, ...], free: int) -> tuple[int
     return tuple(digit[0] for digit in digits) if whole else None
 
 
+def _look_ups_again(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
+    """Two look-ups of one index, of which the position of one counts what is summed."""
+    lookups = [factor for factor in factors if factor.term.operation is EQUAL and factor.coefficient == 1]
+    for first, second in itertools.permutations(lookups, 2) if len(lookups) > 1 else ():
+        rest = tuple(factor for factor in factors if factor is not first and factor is not second)
+        for index, number in _counted_comparisons(first):
+            for other, counter in _counted_comparisons(second):
+                dims = _counted(number, counter, factors[0].shape, free)
+                if index == other and dims is not None and not any(index.uses(dim) for dim in dims):
+                    values = {"x": (index,), "n": (number,), "a": rest}
+                    yield Proposal(LOOK_UP_AGAIN, Substitution(values, indices={"j": dims}), factors)
+
+
+def _counted_comparisons(lookup: View) -> Iterator[tuple[View, View]]:
+    """``(x, v)`` where the view is ``x == v`` and v counts."""
+    operands = open_view(lookup).operands
+    for index, counter in (operands, operands[::-1]):
+        if counter.term.operation is IOTA and counter.coefficient == 1:
+            yield index, counter
+
+
 def _compared_digits(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:
     """Comparisons of counters of which some digits alone are summed: these can be compared by themselves."""
     for mask in factors:
@@ -120,4 +143,5 @@ def _counter(pool: TermPool, shape: tuple[Size, ...], digits: Axis) -> View:
 
 equal_counters = ProductFinder(_equal_counters, among_masks=True)
 places_looked_up = ProductFinder(_places_looked_up, among_masks=True)
+look_ups_again = ProductFinder(_look_ups_again, among_masks=True)
 compared_digits = ProductFinder(_compared_digits, among_masks=True)

@@ -13,7 +13,7 @@ from verifycompile.ir.indicator import EQUAL
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import Term, TermPool, View
 from verifycompile.ir.whole_dims import whole_dim
-from verifycompile.rewrites.beside_masks import applied, is_elementwise, looked_up_by, positions_compared
+from verifycompile.rewrites.beside_masks import applied, is_elementwise, is_given, looked_up_by, positions_compared
 from verifycompile.rewrites.finders.arithmetic import integer_leaves
 from verifycompile.rewrites.finders.distribution import distributed
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal, whole_view
@@ -94,7 +94,7 @@ def _functions_looked_up(pool: TermPool, factors: Sequence[View], free: int) -> 
     bound = range(free, factors[0].rank)
     for lookup in factors if bound else ():
         for index, place in positions_compared(lookup):
-            if index.term not in pool.facts and index.term.operation is not COMBINE:
+            if not is_given(index.term) or (index.term not in pool.facts and index.term.operation is not COMBINE):
                 continue  # nothing is known of it
             dims = looked_up_by(lookup, index, place.term, bound)
             own = tuple(f for f in factors if f is not lookup and any(map(f.uses, dims)))

@@ -48,7 +48,6 @@ def _is_independent(pool: TermPool, shape: Shape, substitution: Substitution, na
 
 def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str) -> bool:
     from verifycompile.rewrites.bounds import within  # here, because it imports what lemmas are built by
-
     (view,) = substitution.values[name]
     size = product(shape[dim] for dim in substitution.indices[index])
     if view.term.operation is IOTA:
@@ -75,10 +74,6 @@ def _is_within_or(
     return False
 
 
-def _is_ordered(pool: TermPool, shape: Shape, substitution: Substitution, low: str, high: str) -> bool:
-    return bool(substitution.numbers[low] <= substitution.numbers[high])
-
-
 def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
     def is_met(pool: TermPool, shape: Shape, substitution: Substitution, given: Pattern, wanted: Pattern) -> bool:
         left, right = (build_product(pool, pattern, shape, substitution) for pattern in (given, wanted))
@@ -89,7 +84,6 @@ def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
 
 def _is_beside(pool: TermPool, shape: Shape, given: Substitution, mask: Pattern, value: str, other: str) -> bool:
     from verifycompile.rewrites.beside_masks import with_one_for  # here, because few masks stand in what is beside them
-
     one = build(pool, mask, shape, given)
     left, right = (build_product(pool, name, shape, given) for name in (value, other))
     return [with_one_for(pool, one, view) for view in left] == right
@@ -145,7 +139,7 @@ _GUARDS: dict[str, Callable[..., bool]] = {
     "independent": _is_independent,
     "within": _is_within,
     "within_or": _is_within_or,
-    "ordered": _is_ordered,
+    "ordered": lambda _pool, _shape, given, low, high: bool(given.numbers[low] <= given.numbers[high]),
     "whole": _of_elements(lambda view: counts(view) or view.is_zero),
     "digit": _is_digit,
     "reads": _reads,

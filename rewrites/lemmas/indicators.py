@@ -75,6 +75,13 @@ COUNT_OR = Lemma(
     (("independent", "n", "j"), ("within_or", "n", "j", "p")),
 )  # fmt: skip
 
+LOOK_UP_AGAIN = Lemma(
+    "VL94", "look-up-again", "what is looked up where the index is a known position is the summand at the position",
+    ("sum", "j", ("mul", ("equal", "x", "n"), ("equal", "x", ("place", "j")), "a")),
+    ("mul", ("equal", "x", "n"), ("at", "a", "j", "n")),
+    (("independent", "x", "j"), ("independent", "n", "j"), ("within", "n", "j")),
+)  # fmt: skip
+
 LOOK_UP_INSIDE = Lemma(
     "VL29", "look-up-inside", "a look-up where the index is a known position is the value at the position",
     ("mul", ("equal", "x", "n"), ("sum", "j", ("mul", ("equal", "x", ("place", "j")), "a"))),
@@ -91,5 +98,5 @@ COMPARED_DIGITS = Lemma(
 
 INDICATORS = (
     MASK_ONCE, MASK_OF_MASKED, BESIDE_MASK, SAME_TRUTH, IMPLIED_MASK, KNOWN_MASK, MASKS_JOIN_SUM, EQUAL_TO_ITSELF,
-    LOOK_UP, LOOKED_UP, PLACE_LOOKED_UP, COUNT_OR, LOOK_UP_INSIDE, COMPARED_DIGITS,
+    LOOK_UP, LOOKED_UP, PLACE_LOOKED_UP, COUNT_OR, LOOK_UP_AGAIN, LOOK_UP_INSIDE, COMPARED_DIGITS,
 )  # fmt: skip

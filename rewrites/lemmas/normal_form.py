@@ -171,6 +171,14 @@ _COMPARISONS = (
         ("less", ("number", "p"), "a"), _ONE, (("above", "a", "p"),),
     ),
     Lemma(
+        "VL176", "above-zero", "of a value that is not negative zero is less where it is not zero",
+        ("less", _ZERO, "a"), ("not", ("equal", "a", _ZERO)), (("nonnegative", "a"),),
+    ),
+    Lemma(
+        "VL177", "at-most-zero", "a value that is not negative is at most zero where it is zero",
+        ("less_equal", "a", _ZERO), ("equal", "a", _ZERO), (("nonnegative", "a"),),
+    ),
+    Lemma(
         "VL136", "less-than-bound", "what is not below a number is not less than it",
         ("less", "a", ("number", "p")), _ZERO, (("not_below", "a", "p"),),
     ),

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 
 import verifycompile
+from tests.programs.forms.comm import enter, leave
 from tests.support import fake_mesh_world
 from verifycompile import Report, Verdict
 
@@ -253,3 +254,36 @@ def test_tokens_sorted_by_expert() -> None:
 )
 def test_wrong_reduction_of_sorted_tokens_is_refuted(report: Callable[[], Report]) -> None:
     assert report().verdict is Verdict.REFUTED
+
+
+def all_experts(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    weight, chosen = (x @ gate).softmax(-1).topk(1, -1)
+    share = torch.zeros(x.shape[0], up.shape[0]).scatter(1, chosen, weight)
+    found = torch.einsum("teh,ehd->ted", F.gelu(torch.einsum("td,edh->teh", x, up)), down)
+    return torch.einsum("te,ted->td", share, found)
+
+
+def own_expert(mesh: DeviceMesh, power: int) -> Callable[..., Tensor]:
+    group, rank = mesh.get_group(), mesh.get_local_rank()
+
+    def forward(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        x, gate = enter(x, group), enter(gate, group)
+        weight, chosen = (x @ gate).softmax(-1).topk(1, -1)
+        return leave(torch.where(chosen == rank, weight**power * (F.gelu(x @ up[0]) @ down[0]), 0.0), group)
+
+    return forward
+
+
+@pytest.mark.parametrize(("power", "verdict"), [(1, Verdict.VERIFIED), (2, Verdict.REFUTED)])
+def test_one_expert_a_rank_where_it_is_chosen(power: int, verdict: Verdict) -> None:
+    shapes = {"x": (5, 4), "gate": (4, 2), "up": (1, 4, 3), "down": (1, 3, 4)}
+    with fake_mesh_world((2,), ("ep",)) as mesh:
+        report = verifycompile.verify(
+            build=lambda: own_expert(mesh, power),
+            args=tuple(torch.randn(*shape, requires_grad=True) for shape in shapes.values()),
+            spec=all_experts,
+            mesh=mesh,
+            in_placements={name: (Shard(0) if len(shape) == 3 else Replicate(),) for name, shape in shapes.items()},
+            out_placements={"output.0": (Replicate(),)},
+        )
+    assert report.verdict is verdict, str(report)

@@ -70,6 +70,23 @@ def plain_causal(query: Any, key: Any, value: Any) -> Any:
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
+def behind_prefix(length: int) -> Attention:
+    """The first positions are seen by all others."""
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return flex_attention(
+            query, key, value, score_mod=lambda s, b, h, i, j: torch.where((i >= j) | (j < length), s, LOWEST)
+        )
+
+    return attention
+
+
+def plain_behind_prefix(query: Any, key: Any, value: Any) -> Any:
+    place = torch.arange(query.shape[-2])
+    hidden = (place[None] > place[:, None]) & (place >= 4)
+    return (query @ key.mT / 8**0.5).masked_fill(hidden, LOWEST).softmax(-1) @ value
+
+
 PROGRAMS = [
     (whole, whole, True),
     (causal, causal, True),
@@ -80,6 +97,8 @@ PROGRAMS = [
     (plain_causal, in_blocks, True),
     (causal, in_blocks, True),
     (biased(lambda: 0), biased(first_head), True),
+    (plain_behind_prefix, behind_prefix(4), True),
+    (plain_behind_prefix, behind_prefix(5), False),
     (whole, scaled, False),
     (causal, strictly_causal, False),
     (plain_causal, whole, False),

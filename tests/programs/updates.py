@@ -151,7 +151,7 @@ def sharded_lamb(mesh: DeviceMesh, mistake: str) -> Callable[..., None]:
             squares = all_reduce(squares, mesh)
         size, length = (squares if mistake == "squares" else squares.sqrt()).unbind()
         trust = length / size if mistake == "inverse" else size / length
-        weight.sub_(0.1 * torch.where((size > 0) & (length > 0), trust, torch.ones_like(size)) * change)
+        weight.sub_(torch.where((size == 0) | (length <= 0), 0.1, 0.1 * trust) * change)
 
     return step
 

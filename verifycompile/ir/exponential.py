@@ -134,6 +134,8 @@ def _holds_somewhere(mask: View, bound: range) -> bool:
 def _fails_somewhere(mask: View, bound: range) -> bool:
     if mask.term.operation is NOT:
         return _holds_somewhere(open_view(mask).operands[0], bound)
+    if mask.term.operation is CONTRACT and not mask.term.summed:
+        return any(_fails_somewhere(part, bound) for part in open_view(mask).operands)
     return mask.term.operation is AT_MOST and is_attained(mask, bound, opposite=True)
 
 
