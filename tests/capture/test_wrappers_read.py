@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
 
@@ -402,3 +403,33 @@ def test_a_model_that_is_wrapped_after_its_first_call_is_verified_then() -> None
 def test_replicated_placements_can_be_said() -> None:
     found = report(UNREDUCED["fully_shard"], in_placements={"x": (Replicate(),), "y": (Replicate(),)})
     assert found.verdict is Verdict.VERIFIED, str(found)
+
+
+HELD: list[nn.Module] = []
+
+
+@pytest.mark.parametrize("hooked", ["all modules", "a global variable", "an own variable"])
+def test_hooks_that_would_meet_copies_of_the_modules(hooked: str) -> None:
+    """A hook that asks for a module gets its copy, unless it is called for all modules or found by a global variable."""
+    model = Regression()
+    down = model.down
+    HELD[:] = [down]
+
+    def scale(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * 2 if module is down else output
+
+    def scale_held(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * 2 if module is HELD[0] else output
+
+    with fake_mesh_world(*FOUR):
+        register = register_module_forward_hook if hooked == "all modules" else down.register_forward_hook
+        handle = register(scale_held if hooked == "a global variable" else scale)
+        wrapped = DistributedDataParallel(model)
+        try:
+            if hooked == "an own variable":
+                assert verifycompile.verify(wrapped, pairs(), spec=Regression()).verdict is Verdict.REFUTED
+            else:
+                with pytest.raises(UsageError, match="VC310.*copies of the modules here"):
+                    verifycompile.verify(wrapped, pairs(), spec=Regression())
+        finally:
+            handle.remove()

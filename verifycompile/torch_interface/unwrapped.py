@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import torch
@@ -11,9 +12,11 @@ from torch.distributed import _composable_state
 from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel._data_parallel_utils import _unflatten_tensor
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from verifycompile.errors import UsageError
+from verifycompile.torch_interface.closures import globals_named
 from verifycompile.torch_interface.globalize import Relocator, file_of_code
 from verifycompile.torch_interface.outer import (
     FIRST_FSDP,
@@ -50,7 +53,30 @@ def without_outer_wrappers(model: Any) -> tuple[Any, Outer]:
     if not any(_is_wrapper(module) for module in model.modules()):
         return model, Outer()
     unwrapper = _Unwrapper(model)
-    return unwrapper(model), Outer(unwrapper.reductions, tuple(dict.fromkeys(unwrapper.contracts)))
+    unwrapped = unwrapper(model)
+    _check_hooks(model, unwrapper)
+    return unwrapped, Outer(unwrapper.reductions, tuple(dict.fromkeys(unwrapper.contracts)))
+
+
+def _check_hooks(model: nn.Module, unwrapper: _Unwrapper) -> None:
+    """Raises ``UsageError`` VC310 for a hook that would be called with copies and may tell them from the modules.
+
+    That of all modules, and one that reads from a global variable what has modules or tensors of its own here.
+    """
+    tables = [table for module in model.modules() for table in (module._forward_pre_hooks, module._forward_hooks)]
+    found = [*_global_forward_pre_hooks.values(), *_global_forward_hooks.values()]
+    for hook in (hook for table in tables for hook in table.values()):
+        is_function = isinstance(hook, types.FunctionType) and not unwrapper.is_left_out(hook)
+        if is_function and any(unwrapper(held) is not held for held in globals_named(hook)):
+            found.append(hook)
+    if found:
+        name = getattr(found[0], "__qualname__", repr(found[0]))
+        raise UsageError(
+            "VC310",
+            f"the hook `{name}` is one of all modules, or reads modules from a global variable, and is called with "
+            "copies of the modules here, of which the data-parallel wrappers are taken off. Register it on one module, "
+            "without such a variable, or compile the wrapped model with the backend `verify`.",
+        )
 
 
 def _is_wrapper(module: nn.Module) -> bool:
@@ -120,6 +146,10 @@ class _Unwrapper(Relocator):
         return parameter
 
     def _is_left_out(self, module: nn.Module, hook: Any) -> bool:  # noqa: ARG002 - of the base class
+        return self.is_left_out(hook)
+
+    def is_left_out(self, hook: Any) -> bool:
+        """Whether it is a hook of a data-parallel wrapper."""
         file = file_of_code(hook)
         return file is not None and any(part in file for part in _CODE)
 
