@@ -429,7 +429,7 @@ def test_hooks_that_would_meet_copies_of_the_modules(hooked: str) -> None:
             if hooked == "an own variable":
                 assert verifycompile.verify(wrapped, pairs(), spec=Regression()).verdict is Verdict.REFUTED
             else:
-                with pytest.raises(UsageError, match="VC310.*copies of the modules here"):
+                with pytest.raises(UsageError, match=r"VC310.*copies of the modules here"):
                     verifycompile.verify(wrapped, pairs(), spec=Regression())
         finally:
             handle.remove()
