@@ -69,12 +69,8 @@ def _build(pool: TermPool, pattern: Pattern, shape: Shape, substitution: Substit
     return _FUNCTIONS[str(operator)](pool, *(build(pool, part, shape, substitution) for part in arguments))
 
 
-def _exponential(pool: TermPool, view: View) -> View:
-    return pool.constant(ONE, view.shape) if view.is_zero else elementwise(pool, EXPONENTIAL, (), (view,))
-
-
 _FUNCTIONS: dict[str, Callable[..., View]] = {
-    "exp": _exponential,
+    "exp": lambda pool, v: pool.constant(ONE, v.shape) if v.is_zero else elementwise(pool, EXPONENTIAL, (), (v,)),
     "log": lambda pool, view: elementwise(pool, LOGARITHM, (), (view,)),
     "not": negate,
     "equal": equal,

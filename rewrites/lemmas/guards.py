@@ -113,7 +113,6 @@ def _reads(
 ) -> bool:  # fmt: skip
     """Whether two ranges of the line differ only where the matrix is zero for these windows."""
     from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of  # here, because few are read
-
     (view,) = substitution.values[name]
     matrix = matrix_of(view)
     if matrix is None:
