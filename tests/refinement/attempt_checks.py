@@ -307,6 +307,7 @@ def _of_numbers() -> None:
         for lowering, value in zip((attempt.spec, attempt.implementation), values, strict=True):
             given = attempt.pool.leaf("x", (4, 2)) if value is WHOLE else value
             lowering.provide(lowering.program.outputs[0].node, given)
+        assert attempt._relation(programs[0].outputs[0], programs[1].outputs[0]) is None
         with contextlib.nullcontext() if is_right else pytest.raises(ClaimError, match=NONE):
             assert attempt.run() is None
         assert attempt.relations == ({"output.0": "output.0"} if is_right else {})
