@@ -9,6 +9,7 @@ import torch
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.arithmetic import remainder
+from verifycompile.rewrites.bounds import require_position
 from verifycompile.rewrites.bounds_from_start import from_the_start
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import number_of_places
@@ -23,6 +24,7 @@ aten = torch.ops.aten
 def matches(b: Builder, index: View, size: Size) -> View:
     """Whether an index is a position, counted from the start or from the end: outside of both torch raises an error."""
     if number_of_places(index) != size and not from_the_start(b.pool, index, size):
+        require_position(b, index, size)
         index = remainder(b, index, size)
     return b.equal(b.unsqueeze(index, b.rank(index)), b.iota(size))
 

@@ -65,6 +65,21 @@ def require_within(b: Builder, index: View, size: Size) -> None:
     """
     text = f"the indices of a look-up are within [0, {size})"
     b.assume_index(index, size, None, Assumption(text, AssumptionKind.VALUES))
-    computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
-    if computed and any(index.uses(axis) for axis in range(b.lead)) and not within(b.pool, index, size):
+    if _is_of_rank(b, index) and not within(b.pool, index, size):
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
+
+
+def require_position(b: Builder, index: View, size: Size) -> None:
+    """The same of an index that may count from the end."""
+    if not _is_of_rank(b, index):
+        return
+    used = proved(b.pool.facts, index, size, lambda value, n: both(value >= -n, value < n))
+    if used is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
+    b.pool.assumptions.update(dict.fromkeys(used))
+
+
+def _is_of_rank(b: Builder, index: View) -> bool:
+    """Whether an index is computed from a rank's coordinate."""
+    computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
+    return computed and any(index.uses(axis) for axis in range(b.lead))

@@ -220,10 +220,14 @@ def test_an_index_that_may_be_negative_counts_from_the_end(accumulate: bool) -> 
 
 @pytest.mark.parametrize(
     "target",
-    [aten.embedding.default, aten.gather.default, aten.index_select.default, aten.embedding_dense_backward.default],
-)
+    [
+        aten.embedding.default, aten.gather.default, aten.index_select.default, aten.embedding_dense_backward.default,
+        aten.index.Tensor, aten.index_put.default,
+    ],
+)  # fmt: skip
 def test_a_lookup_that_may_leave_its_table_is_refused(target: object) -> None:
     ranks = Ranks()
+    ranks.b.call = Call({**REAL.dtypes, "indices": torch.int64}, dtype=torch.float64)
     table = ranks.leaf(torch.ones(ROWS, ROWS, dtype=torch.float64))
     index = ranks.b.sub(ranks.leaf(torch.zeros(ROWS)), ROWS * U)
     wide = ranks.b.unsqueeze(index, 0)
@@ -232,6 +236,8 @@ def test_a_lookup_that_may_leave_its_table_is_refused(target: object) -> None:
         aten.gather.default: (table, 1, wide),
         aten.index_select.default: (table, 0, index),
         aten.embedding_dense_backward.default: (table, index, ROWS, -1, False),
+        aten.index.Tensor: (table, [index]),
+        aten.index_put.default: (table, [index], table, True),
     }
     with pytest.raises(UnsupportedError) as refused:
         ranks.call(target, *arguments[target])
