@@ -71,7 +71,7 @@ def test_ranks_that_run_different_programs() -> None:
     report = verify_graphs(_traced(torch.relu, 4), ranks, {0: (Shard(0),)})
     assert report.verdict is Verdict.REFUTED
     assert report.strategies[0] == Tried(
-        "all ranks' programs as one of a single device", "the ranks run different programs", "refuted: VC108"
+        "all ranks' programs as one of a single device", "the ranks run different programs", "refuted: VC103"
     )
 
 

@@ -585,11 +585,11 @@ class LookedUp(Looked):
 
 def test_flags_of_an_installed_package_are_listed_and_those_of_the_user_are_asked(mesh: DeviceMesh) -> None:
     """Jobs ask for the degree before they make their model; no flag of torch's constructors comes from it."""
-    tokens = (torch.randint(8, (2, 3)),)
-    assert mesh.size() == 2
+    tokens, degrees = (torch.randint(8, (2, 3)),), {"tp": mesh.size()}
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     report = verify(parallelize_module(LookedUp(doubled=True), mesh, plan), tokens)
     assert report.verdict is Verdict.VERIFIED
     assert "the spec has `table.scale_grad_by_freq` = False, as it is now" in report.assumptions
     asked = message(verify(parallelize_module(Looked(doubled=mesh.size() > 1), mesh, plan), tokens))
     assert asked.startswith("`doubled` is True (read at ")
+    assert degrees == {"tp": 2}
