@@ -9,8 +9,7 @@ import torch
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.arithmetic import remainder
-from verifycompile.rewrites.bounds import require_position
-from verifycompile.rewrites.bounds_from_start import from_the_start
+from verifycompile.rewrites.bounds_from_start import from_the_start, require_position
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES

@@ -30,17 +30,12 @@ def within(pool: TermPool, index: View, size: Size) -> bool:
 
     If need be, for every value that an operator of the spec takes without error; that is listed as an assumption.
     """
-    return _within({}, index, size) is not None or _within_by_facts(pool, index, size)
-
-
-def _within_by_facts(pool: TermPool, index: View, size: Size) -> bool:
-    used = _within(pool.facts, index, size) if pool.facts else None
-    pool.assumptions.update(dict.fromkeys(used or ()))
-    return used is not None
-
-
-def _within(facts: Mapping[Term, Sequence[IndexFact]], index: View, size: Size) -> Sequence[str] | None:
-    return proved(facts, index, size, lambda value, n: both(value >= 0, value < n))
+    for facts in ({}, pool.facts) if pool.facts else ({},):
+        used = proved(facts, index, size, lambda value, n: both(value >= 0, value < n))
+        if used is not None:
+            pool.assumptions.update(dict.fromkeys(used))
+            return True
+    return False
 
 
 def proved(
@@ -65,21 +60,11 @@ def require_within(b: Builder, index: View, size: Size) -> None:
     """
     text = f"the indices of a look-up are within [0, {size})"
     b.assume_index(index, size, None, Assumption(text, AssumptionKind.VALUES))
-    if _is_of_rank(b, index) and not within(b.pool, index, size):
+    if is_of_rank(b, index) and not within(b.pool, index, size):
         raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
 
 
-def require_position(b: Builder, index: View, size: Size) -> None:
-    """The same of an index that may count from the end."""
-    if not _is_of_rank(b, index):
-        return
-    used = proved(b.pool.facts, index, size, lambda value, n: both(value >= -n, value < n))
-    if used is None:
-        raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
-    b.pool.assumptions.update(dict.fromkeys(used))
-
-
-def _is_of_rank(b: Builder, index: View) -> bool:
+def is_of_rank(b: Builder, index: View) -> bool:
     """Whether an index is computed from a rank's coordinate."""
     computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
     return computed and any(index.uses(axis) for axis in range(b.lead))

@@ -1,12 +1,14 @@
-"""Whether a computed index counts from the start of its table, and never from the end."""
+"""Whether a computed index counts from the start of its table, and never from the end; else it must be a position."""
 
 from __future__ import annotations
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.bounds import proved, within
-from verifycompile.rewrites.formula import either
+from verifycompile.rewrites.bounds import is_of_rank, proved, within
+from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.formula import both, either
+from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 
 
 def from_the_start(pool: TermPool, index: View, size: Size) -> bool:
@@ -23,3 +25,13 @@ def from_the_start(pool: TermPool, index: View, size: Size) -> bool:
     text = f"no index is outside of its dimension of size {size}, where torch raises an error"
     pool.assumptions[Assumption(text, AssumptionKind.VALUES)] = None
     return True
+
+
+def require_position(b: Builder, index: View, size: Size) -> None:
+    """Refuse an index that is computed from a rank's coordinate, and may be no position counted from either end."""
+    if not is_of_rank(b, index):
+        return
+    used = proved(b.pool.facts, index, size, lambda value, n: both(value >= -n, value < n))
+    if used is None:
+        raise UnsupportedError(UNREPRESENTABLE, f"an index that may lie outside of a table of size {size}")
+    b.pool.assumptions.update(dict.fromkeys(used))

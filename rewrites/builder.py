@@ -325,6 +325,7 @@ class Builder:
         known = not algebra.has_infinity(base) if exponent == -1 else is_nonnegative(base)
         if not known:
             from verifycompile.rewrites.squares import is_sum_of_squares  # here, because few have powers of powers
+
             if not is_sum_of_squares(self.pool, base):
                 return None
         factor = ONE

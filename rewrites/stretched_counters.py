@@ -18,9 +18,7 @@ from verifycompile.ir.term import Axis, TermPool, View
 from verifycompile.rewrites.chosen import applied_anew
 from verifycompile.rewrites.elementwise import FUNCTIONS
 
-_OF_COUNTERS = frozenset(
-    {AT_MOST, EQUAL, NOT, COMBINE, CONTRACT, EXPONENTIAL, FUNCTIONS["cos"], FUNCTIONS["sin"]}
-)
+_OF_COUNTERS = frozenset({AT_MOST, EQUAL, NOT, COMBINE, CONTRACT, EXPONENTIAL, FUNCTIONS["cos"], FUNCTIONS["sin"]})
 """What is a finite number at every whole number, those before the first position and behind the last one included."""
 _DEPTH = 8
 """Of a value; one that is deeper is taken for no value of counters."""

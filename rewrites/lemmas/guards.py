@@ -48,6 +48,7 @@ def _is_independent(pool: TermPool, shape: Shape, substitution: Substitution, na
 
 def _is_within(pool: TermPool, shape: Shape, substitution: Substitution, name: str, index: str) -> bool:
     from verifycompile.rewrites.bounds import within  # here, because it imports what lemmas are built by
+
     (view,) = substitution.values[name]
     size = product(shape[dim] for dim in substitution.indices[index])
     if view.term.operation is IOTA:
@@ -84,6 +85,7 @@ def _of_truths(holds_of: Callable[..., bool]) -> Callable[..., bool]:
 
 def _is_beside(pool: TermPool, shape: Shape, given: Substitution, mask: Pattern, value: str, other: str) -> bool:
     from verifycompile.rewrites.beside_masks import with_one_for  # here, because few masks stand in what is beside them
+
     one = build(pool, mask, shape, given)
     left, right = (build_product(pool, name, shape, given) for name in (value, other))
     return [with_one_for(pool, one, view) for view in left] == right
@@ -113,6 +115,7 @@ def _reads(
 ) -> bool:  # fmt: skip
     """Whether two ranges of the line differ only where the matrix is zero for these windows."""
     from verifycompile.rewrites.sliding_matrix import LINE, WINDOWS, axis_along, matrix_of  # here, because few are read
+
     (view,) = substitution.values[name]
     matrix = matrix_of(view)
     if matrix is None:

@@ -125,19 +125,16 @@ class Derived:
 
     def run(self, sizes: Sizes) -> None:
         with self._derivation.entered():
-            self._run(sizes)
-
-    def _run(self, sizes: Sizes) -> None:
-        self._sizes, self.values = dict(sizes), {}
-        while self._of_sizes:
-            del self._recorded[self._of_sizes.pop()]
-        for node in self._graph.graph.find_nodes(op="placeholder"):
-            self.values[node] = self._of_record(node)
-        for node in self._graph.graph.find_nodes(op="get_attr"):
-            self.values[node] = recorded = self._of_record(node)
-            self._compare(node, recorded, getattr(self._graph, str(node.target)))
-        for block in self._graph.blocks:
-            self._derive(block)
+            self._sizes, self.values = dict(sizes), {}
+            while self._of_sizes:
+                del self._recorded[self._of_sizes.pop()]
+            for node in self._graph.graph.find_nodes(op="placeholder"):
+                self.values[node] = self._of_record(node)
+            for node in self._graph.graph.find_nodes(op="get_attr"):
+                self.values[node] = recorded = self._of_record(node)
+                self._compare(node, recorded, getattr(self._graph, str(node.target)))
+            for block in self._graph.blocks:
+                self._derive(block)
 
     def _of_record(self, node: torch.fx.Node) -> Any:
         """What is recorded of a node, where the sizes are numbers; of one record one value."""
