@@ -22,19 +22,18 @@ def other_versions(scene: Scene) -> Iterator[Move]:
             continue
         if shape_of(before) != shape_of(after):
             continue
-        written = f"what {scene.line(after)} writes to it"
-        readers = _readers(scene, after, after)
-        if readers:
-            message = f"`{name}` is read with {written}, where the spec reads what it held before"
-            texts = fixed(message, f"read `{name}` before {scene.line(after)} writes to it")
-            change = functools.partial(_exchange, after.name, before.name, [reader.name for reader in readers])
-            yield Move(("version", "before"), readers[0].name, "VC108", texts, change)
-        readers = _readers(scene, before, after)
-        if readers:
-            message = f"`{name}` is read as it was before, where the spec reads it with {written}"
-            texts = fixed(message, f"read `{name}` after {scene.line(after)} has written to it")
-            change = functools.partial(_exchange, before.name, after.name, [reader.name for reader in readers])
-            yield Move(("version", "after"), readers[0].name, "VC108", texts, change)
+        line = scene.line(after)
+        written = f"what {line} writes to it"
+        as_before = f"`{name}` is read with {written}, where the spec reads what it held before"
+        as_after = f"`{name}` is read as it was before, where the spec reads it with {written}"
+        for when, value, other, message, hint in (
+            ("before", after, before, as_before, f"read `{name}` before {line} writes to it"),
+            ("after", before, after, as_after, f"read `{name}` after {line} has written to it"),
+        ):
+            readers = [reader.name for reader in _readers(scene, value, after)]
+            if readers:
+                change = functools.partial(_exchange, value.name, other.name, readers)
+                yield Move(("version", when), readers[0], "VC108", fixed(message, hint), change)
 
 
 def _readers(scene: Scene, value: torch.fx.Node, written: torch.fx.Node) -> list[torch.fx.Node]:
