@@ -46,7 +46,7 @@ def of_mlp(*, wrong: bool = False, **options: Any) -> Report:
 
 
 def paths(depth: int) -> int:
-    """Takes for ever, and asks nobody whether it may."""
+    """Never ends, and asks nobody whether it may."""
     return 1 if depth == 0 else paths(depth - 1) + paths(depth - 1)
 
 

@@ -162,7 +162,8 @@ def _report(
         spent = proof_seconds, time.thread_time() - started
         causes, failures = _causes(changeable, repairs.proves, spent, findings[0], shown)
         findings[:1] = with_causes(findings[0].noted(*dict.fromkeys(failures)), causes, result.mismatch.output)
-        findings[0] = findings[0] if causes else with_unread_input(findings[0], spec, implementation)
+        if not causes:
+            findings[0] = with_unread_input(findings[0], spec, implementation)
     findings = [_with_remedy(with_styles(finding, implementation.styles)) for finding in findings]
     if search is not None:
         mended = functools.partial(_mended, search, implementation, repairs, causes)

@@ -15,6 +15,7 @@ from verifycompile.ir.relabel import UnalignedError, extract, merge_digits
 from verifycompile.ir.scalar import as_scalar
 from verifycompile.ir.size import Size, product
 from verifycompile.ir.term import Axis, TermPool, View
+from verifycompile.rewrites.beside_masks import positions_compared
 from verifycompile.rewrites.finders.finder import ProductFinder, Proposal
 from verifycompile.rewrites.lemmas.indicators import (
     COMPARED_DIGITS,
@@ -88,20 +89,12 @@ def _look_ups_again(pool: TermPool, factors: Sequence[View], free: int) -> Itera
     lookups = [factor for factor in factors if factor.term.operation is EQUAL and factor.coefficient == 1]
     for first, second in itertools.permutations(lookups, 2) if len(lookups) > 1 else ():
         rest = tuple(factor for factor in factors if factor is not first and factor is not second)
-        for index, number in _counted_comparisons(first):
-            for other, counter in _counted_comparisons(second):
+        for index, number in positions_compared(first):
+            for other, counter in positions_compared(second):
                 dims = _counted(number, counter, factors[0].shape, free)
                 if index == other and dims is not None and not any(index.uses(dim) for dim in dims):
                     values = {"x": (index,), "n": (number,), "a": rest}
                     yield Proposal(LOOK_UP_AGAIN, Substitution(values, indices={"j": dims}), factors)
-
-
-def _counted_comparisons(lookup: View) -> Iterator[tuple[View, View]]:
-    """``(x, v)`` where the view is ``x == v`` and v counts."""
-    operands = open_view(lookup).operands
-    for index, counter in (operands, operands[::-1]):
-        if counter.term.operation is IOTA and counter.coefficient == 1:
-            yield index, counter
 
 
 def _compared_digits(pool: TermPool, factors: Sequence[View], free: int) -> Iterator[Proposal]:

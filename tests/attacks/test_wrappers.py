@@ -142,7 +142,7 @@ def synchronization_off_on_rank_1(model: nn.Module, mesh: DeviceMesh) -> nn.Modu
     return wrapped
 
 
-# The numbers of ranks of which one waits for the others for ever are not asked for.
+# The numbers of ranks of which one waits for the others without end are not asked for.
 PROGRAMS.add("wrong_synchronization_off_on_rank_1", job(synchronization_off_on_rank_1), right=False, numbers=False)
 
 

@@ -1,4 +1,4 @@
-"""Causes in where the ranks' parts lie, in what a rank counts, and in how partial results are put together."""
+"""Causes in where the ranks' parts lie, in what a rank counts, and in how partial results are combined."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def _of_numbers_recorded() -> None:
 
 
 def _of_splits() -> None:
-    """The pieces of a whole split put together again are the split's own value; else they are pieces."""
+    """The pieces of a whole split joined again are the split's own value; else they are pieces."""
     whole = Pair(lambda x: (torch.cat(torch.split(x, 2), 1), torch.cat(torch.split(x, 2), 1)), X)
     assert "cat_1" in lowered(whole)
     side = whole.sides[0]

@@ -558,7 +558,7 @@ def one_rank() -> HandWritten:
             "on every rank": lambda: BiasOnOneRank(everywhere=True),
             "on no rank": lambda: BiasOnOneRank(owner=2),
             "on one rank twice": lambda: BiasOnOneRank(factor=2.0),
-            "gradient waits for ever": lambda: BiasOnOneRank(used=False),
+            "gradient waits without end": lambda: BiasOnOneRank(used=False),
         },
     )
 

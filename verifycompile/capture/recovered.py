@@ -185,11 +185,12 @@ class _Recovery:
         return numbers_of(self.reads.values(), degrees, self.options.per_rank_numbers)
 
     def _listed(self, numbers: Sequence[Number], read_as: Mapping[Number, object]) -> Iterator[str]:
+        kept: list[Number] = []
         for number in numbers:
             value = read_as.get(number, number.readings[0])
             yield from (Assumption(text, AssumptionKind.NUMBER, [number.path]) for text in _sentences(number, value))
-        kept = [number for number in numbers if _is_as_constructed(number, read_as.get(number, number.readings[0]))]
-        kept = [number for number in kept if not _is_of_a_package(number)]
+            if _is_as_constructed(number, value) and not _is_of_a_package(number):
+                kept.append(number)
         if kept:
             named = ", ".join(dict.fromkeys(f"`{number.path}` = {shown(number.now)}" for number in kept))
             text = f"the spec has the numbers with which the model was constructed: {named}"
