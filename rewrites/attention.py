@@ -47,11 +47,8 @@ def _group_heads(b: Builder, view: View, groups: Size) -> View:
     """Repeat every key/value head for its group of query heads."""
     if groups == 1:
         return view
-    heads = b.lead + 1
-    size = view.shape[heads]
-    wide = relabel.insert_dim(view, heads + 1, groups)
-    batch, _, *rest = b.shape(view)
-    return b.reshape(wide, [batch, size * groups, *rest])
+    batch, heads, *rest = b.shape(view)
+    return b.reshape(relabel.insert_dim(view, b.lead + 2, groups), [batch, heads * groups, *rest])
 
 
 def _groups(b: Builder, query: View, key: View) -> Size:
@@ -90,7 +87,7 @@ def _output(b: Builder, weights: _Weights, value: View) -> View:
 
 
 @operator(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def flash_attention_for_cpu(
+def attention(
     b: Builder,
     query: View,
     key: View,
@@ -109,7 +106,7 @@ def flash_attention_for_cpu(
 
 
 @operator(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
-def flash_attention_for_cpu_backward(
+def attention_backward(
     b: Builder,
     grad_out: View,
     query: View,
@@ -121,8 +118,8 @@ def flash_attention_for_cpu_backward(
     is_causal: bool,
     attn_mask: View | None,
     scale: float | None,
-) -> tuple[View, View, View]:
-    """Gradients of query, key and value; those of grouped heads are summed over their group."""
+) -> tuple[View, View, View, View]:
+    """Gradients of query, key and value, those of grouped heads summed over their group, and of the mask."""
     _refuse_dropout(dropout_p)
     groups = _groups(b, query, key)
     wide_key, wide_value = _group_heads(b, key, groups), _group_heads(b, value, groups)
@@ -136,18 +133,18 @@ def flash_attention_for_cpu_backward(
         # They are those of the forward operator, except in a program that calls this one itself.
         probability = b.mul(weights.exponential, b.unsqueeze(b.exp(b.scale(logsumexp, -1)), 3))
         along = b.unsqueeze(b.contraction("b h q v, b h q v -> b h q", grad_out, out), 3)
-    of_scores = b.scale(b.sub(b.mul(probability, towards), b.mul(probability, along)), factor)
+    of_masked = b.sub(b.mul(probability, towards), b.mul(probability, along))
+    of_scores = b.scale(of_masked, factor)
     of_query = b.contraction("b h q k, b h k e -> b h q e", of_scores, wide_key)
     of_key = b.contraction("b h q k, b h q e -> b h k e", of_scores, query)
     of_value = b.contraction("b h q k, b h q v -> b h k v", probability, grad_out)
-    return of_query, _sum_groups(b, of_key, groups), _sum_groups(b, of_value, groups)
+    return of_query, _sum_groups(b, of_key, groups), _sum_groups(b, of_value, groups), of_masked
 
 
 def _sum_groups(b: Builder, view: View, groups: Size) -> View:
     if groups == 1:
         return view
-    heads = b.lead + 1
-    count = exact_quotient(view.shape[heads], groups)
+    count = exact_quotient(b.shape(view)[1], groups)
     if count is None:
         raise UnsupportedError(UNREPRESENTABLE, "query heads are no multiple of the key heads")
-    return b.sum(relabel.split_dim(view, heads, count, groups), [2])
+    return b.sum(relabel.split_dim(view, b.lead + 1, count, groups), [2])

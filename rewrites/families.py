@@ -9,13 +9,14 @@ import importlib
 from collections.abc import Iterable
 
 FAMILIES = (
-    "activation", "advanced_indexing", "arithmetic", "attention", "collective", "complex_numbers", "contraction",
-    "convolution", "creation", "cumulative", "diagonals", "distances", "elementwise", "embedding_bags", "exchange",
-    "factorizations", "flips", "foreach", "fourier", "fused", "gathering", "grouped", "image_normalization",
-    "indexing", "integers", "layout", "limits", "logarithms", "loss", "margin_losses", "matrices", "normalization",
-    "ordering", "padding", "pointwise_losses", "pooling", "products", "random", "reduction", "resampling",
-    "row_algebra", "row_choice", "row_layout", "row_parts", "row_writes", "sampling", "scatter", "searching",
-    "shifts", "sigmoids", "silu", "softmax", "sorted_rows", "special_functions", "statistics", "strided", "writing",
+    "activation", "advanced_indexing", "arithmetic", "attention", "attention_kernels", "collective", "complex_numbers",
+    "contraction", "convolution", "creation", "cumulative", "diagonals", "distances", "elementwise", "embedding_bags",
+    "exchange", "factorizations", "flips", "foreach", "fourier", "fused", "gathering", "grouped",
+    "image_normalization", "indexing", "integers", "layout", "limits", "logarithms", "loss", "margin_losses",
+    "matrices", "normalization", "ordering", "padding", "pointwise_losses", "pooling", "products", "random",
+    "reduction", "resampling", "row_algebra", "row_choice", "row_layout", "row_parts", "row_writes", "sampling",
+    "scatter", "searching", "shifts", "sigmoids", "silu", "softmax", "sorted_rows", "special_functions", "statistics",
+    "strided", "writing",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.attention import flash_attention_for_cpu
+from verifycompile.rewrites.attention import attention
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.diagonals import triangle
 from verifycompile.rewrites.elementwise import choose
@@ -83,7 +83,7 @@ def test_rows_without_a_key_are_zero_in_fused_attention() -> None:
     query, key, value = (b.pool.leaf(name, tuple(leaf.shape)) for name, leaf in leaves.items())
     minus = b.full(-math.inf, (2, 3))
     mask = choose(b, b.pool.leaf("kept", (2, 3), indicator=True), 0, minus)
-    output, logarithm = flash_attention_for_cpu(b, query, key, value, 0.0, False, mask, None)
+    output, logarithm = attention(b, query, key, value, 0.0, False, mask, None)
     expected = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         *leaves.values(), attn_mask=torch.zeros(2, 3).double().masked_fill(~kept, -math.inf)
     )

@@ -51,7 +51,9 @@ UNREPRESENTED = [
 
 
 @pytest.mark.parametrize(("size", "stride", "offset", "message"), UNREPRESENTED)
-def test_windows_cut_blocks_and_other_memory(size: list[int], stride: list[int], offset: int | None, message: str) -> None:
+def test_windows_cut_blocks_and_other_memory(
+    size: list[int], stride: list[int], offset: int | None, message: str
+) -> None:
     g = GraphBuilder()
     x = g.input("x", torch.cat([X, X]))
     half = g.call(aten.slice.Tensor, x, 0, 0, 2)

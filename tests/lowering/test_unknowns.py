@@ -61,6 +61,22 @@ def test_narrow_integers_are_moved_and_not_computed() -> None:
     assert value(lowering, moved).term is value(lowering, x).term
 
 
+def test_a_result_that_a_declaration_leaves_out_is_handed_on_and_not_computed_with() -> None:
+    """The state of the generator of an attention that draws nothing."""
+    g = GraphBuilder()
+    operands = [g.input(name, torch.empty(1, 2, 4, 8, device="meta")) for name in "qkv"]
+    forward = g.call(aten._scaled_dot_product_flash_attention.default, *operands, 0.0, True)
+    output, logsumexp, _, _, _, _, seed, offset, _ = (g.item(forward, k) for k in range(9))
+    saved = (output, logsumexp, None, None, 4, 4, 0.0, True, seed, offset)
+    backward = g.call(aten._scaled_dot_product_flash_attention_backward.default, output, *operands, *saved)
+    gradient = g.item(backward, 0)
+    lowering = g.lower(gradient, seed)
+    message = "`aten._scaled_dot_product_flash_attention.default`: result 6 is not declared"
+    assert blockers(lowering)[0] == (seed.name, "VC206", message)
+    assert value(lowering, seed).term.operation is UNKNOWN
+    assert value(lowering, gradient).term.operation is not UNKNOWN
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_casts_between_real_dtypes_are_identities_and_listed(dtype: torch.dtype) -> None:
     g = GraphBuilder()

@@ -498,6 +498,7 @@ for _heads, _rows, _causal, _scale, _masked in (
 
 from tests.operators import (  # noqa: E402  # add their samples
     samples_arguments,  # noqa: F401
+    samples_attention,  # noqa: F401
     samples_families,  # noqa: F401
     samples_foreach,  # noqa: F401
     samples_images,  # noqa: F401

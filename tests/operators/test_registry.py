@@ -49,8 +49,11 @@ def test_no_declared_operator_writes_to_its_operands() -> None:
 
 def test_no_declared_operator_draws_random_numbers_unnoticed() -> None:
     drawing = {str(t) for t in declarations() if torch.Tag.nondeterministic_seeded in t.tags}  # type: ignore[attr-defined]
-    # Both refuse a dropout that drops anything.
-    assert drawing == {"aten.native_dropout.default", "aten._scaled_dot_product_flash_attention_for_cpu.default"}
+    # All refuse a dropout that drops anything.
+    fused = ("flash", "flash", "cudnn", "cudnn", "efficient", "efficient")
+    ends = ("_for_cpu", "", "", "_backward", "", "_backward")
+    attention = {f"aten._scaled_dot_product_{k}_attention{end}.default" for k, end in zip(fused, ends, strict=True)}
+    assert drawing == {"aten.native_dropout.default", *attention}
 
 
 def test_an_argument_without_declaration_must_have_its_default() -> None:

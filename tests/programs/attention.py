@@ -153,6 +153,41 @@ def grouped_heads(mesh: DeviceMesh, mistake: str) -> Callable[..., Tensor]:
     return attend
 
 
+def _by_flash(*operands: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_flash_attention(*operands, **options)[0]
+
+
+def _by_cudnn(*operands: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(*operands, mask, True, **options)[0]
+
+
+def _by_efficient(*operands: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_efficient_attention(*operands, mask, True, **options)[0]
+
+
+def kernel_of_a_gpu(kernel: Callable[..., Tensor], masked: bool) -> Callable[[DeviceMesh, str], Callable[..., Tensor]]:
+    """What attention becomes where tensors lie on a GPU; its backward operator is torch's derivative of it."""
+
+    def program(mesh: DeviceMesh, mistake: str) -> Callable[..., Tensor]:
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            batch, heads, rows, width = query.shape
+            future = torch.ones(rows, rows, dtype=torch.bool).triu(1)
+            mask = torch.zeros(rows, rows).masked_fill(future, -1e4)[None, None].expand(batch, heads, rows, rows)
+            if mistake == "key and value":
+                key, value = value, key
+            scale = width**-0.5 if mistake != "scale" else 1.0
+            sees_past = mistake != "mask dropped"
+            options = {"mask": mask if masked and sees_past else None, "is_causal": not masked and sees_past}
+            return kernel(query, key, value, scale=scale, **options)
+
+        return attend
+
+    return program
+
+
+KERNELS = {"flash": (_by_flash, False), "cuDNN": (_by_cudnn, True), "memory-efficient": (_by_efficient, True)}
+
+
 def _operands(mesh: DeviceMesh) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(1, 2, 4, 6, requires_grad=True) for _ in range(3))  # type: ignore[return-value]
 
@@ -186,5 +221,12 @@ ATTENTION = (
     Update(
         "grouped heads", grouped, grouped_heads, _grouped_operands,
         ("heads interleaved", "values reversed", "scale"), _layouts(HEADS),
+    ),
+    *(
+        Update(
+            f"kernel of a GPU, {name}", kernel_of_a_gpu(*kernel)(None, ""), kernel_of_a_gpu(*kernel), _operands,
+            ("mask dropped", "scale", "key and value"), _layouts(HEADS),
+        )
+        for name, kernel in KERNELS.items()
     ),
 )  # fmt: skip

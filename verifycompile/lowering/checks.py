@@ -56,7 +56,7 @@ def check_type(node: torch.fx.Node, call: Call, coordinates: Collection[sympy.Ba
         if not isinstance(value, torch.Tensor):
             continue
         moves = value.dtype in SHORT_DTYPES and value.dtype in call.dtypes.values()
-        if value.dtype not in PROVABLE_DTYPES and not moves:
+        if value.dtype not in PROVABLE_DTYPES and not moves and not isinstance(values, tuple):
             raise UnsupportedError(UNSUPPORTED, f"`{node.target}` gives a tensor of {value.dtype}")
         symbolic = [s for s in value.shape if isinstance(s, torch.SymInt)]
         if any(s.node.expr.free_symbols & set(coordinates) for s in symbolic):
@@ -112,7 +112,7 @@ def check_result(builder: Builder, sizes: Sizes, node: torch.fx.Node, value: Any
 
 def check_stored(node: torch.fx.Node, view: View, recorded: torch.Tensor) -> None:
     """Narrow integers may be moved, not computed. Raises ``UnsupportedError``."""
-    if recorded.dtype in SHORT_DTYPES and not is_stored(view):
+    if recorded.dtype not in PROVABLE_DTYPES and not (recorded.dtype in SHORT_DTYPES and is_stored(view)):
         raise UnsupportedError(UNSUPPORTED, f"`{node.target}` computes a tensor of {recorded.dtype}")
 
 

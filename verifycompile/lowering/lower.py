@@ -180,10 +180,13 @@ class Lowering:
             self._undefined.add(node)
             return self._unknown(node, self.blockers[undefined].code, self.blockers[undefined].message)
         if node.target is python_operator.getitem:
-            empty = self._without_elements(node)
-            if empty is not None:
+            if (empty := self._without_elements(node)) is not None:
                 return empty
-            return piece_of(self.values[node.args[0]], node.args[1])  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
+            source: Any = node.args[0]
+            piece = piece_of(self.values[source], node.args[1])  # pyright: ignore[reportArgumentType]  # an argument that torch's schema makes a node
+            if piece is None and isinstance(node.meta.get("val"), torch.Tensor) and source not in self.blockers:
+                raise UnsupportedError(UNREPRESENTABLE, f"`{source.target}`: result {node.args[1]} is not declared")
+            return piece
         self._call_under_way = node
         return self.call(node)
 
@@ -218,8 +221,7 @@ class Lowering:
                 if laid_out is None:
                     raise
                 self._laid_out = laid_out
-        empty = self._without_elements(node)
-        if empty is not None:
+        if (empty := self._without_elements(node)) is not None:
             return empty
         declaration = declaration_of(node.target)
         if _draws_undeclared(node):

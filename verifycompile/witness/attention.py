@@ -40,18 +40,35 @@ def _forward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     if "_for_cpu" in name:
         return results
     if "_efficient_" in name:
-        return (*results, None, None)
+        return (results[0], _with_infinity_behind(logsumexp), None, None)
+    if "_cudnn_" in name:
+        results = (results[0], logsumexp.unsqueeze(-1))
     return (*results, None, None, query.shape[-2], key.shape[-2], None, None, None)
+
+
+def _with_infinity_behind(logsumexp: torch.Tensor) -> torch.Tensor:
+    """As the memory-efficient kernel keeps it: 32 rows together."""
+    behind = -logsumexp.shape[-1] % 32
+    if not behind:
+        return logsumexp
+    infinity = torch.full((*logsumexp.shape[:-1], behind), math.inf, dtype=torch.float64)
+    return torch.cat([logsumexp, infinity], -1)
 
 
 def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     query, key, value = (_tensor(arguments, part) for part in ("query", "key", "value"))
     gradient = _tensor(arguments, "grad_out_" if "grad_out_" in arguments else "grad_out")
     scale = _scale(query, arguments)
-    weights, _ = _softmax(_scores(query, key, arguments))
+    scores, given = _scores(query, key, arguments), arguments.get("logsumexp")
     keys, values = _repeat_heads(key, query), _repeat_heads(value, query)
     through_weights = gradient @ values.transpose(-2, -1)
-    through_scores = weights * (through_weights - (through_weights * weights).sum(-1, keepdim=True))
+    if type(given) is torch.Tensor:  # another one than that of these keys where they are some of several ranks' keys
+        weights = (scores - given.reshape(*given.shape[:3], -1)[:, :, : scores.shape[-2], :1]).exp()
+        along = (gradient * _tensor(arguments, "out")).sum(-1, keepdim=True)
+    else:
+        weights, _ = _softmax(scores)
+        along = (through_weights * weights).sum(-1, keepdim=True)
+    through_scores = weights * (through_weights - along)
     results = (
         scale * (through_scores @ keys),
         _sum_heads(scale * (through_scores.transpose(-2, -1) @ query), key),
@@ -59,10 +76,12 @@ def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     )
     if "_efficient_" not in name:
         return results
-    mask = arguments["grad_input_mask"]
-    if isinstance(mask, (list, tuple)) and len(mask) == 4 and mask[3]:
-        raise ValueError(f"{name}: gradient of the attention bias")
-    return (*results, None)
+    bias, wanted = arguments.get("attn_bias"), arguments.get("grad_input_mask")
+    if not isinstance(bias, torch.Tensor) or not isinstance(wanted, (list, tuple)) or not wanted[3]:
+        return (*results, None)
+    if bias.shape != through_scores.shape:
+        raise ValueError(f"{name}: gradient of an attention bias of shape {list(bias.shape)}")
+    return (*results, through_scores)
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, arguments: Mapping[str, object]) -> torch.Tensor:
