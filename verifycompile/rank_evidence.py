@@ -14,7 +14,7 @@ from verifycompile.options import Options
 from verifycompile.program import Program, SourceLocation
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import is_pretended
-from verifycompile.torch_interface.observation import Read, ReadKind, reads
+from verifycompile.torch_interface.observation import Read, ReadKind, listed_places, reads
 
 _ASKED = (
     "the program asked for its rank: {}. This process alone stands for all ranks, whose models may hold other numbers. "
@@ -29,8 +29,6 @@ _KEPT = (
     "the program asked for its rank before `build` was called, or once for several calls of it: {}. What `build` makes "
     "as another rank may hold this rank's number. Ask for the rank anew in each call of `build`."
 )
-_SHOWN = 3
-"""So many places are named in a message."""
 
 
 def with_rank_evidence(report: Report, implementation: Program, options: Options) -> Report:
@@ -45,19 +43,14 @@ def with_rank_evidence(report: Report, implementation: Program, options: Options
         return report
     if implementation.provenance is Provenance.OBSERVED:
         kept = [f"{read}, kept in {read.holder}" for read in implementation.asked]
-        return _unproved(report, implementation.asked, _KEPT.format(_listed(kept)), options) if kept else report
+        return _unproved(report, implementation.asked, _KEPT.format(listed_places(kept)), options) if kept else report
     if implementation.provenance is not Provenance.ASSUMED:
         return report
     own = tuple(read for read in reads(ReadKind.RANK) if not read.traced and not read.installed)
     asked = own if report.verdict is Verdict.VERIFIED else (*own, *implementation.asked)
     text = _ASKED_BEFORE_A_STEP if implementation.own is None else _ASKED
-    message = text.format(_listed(list(dict.fromkeys(map(str, asked)))))
+    message = text.format(listed_places(list(dict.fromkeys(map(str, asked)))))
     return _unproved(report, asked, message, options) if asked else report
-
-
-def _listed(places: Sequence[str]) -> str:
-    more = len(places) - _SHOWN
-    return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _difference(item: Finding) -> str:

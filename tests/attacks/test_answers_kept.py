@@ -346,6 +346,8 @@ def test_what_asks_anew_or_for_other_reasons_is_verified(ask: Callable[[DeviceMe
     assert report.verdict is Verdict.VERIFIED, str(report)
     listed = "what `build` makes holds no answer about the rank that was given before it was called: "
     assert any(text.startswith(listed) for text in report.assumptions) == (ask not in ANEW)
+    anew = "a call of `build` makes its model of nothing that an earlier call left"
+    assert (anew in report.assumptions) == (ask is not another_attribute_of_what_builds)
 
 
 PRIVATE: dict[str, Callable[[DeviceMesh], int]] = {

@@ -36,9 +36,14 @@ PLAN: dict[str, ParallelStyle] = {
     "v": ColwiseParallel(),
     "o": RowwiseParallel(),
 }
-REMEDIES = (
-    "Pass the single-device program as the option `spec`, or name the numbers that are per rank: "
-    '`per_rank_numbers=["{0}"]`, and `per_rank_numbers=[]` where none is.'
+SAY = (
+    "Pass the single-device program as the option `spec`, or say by an option what it has: "
+    '`per_rank_numbers=["{0}"]` where it has {1}, and `per_rank_numbers=[]` where it has {2}.'
+)
+NAME = (
+    "Pass the single-device program as the option `spec`, or name all numbers that are one rank's out of {0}: "
+    '`per_rank_numbers=["{1}"]` where it has {2} of the first and the others as they are, and `per_rank_numbers=[]` '
+    "where it has all as they are."
 )
 
 
@@ -258,7 +263,7 @@ def test_without_a_record_two_readings_are_asked(
     assert place.startswith("(read at test_spec_evidence.py:")
     assert text == (
         f"`{name}` is {value} {place}, and nothing says whether that is the number of the single-device program or "
-        f"that of one rank: with {value} and with {other} the spec is another program. {REMEDIES.format(name)}"
+        f"that of one rank: with {value} and with {other} the spec is another program. {SAY.format(name, other, value)}"
     )
 
 
@@ -288,7 +293,7 @@ def test_2_heads_of_8_on_a_rank_are_4_of_8_or_2_of_16_on_a_single_device(mesh: D
     assert text == (
         f"nothing says which numbers are those of one rank: with `n_heads` = 4 {place} in place of 2 and with `width` "
         f"= 16 {place} in place of 8 the spec is another program, and it does not run with the numbers as they are. "
-        f"{REMEDIES.format('n_heads')}"
+        f"{NAME.format('`n_heads` = 2, `width` = 8', 'n_heads', 4)}"
     )
     report = verify(without_record(parallel(ByBoth(), mesh, n_heads=2)), X, per_rank_numbers=["n_heads"])
     assert report.verdict is Verdict.VERIFIED
@@ -310,7 +315,7 @@ def test_a_degree_that_the_constructor_asks_for(mesh: DeviceMesh) -> None:
     constructed = "the spec has the numbers with which the model was constructed: `width` = 8, `degree` = 2"
     assert report.assumptions[0] == constructed
     wrong = parallel(TimesDegree(degree=mesh.size()), mesh)
-    assert message(verify(wrong, X)).endswith(REMEDIES.format("width"))
+    assert message(verify(wrong, X)).endswith(NAME.format("`width` = 8, `degree` = 2", "width", 16))
     assert verify(wrong, X, spec=TimesDegree()).verdict is Verdict.REFUTED
     report = verify(parallel(Attention(), mesh, n_heads=2), X)
     assert report.verdict is Verdict.VERIFIED
@@ -347,7 +352,7 @@ def test_a_number_that_changed_otherwise(mesh: DeviceMesh) -> None:
     place = text[text.index("(read at ") : text.index(") was") + 1]
     assert text == (
         f"`factor` {place} was 0.5 when the model was constructed and is 0.75 now, and both give a program, not the "
-        f"same one. {REMEDIES.format('factor')}"
+        f"same one. {SAY.format('factor', 0.5, 0.75)}"
     )
     assert verify(changed, X, per_rank_numbers=[]).verdict is Verdict.VERIFIED
     assert verify(changed, X, per_rank_numbers=["factor"]).verdict is Verdict.REFUTED
@@ -391,6 +396,76 @@ def test_what_no_record_confirms_is_listed(mesh: DeviceMesh) -> None:
     report = verify(without_record(parallel(TimesGlobal(), mesh)), X, per_rank_numbers=[])
     assert report.verdict is Verdict.VERIFIED
     assert "the spec has `SCALE` = 0.25, as it is now" in report.assumptions
+
+
+NAMES = ["a", "b"]
+FROM_OUTSIDE: dict[str, Callable[[], int]] = {
+    "`os.environ['FACTOR_OF_A_TEST']` = '2'": lambda: int(os.environ["FACTOR_OF_A_TEST"]),
+    "`len(torch.distributed.distributed_c10d._pg_group_ranks)` = 1": lambda: len(distributed_c10d._pg_group_ranks) + 1,
+    "`len(NAMES)` = 2": lambda: len(NAMES),
+}
+
+
+class TimesOutside(ByWidth):
+    outside: Callable[[], int]
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.outside()
+
+
+@pytest.mark.parametrize("listed", FROM_OUTSIDE)
+def test_what_the_program_reads_outside_of_its_modules_is_listed(
+    listed: str, mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FACTOR_OF_A_TEST", "2")
+    model = parallel(TimesOutside(), mesh, outside=FROM_OUTSIDE[listed])
+    report = verify(model, X)
+    assert report.verdict is Verdict.VERIFIED
+    assert f"the spec has {listed}, as it is now" in report.assumptions
+    assert verify(model, X, spec=Attention()).verdict is Verdict.REFUTED
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x + x
+
+
+def test_where_code_passed_the_degree_on_is_listed(mesh: DeviceMesh) -> None:
+    """A function that was chosen by it is no number."""
+    chosen = "the spec has what code chose by the number of ranks beside numbers, such as functions"
+    report = verify(parallel(ByWidth(), mesh, scaled=twice), X, per_rank_numbers=[])
+    assert not any(text.startswith(chosen) for text in report.assumptions)
+    model = parallel(ByWidth(), mesh, scaled={1: torch.tanh, DEGREE: twice}[mesh.size()])
+    report = verify(model, X, per_rank_numbers=[])
+    assert report.verdict is Verdict.VERIFIED
+    (said,) = (text for text in report.assumptions if text.startswith(chosen))
+    assert ": `size` in `test_where_code_passed_the_degree_on_is_listed` (test_spec_evidence.py:" in said
+    assert "the spec has the numbers that `per_rank_numbers` does not name as they are: `width` = 8" in report.assumptions
+    assert verify(model, X, spec=Attention()).verdict is Verdict.REFUTED
+
+
+class Grouped(Attention):
+    """Two numbers are a rank's, their quotient is not."""
+
+    def __init__(self, heads: int, groups: int) -> None:
+        super().__init__(heads)
+        self.n_groups, self.repeats = groups, heads // groups
+        self.k, self.v = (nn.Linear(32, 16, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q = self.q(x).view(batch, length, self.n_heads, -1).transpose(1, 2)
+        kv = (w(x).view(batch, length, self.n_groups, -1).transpose(1, 2) for w in (self.k, self.v))
+        k, v = (item.repeat_interleave(self.repeats, 1) for item in kv)
+        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, -1))
+
+
+def test_all_numbers_that_may_be_one_rank_s_are_named(mesh: DeviceMesh) -> None:
+    model = parallel(Grouped(4 // mesh.size(), 2 // mesh.size()), mesh)
+    named = NAME.format("`n_heads` = 2, `n_groups` = 1, `repeats` = 2", "n_heads", 4)
+    assert message(verify(model, X)).endswith(named)
+    assert verify(model, X, per_rank_numbers=["n_heads", "n_groups"]).verdict is Verdict.VERIFIED
+    wrong = parallel(Grouped(4, 2), mesh)
+    assert verify(wrong, X, per_rank_numbers=[]).verdict is Verdict.REFUTED
 
 
 def test_numbers_of_classes_and_of_functions(mesh: DeviceMesh) -> None:

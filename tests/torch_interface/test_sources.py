@@ -66,7 +66,7 @@ def test_paths_of_what_was_read(name: str) -> None:
     def use(graph: torch.fx.GraphModule, inputs: object) -> dict[str, object]:
         frame = frame_under_compilation()
         context = TracingContext.get()
-        return {path.dotted(): path.value(frame) for path, _ in guarded_values(context)}
+        return {one.path.dotted(): one.path.value(frame) for one in guarded_values(context)}
 
     found = run_in_backend(READS[name], Held(), torch.ones(3), use=use)
     assert isinstance(found.get(name), int | float), sorted(found)

@@ -164,7 +164,7 @@ def capture_traced(
     if stops := stops_of(traced.graph.graph):
         graph.meta[STOPS] = {stop: functools.partial(passed, stop) for stop in stops}
     before = others.given_before if isinstance(others, Built) else ()
-    general = _of_answers(before) if isinstance(others, Built) else _of_one_object(found.mesh)
+    general = _assumed_of_answers(before, others) if isinstance(others, Built) else _of_one_object(found.mesh)
 
     told = tuple(assumption(name) for name in everywhere.written_out)
     differ = bool(everywhere.blockers) or any(blocker.code == "VC204" for blocker in program.blockers)
@@ -335,12 +335,14 @@ def _groups_over(axes: Sequence[int], mesh: Mesh) -> frozenset[frozenset[int]]:
     return frozenset(frozenset(line_through(own_rank(), chosen, mesh)) for chosen in some)
 
 
-def _of_answers(given: Sequence[Read]) -> tuple[str, ...]:
-    unseen = [str(read) for read in given if not read.holder]
-    if not unseen:
-        return ()
-    text = f"what `build` makes holds no answer about the rank that was given before it was called: {', '.join(unseen)}"
-    return (Assumption(text, AssumptionKind.RANKS),)
+def _assumed_of_answers(given: Sequence[Read], others: Built) -> tuple[str, ...]:
+    """``given``: answers about the rank that were given before ``build`` was called."""
+    texts: list[str] = []
+    if unseen := ", ".join(str(read) for read in given if not read.holder):
+        texts.append(f"what `build` makes holds no answer about the rank that was given before it was called: {unseen}")
+    if any(asked for _, _, asked in others.calls):
+        texts.append("a call of `build` makes its model of nothing that an earlier call left")
+    return tuple(Assumption(text, AssumptionKind.RANKS) for text in texts)
 
 
 def _of_one_object(root: RootMesh) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,9 +30,16 @@ from verifycompile.torch_interface.constructed import (
     recorded,
 )
 from verifycompile.torch_interface.dynamo import Frame, TracedFrame
-from verifycompile.torch_interface.guarded_values import guarded_values
+from verifycompile.torch_interface.guarded_values import GuardedValue, guarded_values
 from verifycompile.torch_interface.mesh import is_process_group
-from verifycompile.torch_interface.observation import ReadKind, is_installed, reads, was_before_degree
+from verifycompile.torch_interface.observation import (
+    ReadKind,
+    is_degree_variable,
+    is_installed,
+    is_rank_variable,
+    reads,
+    was_before_degree,
+)
 from verifycompile.torch_interface.sources import SourcePath
 
 Steps = tuple[Step, ...]
@@ -123,10 +131,10 @@ def plain_reads(
     """
     frame = traced.frame
     found: dict[tuple[Any, ...], PlainRead] = {}
-    for path, line in guarded_values(traced.context):
-        read = _plain_read(path, frame, original, names)
+    for guarded in guarded_values(traced.context):
+        read = _plain_read(guarded, frame, original, names)
         if read is not None:
-            read, place = dataclasses.replace(read, line=line), read.place
+            read, place = dataclasses.replace(read, line=guarded.line), read.place
             found.setdefault((read.path,) if place is None else (id(place.owner), place.steps), read)
     return found
 
@@ -137,28 +145,58 @@ def _arguments(frame: Frame) -> tuple[str, ...]:
 
 
 def _plain_read(
-    path: SourcePath,
+    guarded: GuardedValue,
     frame: Frame,
     original: Callable[[nn.Module], nn.Module],
     names: Mapping[int, str],
 ) -> PlainRead | None:
+    path = guarded.path
     values = [path.root(length).value(frame) for length in range(len(path.steps) + 1)]
     value = values[-1]
     has_length = type(value) in COUNTED and not is_plain(value)
-    if not (is_plain(value) or has_length) or value is None or any(_is_no_model(item) for item in values):
+    if not (is_plain(value) or has_length) or value is None:
+        return None
+    if len(values) > 2 and values[-3] is os.environ and path.steps[-1][0] == "[]":  # through the table that it keeps
+        return _variable_read(*cast("tuple[bytes, bytes]", (path.steps[-1][1], value)))
+    is_of_job = guarded.is_direct and _is_of_the_job(values)
+    if any(map(_is_no_model, values)) and not is_of_job:
         return None
     holders = [position for position, item in enumerate(values) if isinstance(item, nn.Module)]
-    if has_length:
+    if has_length and holders:
         return _length_read(path, values, holders, original, names)
     if not holders:
-        if path.scope == "L" and path.variable in _arguments(frame):
+        if path.scope == "L" and path.variable in _arguments(frame) and not frame.is_resumption:
             return None  # it was passed to the call, by the user
+        if has_length:
+            is_own = path.scope == "G" and not _is_of_installed_module(values[0], frame)
+            length = PlainRead(f"len({_name_of_free(path, values)})", len(value), None)
+            return length if is_own or is_of_job else None
         return PlainRead(_name_of_free(path, values), value, None, is_early=_is_early(path, values, frame))
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
     if steps[0][1] == "training":
         return None
     name, place = dotted(names.get(id(owner), ""), steps), Place(owner, steps)
     return PlainRead(name, value, place if _may_be_put(place) else None)
+
+
+def _variable_read(name: bytes, value: bytes) -> PlainRead | None:
+    """A variable of the environment; those in which a launcher tells the job are answered as on one process."""
+    read = os.fsdecode(name)
+    if is_rank_variable(read) or is_degree_variable(read):
+        return None
+    return PlainRead(f"os.environ['{read}']", os.fsdecode(value), None)
+
+
+def _is_of_the_job(values: Sequence[object]) -> bool:
+    """Whether it is a variable of a module of torch.distributed, which keeps groups and ranks there."""
+    root = values[0]
+    is_there = isinstance(root, types.ModuleType) and root.__name__.startswith("torch.distributed")
+    return is_there and not any(isinstance(item, types.FunctionType) for item in values)
+
+
+def _is_of_installed_module(root: object, frame: Frame) -> bool:
+    file = root.__dict__.get("__file__") if isinstance(root, types.ModuleType) else frame.globals.get("__file__")
+    return isinstance(file, str) and is_installed(file)
 
 
 def _is_early(path: SourcePath, values: Sequence[object], frame: Frame) -> bool:
@@ -186,7 +224,7 @@ def _length_read(
     names: Mapping[int, str],
 ) -> PlainRead | None:
     """How long a list, set or mapping of a module is; None where it was as long when the module was constructed."""
-    if not holders or holders[-1] == len(path.steps):
+    if holders[-1] == len(path.steps):
         return None
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
     if steps[0][1] in _OF_EVERY_MODULE:

@@ -41,7 +41,10 @@ class Source(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A plain value of the model, in all the layers that have the same. ``readings``: the preferred one first."""
+    """A plain value of the model, in all the layers that have the same. ``readings``: the preferred one first.
+
+    ``named``: what the spec has where the option `per_rank_numbers` names it.
+    """
 
     path: str
     places: tuple[Place, ...]
@@ -49,6 +52,7 @@ class Number:
     readings: tuple[object, ...]
     source: Source
     line: tuple[str, int] | None
+    named: object
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +129,7 @@ def _number(group: Sequence[PlainRead], degrees: Degrees, per_rank: Sequence[str
     places = tuple(read.place for read in group if read.place is not None)
     path = pattern([read.path for read in group])
     readings, source = _readings(first.path, first.place, degrees, per_rank)
-    return Number(path, places, first.place.now(), readings, source, first.line)
+    return Number(path, places, first.place.now(), readings, source, first.line, _named_value(first.place, degrees))
 
 
 def _readings(
@@ -136,9 +140,7 @@ def _readings(
     if per_rank is not None:
         if not any(fnmatch.fnmatchcase(path, item) for item in per_rank):
             return (now,), Source.GIVEN
-        if has_changed:
-            return (constructed,), Source.GIVEN
-        return _scaled(now, degrees.sharding) or (now,), Source.GIVEN
+        return (_named_value(place, degrees),), Source.GIVEN
     if has_changed:
         known = degrees.explain(constructed, now)
         return ((constructed,), Source.RECORDED) if known else ((constructed, now), Source.CHANGED)
@@ -154,6 +156,14 @@ def _readings(
     # What equals a degree may be the degree itself, which is 1 on a single device.
     single = (1,) if type(now) is int and now in degrees.axes else ()
     return (now, *_scaled(now, degrees.sharding), *single), Source.NOTHING
+
+
+def _named_value(place: Place, degrees: Degrees) -> object:
+    """What a single device has of a number of which each rank has a share."""
+    now, constructed = place.now(), place.constructed
+    if constructed is not MISSING and not same_value(now, constructed):
+        return constructed
+    return next(iter(_scaled(now, degrees.sharding)), now)
 
 
 def _scaled(now: object, degrees: Sequence[int]) -> tuple[object, ...]:
@@ -238,7 +248,8 @@ def choose(numbers: Sequence[Number], preferred: str | None, trace: Trace, *, ch
             continue
         found[text] = reading
         if len(found) > 1:
-            raise AmbiguityError(_ambiguous(*found.values()), _assigned(next(iter(found.values()))))
+            one, other = found.values()
+            raise AmbiguityError(_ambiguous(one, other, numbers), _assigned(one))
     if preferred is not None or not found:
         return Chosen({}, {})
     (reading,) = found.values()
@@ -269,17 +280,18 @@ def _candidates(numbers: Sequence[Number]) -> Iterator[dict[Number, object]]:
             yield from (dict(pair) for pair in itertools.combinations(scaled.items(), 2))
 
 
-def _ambiguous(one: Mapping[Number, object], other: Mapping[Number, object]) -> Blocker:
+def _ambiguous(one: Mapping[Number, object], other: Mapping[Number, object], numbers: Sequence[Number]) -> Blocker:
     number = next(iter({**one, **other}))
     if one and not set(one) & set(other):
         first, second = (_named(reading) for reading in (one, other))
-        message = (
+        what = (
             f"nothing says which numbers are those of one rank: with {first} and with {second} the spec is another "
-            f"program, and it does not run with the numbers as they are. {_REMEDIES.format(path=number.path)}"
+            "program, and it does not run with the numbers as they are."
         )
-        return Blocker(None, "VC209", message)
-    first, second = (reading.get(number, number.readings[0]) for reading in (one, other))
-    return Blocker(None, "VC209", _question(number, first, second))
+    else:
+        first, second = (reading.get(number, number.readings[0]) for reading in (one, other))
+        what = _question(number, first, second)
+    return Blocker(None, "VC209", f"{what} {_remedies(numbers)}")
 
 
 def _named(reading: Mapping[Number, object]) -> str:
@@ -296,30 +308,38 @@ def _read_at(number: Number) -> str:
 def _question(number: Number, first: object, second: object) -> str:
     line = _read_at(number)
     if number.source is Source.CHANGED:
-        what = (
+        return (
             f"`{number.path}`{line} was {shown(first)} when the model was constructed and is {shown(second)} now, and "
             "both give a program, not the same one."
         )
-    else:
-        what = (
-            f"`{number.path}` is {shown(number.now)}{line}, and nothing says whether that is the number of the "
-            f"single-device program or that of one rank: with {shown(first)} and with {shown(second)} the spec is "
-            "another program."
-        )
-    return f"{what} {_REMEDIES.format(path=number.path)}"
+    return (
+        f"`{number.path}` is {shown(number.now)}{line}, and nothing says whether that is the number of the "
+        f"single-device program or that of one rank: with {shown(first)} and with {shown(second)} the spec is "
+        "another program."
+    )
 
 
-_REMEDIES = (
-    "Pass the single-device program as the option `spec`, or name the numbers that are per rank: "
-    '`per_rank_numbers=["{path}"]`, and `per_rank_numbers=[]` where none is.'
-)
+def _remedies(numbers: Sequence[Number]) -> str:
+    """What to type, and what it says, for the numbers of which nothing is known."""
+    either = "Pass the single-device program as the option `spec`, or"
+    named = [item for item in numbers if len(item.readings) > 1 and not same_value(item.named, item.now)]
+    if not named:
+        return f"{either} say with `per_rank_numbers=[]` that it has the numbers as they are."
+    first = named[0]
+    share = f'`per_rank_numbers=["{first.path}"]`'
+    if len(named) == 1:
+        has = f"where it has {shown(first.named)}, and `per_rank_numbers=[]` where it has {shown(first.now)}"
+        return f"{either} say by an option what it has: {share} {has}."
+    listed = ", ".join(f"`{item.path}` = {shown(item.now)}" for item in named)
+    return (
+        f"{either} name all numbers that are one rank's out of {listed}: {share} where it has {shown(first.named)} "
+        "of the first and the others as they are, and `per_rank_numbers=[]` where it has all as they are."
+    )
 
 
 def _too_many(numbers: Sequence[Number]) -> Blocker:
-    named = ", ".join(f"`{number.path}` = {shown(number.now)}" for number in numbers)
-    return Blocker(
-        None,
-        "VC209",
-        f"nothing says whether these numbers are those of the single-device program or of one rank, and there are more "
-        f"ways to read them than are tried: {named}. {_REMEDIES.format(path=numbers[0].path)}",
+    what = (
+        "nothing says which numbers are those of the single-device program and which those of one rank, and there are "
+        "more ways to read them than are tried."
     )
+    return Blocker(None, "VC209", f"{what} {_remedies(numbers)}")

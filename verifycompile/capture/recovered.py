@@ -43,6 +43,7 @@ from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.argument_guards import ArgumentsRead
+from verifycompile.torch_interface.confined_answers import stayed_where_asked
 from verifycompile.torch_interface.constructed import MISSING, Attribute, resized, separated
 from verifycompile.torch_interface.dynamo import (
     Frame,
@@ -54,6 +55,7 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
+from verifycompile.torch_interface.observation import ReadKind, listed_places, reads
 from verifycompile.torch_interface.parallel_styles import without_style
 from verifycompile.torch_interface.parallelism import has_parallelism, without_unread_meshes
 from verifycompile.torch_interface.shapes import trace_guards
@@ -185,21 +187,40 @@ class _Recovery:
         return numbers_of(self.reads.values(), degrees, self.options.per_rank_numbers)
 
     def _listed(self, numbers: Sequence[Number], read_as: Mapping[Number, object]) -> Iterator[str]:
-        kept: list[Number] = []
+        constructed: list[Number] = []
+        unnamed: list[Number] = []
         for number in numbers:
             value = read_as.get(number, number.readings[0])
             yield from (Assumption(text, AssumptionKind.NUMBER, [number.path]) for text in _sentences(number, value))
-            if _is_as_constructed(number, value) and not _is_of_a_package(number):
-                kept.append(number)
-        if kept:
-            named = ", ".join(dict.fromkeys(f"`{number.path}` = {shown(number.now)}" for number in kept))
-            text = f"the spec has the numbers with which the model was constructed: {named}"
-            yield Assumption(text, AssumptionKind.NUMBER, [number.path for number in kept])
+            if _is_of_a_package(number):
+                continue
+            if _is_as_constructed(number, value):
+                constructed.append(number)
+            elif number.source is Source.GIVEN and value == number.now:
+                unnamed.append(number)
+        if constructed:
+            text = f"the spec has the numbers with which the model was constructed: {_shown(constructed)}"
+            yield Assumption(text, AssumptionKind.NUMBER, [number.path for number in constructed])
+        if unnamed:
+            text = f"the spec has the numbers that `per_rank_numbers` does not name as they are: {_shown(unnamed)}"
+            yield Assumption(text, AssumptionKind.NUMBER, [number.path for number in unnamed])
         free: dict[tuple[str, str], PlainRead] = {}
         for read in self.reads.values():
             if read.place is None:
                 free[(read.path, shown(read.value))] = read
         yield from (f"the spec has `{path}` = {value}, as it is now" for path, value in free)
+        if self.exported.traced.is_broken:
+            text = (
+                "a graph break ends the graph: what comes after it is asked on its own where it is parallel, and what "
+                "Python computes in between is taken as it is"
+            )
+            yield Assumption(text, AssumptionKind.UNCOMPARED)
+        if asked := _asked_and_passed_on():
+            text = (
+                "the spec has what code chose by the number of ranks beside numbers, such as functions and the "
+                f"contents of tensors: {listed_places(asked)}"
+            )
+            yield Assumption(text, AssumptionKind.NUMBER)
 
     def _name(self, attribute: Attribute) -> str:
         owner, name = attribute
@@ -267,6 +288,16 @@ def _sentences(number: Number, value: object) -> Iterator[str]:
         )
     else:
         yield f"the spec has `{number.path}` = {shown(value)}, as it is now"
+
+
+def _shown(numbers: Sequence[Number]) -> str:
+    return ", ".join(dict.fromkeys(f"`{number.path}` = {shown(number.now)}" for number in numbers))
+
+
+def _asked_and_passed_on() -> tuple[str, ...]:
+    """Where the user's code asked how many ranks there are, and may have passed the answer on."""
+    asked = [read for read in reads(ReadKind.DEGREE) if not read.traced and not read.installed]
+    return tuple(dict.fromkeys(str(read) for read in asked if not stayed_where_asked([read], ())))
 
 
 def _is_recorded(numbers: Sequence[Number]) -> bool:

@@ -90,6 +90,16 @@ class Read:
         return f"`{self.reader}` in `{self.function}` ({self.place})"
 
 
+_SHOWN = 3
+"""So many places are named in a sentence."""
+
+
+def listed_places(places: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = len(places) - _SHOWN
+    return ", ".join(places[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def activate() -> None:
     """Observe from now on. Calling it again changes nothing."""
     if not _LOG.active:
