@@ -6,11 +6,13 @@ import math
 
 import torch
 
+from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.scalar import ONE, as_scalar, divide, multiply
 from verifycompile.ir.term import View
 from verifycompile.rewrites.builder import Builder, Number
 from verifycompile.rewrites.elementwise import FUNCTIONS, choose, require_real, require_same_on_ranks
+from verifycompile.rewrites.log_weights import odds
 from verifycompile.rewrites.operations import MINIMUM
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError, operator
 
@@ -20,6 +22,8 @@ _GELU_FACTOR = math.sqrt(2 / math.pi)
 _GELU_CUBE = 0.044715
 _DENSITY = 2 / math.sqrt(math.pi)
 """The slope of the error function at zero."""
+_ROUNDS_ABOVE = 25 * math.log(2)
+"""Where ``exp(-x)`` is less than half of what single precision tells from one."""
 
 
 @operator(aten.relu.default)
@@ -76,8 +80,8 @@ def softplus(b: Builder, self: View, beta: Number, threshold: Number) -> View:
     if b.scalar(beta) == 0:
         raise UnsupportedError(UNREPRESENTABLE, "softplus divided by zero")
     scaled = b.scale(self, beta)
-    smooth = b.pointwise(FUNCTIONS["log1p"], b.exp(scaled))
-    return choose(b, b.less(threshold, scaled), self, b.scale(smooth, divide(ONE, b.scalar(beta))))
+    smooth = b.scale(b.pointwise(FUNCTIONS["log1p"], b.exp(scaled)), divide(ONE, b.scalar(beta)))
+    return smooth if _threshold_rounds(b, threshold) else choose(b, b.less(threshold, scaled), self, smooth)
 
 
 @operator(aten.softplus_backward.default)
@@ -85,9 +89,26 @@ def softplus_backward(b: Builder, grad_output: View, self: View, beta: Number, t
     require_real(b, "grad_output", "self")
     require_same_on_ranks(b, beta=beta, threshold=threshold)
     scaled = b.scale(self, beta)
+    known = odds(b, scaled)
+    slope = b.pointwise(FUNCTIONS["sigmoid"], scaled) if known is None else known.weight
+    if _threshold_rounds(b, threshold):
+        return b.mul(grad_output, slope)
     above = b.less(threshold, scaled)
-    smooth = b.mul(grad_output, b.negate(above), b.pointwise(FUNCTIONS["sigmoid"], scaled))
-    return b.add(b.mul(grad_output, above), smooth)
+    return b.add(b.mul(grad_output, above), b.mul(grad_output, b.negate(above), slope))
+
+
+def _threshold_rounds(b: Builder, threshold: Number) -> bool:
+    """Whether softplus and its slope beyond the threshold are what single precision rounds the smooth function to.
+
+    Where functions are written by their definitions it is that function then, with an assumption.
+    """
+    if not b.pool.definitions or not b.in_single_precision() or not isinstance(threshold, (int, float)):
+        return False
+    if not threshold > _ROUNDS_ABOVE:
+        return False
+    text = f"softplus above its threshold of {threshold:g} is rounding: it is read as log(1 + exp(x)) everywhere"
+    b.pool.assumptions[Assumption(text, AssumptionKind.PRECISION)] = None
+    return True
 
 
 # ------------------------------------------------------------------------------------------------ piecewise linear

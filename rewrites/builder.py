@@ -126,13 +126,13 @@ class Builder:
         """A number, a literal as it is held where the call computes. Raises NonFiniteScalarError."""
         if not isinstance(value, float):
             return as_scalar(value)
-        single = self._in_single_precision()
+        single = self.in_single_precision()
         number = read(value, single)
         if single or float(number) != value:
             self.pool.literals[value, single] = number
         return number
 
-    def _in_single_precision(self) -> bool:
+    def in_single_precision(self) -> bool:
         """Whether torch computes the call with literals in single precision, as all dtypes up to that have it."""
         calls = (self.call, *(self.call.elements or ()))
         dtypes = {dtype for call in calls for dtype in (call.dtype, *call.dtypes.values()) if dtype is not None}

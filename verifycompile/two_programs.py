@@ -65,7 +65,7 @@ from the time for causes, of which half is left in any case.
 _SHARE_OF_CAUSES = 0.8
 """Of the time that is left; the rest is for the script that replays the difference."""
 
-_FUNCTIONS = frozenset({"exp", "log", "silu", *(law.left[0] for law in DEFINITIONS)})
+_FUNCTIONS = frozenset({"exp", "log", "silu", "softplus", *(law.left[0] for law in DEFINITIONS)})
 """Names of torch's operators that laws define by exponentials, and of what these laws write."""
 
 _IN_ANY_FORM = frozenset({EXHAUSTED, DRAWS})
