@@ -12,17 +12,17 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View
+from verifycompile.ir.term import INTEGER_LEAF, LEAF, UNIT, IndexFact, Term, TermPool, View
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
 from verifycompile.rewrites.formula import Formula, both, implies
 from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableError
-from verifycompile.rewrites.operations import MINIMUM
+from verifycompile.rewrites.operations import FLOOR, MINIMUM, TRUNCATED
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
 
-_ARITHMETIC = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM)
-_COMPUTED = (*_ARITHMETIC, IOTA, UNIT, INTEGER_LEAF)
+_GIVEN = (IOTA, UNIT, INTEGER_LEAF, LEAF)
+_COMPUTED = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM, FLOOR, TRUNCATED, *_GIVEN)
 
 
 def within(pool: TermPool, index: View, size: Size) -> bool:
@@ -66,5 +66,5 @@ def require_within(b: Builder, index: View, size: Size) -> None:
 
 def is_of_rank(b: Builder, index: View) -> bool:
     """Whether an index is computed from a rank's coordinate."""
-    computed = index.coefficient != 1 or index.term.operation in _ARITHMETIC
-    return computed and any(index.uses(axis) for axis in range(b.lead))
+    given = index.term.operation.places or index.term.operation in _GIVEN
+    return (index.coefficient != 1 or not given) and any(index.uses(axis) for axis in range(b.lead))

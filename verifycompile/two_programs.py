@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 import torch.fx
@@ -78,11 +78,18 @@ one of several."""
 
 def proves(spec: Program, implementation: Program) -> bool:
     """Whether all outputs of the spec have a relation, in one of the forms that values may be written in."""
-    if _proves_as_written(spec, implementation):
-        return True
-    if _gains_in_parts(spec, implementation) and _proves_as_written(spec, _piecewise(implementation)):
-        return True
-    return _gains_by_definition(spec, implementation) and _proves_as_written(spec, _defined(implementation))
+    return any(_proves_as_written(spec, form) for form in _forms(spec, implementation))
+
+
+def _forms(spec: Program, implementation: Program) -> Iterator[Program]:
+    in_parts, by_definition = _gains_in_parts(spec, implementation), _gains_by_definition(spec, implementation)
+    yield implementation
+    if in_parts:
+        yield _piecewise(implementation)
+    if by_definition:
+        yield _defined(implementation)
+    if in_parts and by_definition:
+        yield _defined(_piecewise(implementation))
 
 
 def _proves_as_written(spec: Program, implementation: Program) -> bool:
@@ -295,7 +302,11 @@ def _calls(program: Program) -> Counter[object]:
 
 
 def _by_definition(pair: Pair, _: Report | None) -> Report | str | None:
-    return _with_other_terms(pair, _defined(pair.implementation), "the proof by definitions of functions")
+    defined = _defined(pair.implementation)
+    found = _with_other_terms(pair, defined, "the proof by definitions of functions")
+    if found is not None or not _gains_in_parts(pair.spec, defined):
+        return found
+    return _with_other_terms(pair, _piecewise(defined), "the proof by parts of values and definitions of functions")
 
 
 AS_CAPTURED: Strategy[Pair] = Strategy(

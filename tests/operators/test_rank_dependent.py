@@ -13,6 +13,7 @@ from verifycompile.ir.term import TermPool, View
 from verifycompile.ir.validate import validate
 from verifycompile.rewrites.builder import Builder, Call
 from verifycompile.rewrites.elementwise import choose
+from verifycompile.rewrites.operations import FLOOR, TRUNCATED
 from verifycompile.rewrites.registry import UnsupportedError, bind, declaration_of
 
 aten = torch.ops.aten
@@ -218,6 +219,7 @@ def test_an_index_that_may_be_negative_counts_from_the_end(accumulate: bool) -> 
         torch.testing.assert_close(value, expected)
 
 
+@pytest.mark.parametrize("operation", ["", "floor", "trunc", "roll"])
 @pytest.mark.parametrize(
     "target",
     [
@@ -225,11 +227,16 @@ def test_an_index_that_may_be_negative_counts_from_the_end(accumulate: bool) -> 
         aten.index.Tensor, aten.index_put.default,
     ],
 )  # fmt: skip
-def test_a_lookup_that_may_leave_its_table_is_refused(target: object) -> None:
+def test_a_lookup_that_may_leave_its_table_is_refused(target: object, operation: str) -> None:
+    """What is computed of such an index is no position either."""
     ranks = Ranks()
     ranks.b.call = Call({**REAL.dtypes, "indices": torch.int64}, dtype=torch.float64)
     table = ranks.leaf(torch.ones(ROWS, ROWS, dtype=torch.float64))
     index = ranks.b.sub(ranks.leaf(torch.zeros(ROWS)), ROWS * U)
+    if operation == "roll":
+        index = ranks.call(aten.roll.default, index, [1], [0])
+    elif operation:
+        index = ranks.b.pointwise(FLOOR if operation == "floor" else TRUNCATED, ranks.b.scale(index, 0.5))
     wide = ranks.b.unsqueeze(index, 0)
     arguments = {
         aten.embedding.default: (table, index),

@@ -138,6 +138,10 @@ PAIRS = (
     Pair("default eps of rms_norm", lambda a: F.rms_norm(a, (8,), eps=1e-5), lambda a: F.rms_norm(a, (8,)), one),
     Pair("approximation of gelu", F.gelu, lambda a: F.gelu(a, approximate="tanh"), one),
     Pair("beta of softplus", F.softplus, lambda a: F.softplus(a, 2.0), one),
+    Pair("threshold of softplus", lambda a: F.softplus(a, threshold=5), lambda a: -F.logsigmoid(-a), one),
+    Pair("threshold of softplus in double precision", F.softplus, lambda a: -F.logsigmoid(-a), lambda: (plain()[0].double(),)),
+    Pair("softplus of the negated value", F.softplus, lambda a: -F.logsigmoid(a), one),
+    Pair("logarithm of a multiple", lambda a, b: ((a.exp() + b.exp()) / 2).log(), lambda a, b: ((a.exp() + b.exp()) / 3).log(), two),
     Pair("decimals of round", torch.round, lambda a: torch.round(a, decimals=1), plain),
     Pair("diagonal of tril", torch.tril, lambda a: torch.tril(a, 1), square),
     Pair("triangle", torch.tril, torch.triu, square),
@@ -214,6 +218,12 @@ def test_spec_verifies_against_itself(pair):
 
 OUTSIDE_OF_THE_PROOF = frozenset({"two dropouts", "two random streams", "uninitialised memory"})
 
+
+def joined_softplus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    first, second = (torch.cat([a, b]) * 1).chunk(2)
+    return F.softplus(second - first)
+
+
 EQUAL = (
     Pair("softmax along the other dimension of the transpose", lambda a: F.softmax(a, 1), lambda a: F.softmax(a.t(), 0).t(), square),
     Pair("product of transposes", lambda a, b: (a @ b).t(), lambda a, b: b.t() @ a.t(), two),
@@ -223,6 +233,10 @@ EQUAL = (
     Pair("slice as a piece", lambda a: a[:, 5:8] * 1, lambda a: a.split([2, 3, 3], 1)[2] * 1, plain),
     Pair("mean as a scaled sum", lambda a: a.mean(1), lambda a: a.sum(1) / 8, one),
     Pair("softmax by hand", lambda a: F.softmax(a, 1), lambda a: a.exp() / a.exp().sum(1, keepdim=True), plain),
+    Pair("softplus by a sigmoid", F.softplus, lambda a: -F.logsigmoid(-a), one),
+    Pair("sigmoids of joined pieces", lambda a, b: -F.logsigmoid(a - b), joined_softplus, two),
+    Pair("logarithm of half a quotient", lambda a, b: a - ((a.exp() + b.exp()) / 2).log(),
+         lambda a, b: (2 * a.exp() / (a.exp() + b.exp())).log(), two),
     Pair("grouped heads", lambda q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True),
          lambda q, k: grouped(q, k, lambda t: t.repeat_interleave(2, 1)), lambda: (tensor(2, 4, 4, 8), tensor(2, 2, 4, 8, seed=1))),
 )  # fmt: skip

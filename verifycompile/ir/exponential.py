@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import TypeGuard
 
 from verifycompile.ir.algebra import (
     COMBINE,
@@ -22,6 +23,7 @@ from verifycompile.ir.algebra import (
 from verifycompile.ir.indicator import NOT, is_indicator, negate
 from verifycompile.ir.inequality import AT_MOST, are_attained, is_attained
 from verifycompile.ir.scalar import ONE, Scalar
+from verifycompile.ir.size import Size
 from verifycompile.ir.term import Operation, Term, TermPool, View
 from verifycompile.ir.term_property import TermProperty
 
@@ -36,11 +38,8 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
     """``exp(view)``; ``exp(c * log(t))`` is ``t ** c``, for which ``power`` is called."""
     if view.is_zero:
         return pool.constant(ONE, view.shape)
-    if pool.piecewise is not None:
-        moved = pool.piecewise.pointwise(pool, lambda pool, part: exponential(pool, part, power), (view,))
-        if moved is not None:
-            return moved
-    masked = _exponential_of_mask(pool, view, power)
+    moved = _moved(pool, lambda pool, part: exponential(pool, part, power), view)
+    masked = _exponential_of_mask(pool, view, power) if moved is None else moved
     if masked is not None:
         return masked
     if view.term.operation is COMBINE:
@@ -50,7 +49,8 @@ def exponential(pool: TermPool, view: View, power: Callable[[View, Scalar], View
         return multiply_views(pool, *(exponential(pool, v, power) for v in summands))
     if view.term.operation is LOGARITHM:
         (base,) = open_view(view).operands
-        if is_positive(base) or _is_masked_sum(base):
+        is_number = base.term is pool.unit and is_positive_number(base.coefficient)
+        if is_number or is_positive(base) or _is_masked_sum(base):
             return power(base, view.coefficient)
     return elementwise(pool, EXPONENTIAL, (), (view,))
 
@@ -165,9 +165,8 @@ def _exponential_of_mask(pool: TermPool, view: View, power: Callable[[View, Scal
 
 def _is_masked_sum(view: View) -> bool:
     """Whether the value is a sum of exponentials under masks: where it is zero, its logarithm is no number."""
-    if view.coefficient != 1 or view.term.operation is not CONTRACT:
-        return False
-    return all(is_positive(v) or is_indicator(v) for v in view.term.operands)
+    is_product = view.coefficient == 1 and view.term.operation is CONTRACT
+    return is_product and all(is_positive(v) or is_indicator(v) for v in view.term.operands)
 
 
 def is_minus_infinity(view: View) -> bool:
@@ -177,14 +176,26 @@ def is_minus_infinity(view: View) -> bool:
 
 def logarithm(pool: TermPool, view: View) -> View:
     """``log(view)``; split over the factors where all but one are known to be positive."""
-    if pool.piecewise is not None:
-        moved = pool.piecewise.pointwise(pool, logarithm, (view,))
-        if moved is not None:
-            return moved
+    moved = _moved(pool, logarithm, view)
+    if moved is not None:
+        return moved
+    if is_positive_number(view.coefficient) and view.coefficient != 1:
+        rest = [] if view.term is pool.unit else [logarithm(pool, view.unscaled())]
+        return combine(pool, [*_logarithms_of_number(pool, view.coefficient, view.shape), *rest])
     factors = product_factors(pool, view)
     if factors is None or (len(factors) == 1 and factors[0].term.operation not in (EXPONENTIAL, POWER)):
         return elementwise(pool, LOGARITHM, (), (view,))
     return combine(pool, [_logarithm_of_factor(pool, f) for f in factors])
+
+
+def _moved(pool: TermPool, function: Callable[[TermPool, View], View], view: View) -> View | None:
+    return None if pool.piecewise is None else pool.piecewise.pointwise(pool, function, (view,))
+
+
+def _logarithms_of_number(pool: TermPool, number: Fraction, shape: tuple[Size, ...]) -> list[View]:
+    """``log(p / q)`` as ``log(p)`` and ``-log(q)``, which meet those of other numbers."""
+    parts = [(Fraction(part), sign) for part, sign in ((number.numerator, ONE), (number.denominator, -ONE)) if part > 1]
+    return [elementwise(pool, LOGARITHM, (), (pool.constant(part, shape),)).scaled(sign) for part, sign in parts]
 
 
 def _logarithm_of_factor(pool: TermPool, factor: View) -> View:
@@ -232,20 +243,17 @@ def is_positive(view: View) -> bool:
 
 
 def _is_positive(term: Term) -> bool:
-    if term.operation is EXPONENTIAL:
-        return True
     if term.operation is COMBINE:
-        return all(_is_positive_number(v.coefficient) and is_positive(v.unscaled()) for v in term.operands)
+        return all(is_positive_number(v.coefficient) and is_positive(v.unscaled()) for v in term.operands)
     if term.operation not in (CONTRACT, POWER):
-        return False
+        return term.operation is EXPONENTIAL
     masks = [v for v in term.operands if not is_positive(v)]
-    if not masks:
-        return True
-    return all(mask.term.operation is AT_MOST for mask in masks) and are_attained(masks, term.summed_indices)
+    is_attained_mask = all(mask.term.operation is AT_MOST for mask in masks)
+    return not masks or (is_attained_mask and are_attained(masks, term.summed_indices))
 
 
 _POSITIVE = TermProperty(lambda term: term.operation in (COMBINE, CONTRACT, POWER), _is_positive)
 
 
-def _is_positive_number(value: Scalar) -> bool:
+def is_positive_number(value: Scalar) -> TypeGuard[Fraction]:
     return isinstance(value, Fraction) and value > 0

@@ -7,7 +7,7 @@ from fractions import Fraction
 import sympy
 
 from verifycompile.ir.algebra import COMBINE, CONTRACT, has_infinity
-from verifycompile.ir.exponential import POWER, is_positive
+from verifycompile.ir.exponential import POWER, is_positive, is_positive_number
 from verifycompile.ir.pieces import CONCATENATE, STACK
 from verifycompile.ir.scalar import Scalar
 from verifycompile.ir.term import UNIT, Term, TermPool, View
@@ -56,10 +56,7 @@ def _number(pool: TermPool, view: View) -> Fraction | None:
 
 
 def _is_positive(view: View) -> bool:
-    scale = view.coefficient
-    if not isinstance(scale, Fraction) or scale <= 0:
-        return False
-    return is_positive(view.unscaled()) or is_positive_sum(view)
+    return is_positive_number(view.coefficient) and (is_positive(view.unscaled()) or is_positive_sum(view))
 
 
 def _is_nonnegative_number(value: Scalar) -> bool:
@@ -91,9 +88,8 @@ def _is_nonnegative_term(term: Term) -> bool:
 
 def _follows_from_operands(term: Term) -> bool:
     operation = term.operation
-    if operation.indicator or operation.nonnegative:
-        return False
-    return operation in (CONTRACT, COMBINE, CONCATENATE, STACK, POWER) or operation.extreme
+    is_said = operation.indicator or operation.nonnegative
+    return not is_said and (operation in (CONTRACT, COMBINE, CONCATENATE, STACK, POWER) or operation.extreme)
 
 
 _NONNEGATIVE = TermProperty(_follows_from_operands, _is_nonnegative_term)
