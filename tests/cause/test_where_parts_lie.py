@@ -110,7 +110,25 @@ def scaled_on_ranks(mesh, wrong):
     return program
 
 
+def product_of_squares(x, w):
+    return x.square() @ w
+
+
+def scattered_product(mesh, wrong):
+    def program(x, w):
+        own = x.square() @ w
+        rows = own.shape[0] // mesh.size()
+        return own[:rows] * 1 if wrong else funcol.reduce_scatter_tensor(own, "sum", 0, mesh)
+
+    return program
+
+
 MISTAKES = {
+    "scattered": Mistake(
+        product_of_squares, scattered_product, of_size((4, 6), (6, 3)), {"x": (S1,), "w": (S0,)}, ((S0,),), "VC101",
+        'return own[:rows] * 1 if wrong else funcol.reduce_scatter_tensor(own, "sum", 0, mesh)',
+        "reduce-scatter `own` over `tp` (sum) at line {line} (checked)",
+    ),
     "saturated": Mistake(
         scaled_and_squashed, scaled_on_ranks, of_size((2, 3)), {"x": (S0,)}, ((S0,),), "VC101",
         "largest = x.abs().amax()", "all-reduce `largest` over `tp` (max) after line {line} (checked)",

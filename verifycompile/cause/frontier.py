@@ -7,7 +7,8 @@ the next value of the spec behind it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 import torch
 import torch.fx
@@ -24,14 +25,21 @@ _TOLERANCE = 1e-9
 NEAR = 12
 """So many nodes behind a change are looked at."""
 MOST_LOST = 80
+MOST_BEHIND = 400
+"""So many nodes behind a change show whether it mends values of the spec."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Frontier:
-    """``missing``: values of the spec that no implementation node holds in any shape; ``held``: how many are held."""
+    """``missing``: values of the spec that no implementation node holds in any shape; ``held``: how many are held.
+
+    ``of_nodes``: which values of the spec a node on the way to the wanted outputs holds.
+    """
 
     missing: tuple[torch.Tensor, ...]
     held: int
+    known: _Marks
+    of_nodes: Mapping[torch.fx.Node, frozenset[int]]
 
 
 def frontier(trial: Trial, program: Program, values: Interpreter, wanted: Iterable[str]) -> Frontier:
@@ -39,16 +47,38 @@ def frontier(trial: Trial, program: Program, values: Interpreter, wanted: Iterab
     names = set(wanted)
     spec = trial.spec.graph.graph
     needed = ancestors(output.node for output in trial.spec.outputs if output.name in names)
-    ours = ancestors(output.node for output in program.outputs if output.name in names)
-    order = [node for node in program.graph.graph.nodes if node in ours]
-    marks = _Marks(value.flatten() for node in order for value in _wholes(values, program, node))
     computed = [node for node in spec.nodes if node in needed and node.op == "call_function"]
     leaving = {output.node for output in trial.spec.outputs}
     told = [node for node in computed if node in leaving or not is_view(node.target)]
-    values_of_spec = [_spec_value(trial, node) for node in told]
-    known = [value for value in values_of_spec if value is not None]
-    missing = tuple(value for value in known if not marks.hold(value.flatten()))
-    return Frontier(missing, len(known) - len(missing))
+    values_of_spec = [value for node in told if (value := _spec_value(trial, node)) is not None]
+    marks = _Marks([value.flatten() for value in values_of_spec])
+    of_nodes = {node: _holds(marks, values, program, node) for node in _on_the_way(program, names)}
+    held = frozenset[int]().union(*of_nodes.values())
+    missing = tuple(value for number, value in enumerate(values_of_spec) if number not in held)
+    return Frontier(missing, len(held), marks, of_nodes)
+
+
+def held_with(
+    before: Frontier, program: Program, values: Interpreter, wanted: Iterable[str], changed: Iterable[torch.fx.Node]
+) -> int:
+    """How many of the spec's values are held where ``changed`` nodes are others; of those behind, ``MOST_BEHIND``
+    are looked at.
+    """
+    later = descendants(changed)
+    behind = [node for node in _on_the_way(program, set(wanted)) if node in later][:MOST_BEHIND]
+    seen = set(behind)
+    rest = (held for node, held in before.of_nodes.items() if node not in seen)
+    return len(frozenset[int]().union(*rest, *(_holds(before.known, values, program, node) for node in behind)))
+
+
+def _on_the_way(program: Program, names: Container[str]) -> list[torch.fx.Node]:
+    ours = ancestors(output.node for output in program.outputs if output.name in names)
+    return [node for node in program.graph.graph.nodes if node in ours]
+
+
+def _holds(marks: _Marks, values: Interpreter, program: Program, node: torch.fx.Node) -> frozenset[int]:
+    found = (marks.found(value.flatten()) for value in _wholes(values, program, node))
+    return frozenset(itertools.chain.from_iterable(found))
 
 
 def reaches(found: Frontier, program: Program, values: Interpreter, changed: Iterable[torch.fx.Node]) -> bool:
@@ -90,13 +120,11 @@ def holders(
     """Those of some nodes, in their order, that hold the values of nodes of the spec."""
     known = {node: value for node in wanted if (value := _spec_value(trial, node, floating=False)) is not None}
     found: dict[torch.fx.Node, list[torch.fx.Node]] = {node: [] for node in wanted}
-    same: dict[int, list[torch.fx.Node]] = {}
-    for node, value in known.items():
-        same.setdefault(id(value), []).append(node)
+    listed = list(known)
     marks = _Marks(known.values())
     for node in nodes:
         for whole in wholes_of(node) if node.op in ("call_function", "placeholder") else ():
-            for theirs in [theirs for value in marks.found(whole) for theirs in same[id(value)]]:
+            for theirs in [listed[number] for number in marks.found(whole)]:
                 found[theirs] += [] if found[theirs][-1:] == [node] else [node]
     return found
 
@@ -154,21 +182,21 @@ class _Marks:
     """Tensors that are looked up by their numbers."""
 
     def __init__(self, values: Iterable[torch.Tensor]) -> None:
-        self._found: dict[tuple[int, ...], list[tuple[float, torch.Tensor]]] = {}
-        for value in values:
-            self._found.setdefault(tuple(value.shape), []).append((_mark(value), value))
+        self._found: dict[tuple[int, ...], list[tuple[float, int, torch.Tensor]]] = {}
+        for number, value in enumerate(values):
+            self._found.setdefault(tuple(value.shape), []).append((_mark(value), number, value))
 
     def hold(self, value: torch.Tensor) -> bool:
         return next(self.found(value), None) is not None
 
-    def found(self, value: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The tensors that are equal to one."""
+    def found(self, value: torch.Tensor) -> Iterator[int]:
+        """The places of the tensors that are equal to one."""
         listed = self._found.get(tuple(value.shape))
         if listed is None:
             return
         mark = _mark(value)
         near = _TOLERANCE * max(abs(mark), 1.0) * 10
-        yield from (tensor for other, tensor in listed if abs(other - mark) <= near and _same(tensor, value))
+        yield from (number for other, number, own in listed if abs(other - mark) <= near and _same(own, value))
 
 
 def _mark(value: torch.Tensor) -> float:

@@ -23,7 +23,7 @@ from verifycompile.cause.look_ups import ends_of_parts, foreign_rows, indices_of
 from verifycompile.cause.means import means_of_all, means_of_kept
 from verifycompile.cause.move import Move, Scene
 from verifycompile.cause.numbers import other_numbers
-from verifycompile.cause.offsets import own_part_of_operand, own_parts
+from verifycompile.cause.offsets import missing_scatters, own_part_of_operand, own_parts
 from verifycompile.cause.operands import (
     arguments_of_spec,
     exchanged_inputs,
@@ -110,6 +110,7 @@ def likely(scene: Scene) -> tuple[Iterator[Move], ...]:
         added_on_every_rank(scene),
         iter(factors_of_spec),
         missing_gradient_reductions(scene),
+        missing_scatters(scene),
         own_parts(scene),
         other_input_placements(scene),
         own_components(scene),

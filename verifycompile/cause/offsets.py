@@ -10,7 +10,8 @@ import torch
 import torch.fx
 
 from verifycompile.cause.draft import Draft
-from verifycompile.cause.move import Move, Scene, is_integer, is_tensor, shape_of
+from verifycompile.cause.move import Move, Scene, is_floating, is_integer, is_tensor, shape_of
+from verifycompile.torch_interface.value_names import is_backward
 
 aten = torch.ops.aten
 
@@ -32,6 +33,37 @@ def own_parts(scene: Scene) -> Iterator[Move]:
                 yield from _positions(scene, node, axis)
             elif node.target is operator.getitem:
                 yield from _piece(scene, node, axis)
+
+
+def missing_scatters(scene: Scene) -> Iterator[Move]:
+    """Each slice that begins at one place on all ranks, of a value of which they have different ones, as the rank's own
+    part of the sum.
+    """
+    for node in scene.calls:
+        source = node.args[0] if node.target is aten.slice.Tensor else None
+        if not isinstance(source, torch.fx.Node) or not is_floating(source):
+            continue
+        if not isinstance(dict(enumerate(node.args)).get(2, 0), int):
+            continue
+        for axis in scene.differing(source):
+            for move in _slice(scene, node, axis):
+                yield _scattered(scene, node, source, axis, move)
+
+
+def _scattered(scene: Scene, node: torch.fx.Node, source: torch.fx.Node, axis: int, own_part: Move) -> Move:
+    def apply(draft: Draft) -> None:
+        own, whole = draft.node(node.name), draft.node(source.name)
+        draft.set_arguments(own, (draft.all_reduce(whole, "sum", (axis,)), *own.args[1:]))
+        own_part.apply(draft)
+
+    def texts(_: Draft) -> tuple[str, str]:
+        over, value = scene.names((axis,)), scene.value(source)
+        message = f"{value} is a partial sum over {over}, of which every rank takes the same positions"
+        if is_backward(node):
+            return message, f"reduce-scatter the gradient that {scene.line(node)} computes over {over} (sum)"
+        return message, f"reduce-scatter {value} over {over} (sum) at {scene.line(node)}"
+
+    return Move(("scatter", axis), node.name, "VC101", texts, apply)
 
 
 def own_part_of_operand(scene: Scene) -> Iterator[Move]:

@@ -345,10 +345,14 @@ def shares_of_numbers(scene: Scene) -> Iterator[Move]:
         call = node.all_input_nodes[0] if node.target is operator.getitem else node
         if node.target is operator.getitem and node.args[1] != 0:
             continue
-        alike = [same for same in spec.get(call.target, ()) if _first_shape(same) != _first_shape(call)]
-        for place, value in enumerate(call.args) if alike else ():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-                continue
+        numbers = [
+            (place, value)
+            for place, value in enumerate(call.args)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 1
+        ]
+        same_calls = spec.get(call.target, ()) if numbers else ()
+        alike = [same for same in same_calls if _first_shape(same) != _first_shape(call)]
+        for place, value in numbers:
             if any(same.args[place : place + 1] == (value,) for same in alike):
                 yield from (_share(scene, call, place, count) for count in counts if value % count == 0)
 

@@ -21,7 +21,7 @@ from verifycompile.capture.merged_ranks import ON_RANK
 from verifycompile.cause import failures
 from verifycompile.cause.draft import Draft
 from verifycompile.cause.failures import UNFIT, UNKNOWN
-from verifycompile.cause.frontier import Frontier, first_lost, frontier, reaches
+from verifycompile.cause.frontier import Frontier, first_lost, frontier, held_with, reaches
 from verifycompile.cause.kinds import AT_FIRST, Kinds, Stage, arranged, likely, missing, of_places
 from verifycompile.cause.move import Move, Scene, is_derivative
 from verifycompile.cause.subject import OneGraph, Subject
@@ -146,8 +146,8 @@ def _evaluable(subject: Subject, shown: tuple[Program, Program] | None) -> Itera
     if max(map(elements, programs)) <= MAX_ELEMENTS:
         yield subject
         return
-    if subject.values and shown is not None and max(map(elements, shown)) <= MAX_ELEMENTS:
-        yield OneGraph(*shown)
+    if subject.values and shown is not None:
+        yield OneGraph(*shown)  # evaluated as a whole before, and now once more: a change costs what depends on it
     for is_joined in (False, True) if subject.values and shown is None else (True,):
         reduced = evaluable(*programs, MAX_ELEMENTS, joined=is_joined)
         smaller = None if reduced is None else subject.reduced(reduced)
@@ -392,7 +392,7 @@ class _Search:
             known = set(draft.changed)
             if not self._apply(draft, moves):
                 continue
-            held = self._held(trial, outcome, lost, draft, draft.changed - known)
+            held = self._held(outcome, lost, draft, draft.changed - known)
             if held > lost.held:
                 found.append((held, (draft, moves)))
             self._undo()
@@ -423,14 +423,14 @@ class _Search:
             self._undo()
         return found
 
-    def _held(self, trial: Trial, before: Outcome, lost: Frontier, draft: Draft, new: set[torch.fx.Node]) -> int:
+    def _held(self, before: Outcome, lost: Frontier, draft: Draft, new: set[torch.fx.Node]) -> int:
         """How many of the spec's values are held with what is applied, where it mends the next one."""
         program = draft.program
         try:
             values = before.values.again(program, descendants(draft.changed))
             if not reaches(lost, program, values, new):
                 return 0
-            return frontier(trial, program, values, _wanted(before)).held
+            return held_with(lost, program, values, _wanted(before), draft.changed)
         except UNFIT:
             return 0
         except Exception as error:  # noqa: BLE001 - said in the report

@@ -19,6 +19,7 @@ from verifycompile.witness import Agreement, EvaluationError, Witness, compare_o
 from verifycompile.witness.comparison import PERMUTED
 from verifycompile.witness.cost import DEFAULT_MAX_ELEMENTS, elements, most_elements
 from verifycompile.witness.draw import Distribution, draw
+from verifycompile.witness.inputs import Inputs, tangent_inputs, tensor_inputs, traced_shape
 from verifycompile.witness.side_by_side import compare_programs
 
 UNPROVED = "so this is unproved, not refuted"
@@ -170,12 +171,7 @@ def evaluable(
 
 def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elements: int) -> str:
     """Why a difference at reduced sizes may be none at the programs' own; empty where it is one."""
-    try:
-        agreements = compare_outputs(reduced.spec, reduced.implementation)
-    except EvaluationError:
-        agreements = {}
-    differing = {name for name, result in agreements.items() if result.agreement is Agreement.DIFFERENT}
-    broken = sorted((differing | {witness.output}) & set(proved))
+    broken = sorted(_broken(reduced, witness, proved))
     if broken:
         return f"`{broken[0]}` is proved equal, and differs at the reduced sizes"
     count = math.prod(len(reading.alternatives()) for reading in reduced.readings)
@@ -186,19 +182,46 @@ def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elem
             programs = reduced.read_as(chosen)
         except UnreducibleError:
             continue
-        if not _differ(*programs, witness.output, max_elements) and not _is_impossible(*programs):
+        if not _differ(*programs, witness, max_elements) and not _is_impossible(*programs):
             return f"the programs agree at the reduced sizes where {_described(reduced, chosen)}"
-    return _unrestored(reduced, witness.output, max_elements)
+    return _unrestored(reduced, witness, max_elements)
 
 
-def _differ(spec: Program, implementation: Program, output: str, max_elements: int) -> bool:
-    """Whether the programs differ: in one output on ordinary inputs, which is quickly seen, or in any on any inputs."""
-    with contextlib.suppress(EvaluationError), real_tensors():
-        inputs = draw(spec, implementation, 0, Distribution.NORMAL, None)
-        found = compare_programs(spec, implementation, inputs, 0, only=output).outputs.get(output)
-        if found is not None and found.agreement is Agreement.DIFFERENT:
-            return True
+def _broken(reduced: Reduced, witness: Witness, proved: Collection[str]) -> frozenset[str]:
+    """Outputs that are proved equal and differ at the reduced sizes."""
+    suspected = (witness.suspected | {witness.output}) & frozenset(proved)
+    if not suspected:
+        return suspected
+    try:
+        agreements = compare_outputs(reduced.spec, reduced.implementation)
+    except EvaluationError:
+        agreements = {}
+    differing = frozenset(name for name, result in agreements.items() if result.agreement is Agreement.DIFFERENT)
+    return (differing | {witness.output}) & frozenset(proved)
+
+
+def _differ(spec: Program, implementation: Program, witness: Witness, max_elements: int) -> bool:
+    """Whether the programs differ: in one output on the inputs that are known, or on ordinary ones, which is quickly
+    seen, or in any on any inputs.
+    """
+    output, known = witness.output, None if witness.shown is None else witness.shown.inputs
+    with real_tensors():
+        for given in (known, None) if known is not None and _fit(known, spec) else (None,):
+            with contextlib.suppress(EvaluationError):
+                inputs = given or draw(spec, implementation, 0, Distribution.NORMAL, None)
+                found = compare_programs(spec, implementation, inputs, 0, only=output).outputs.get(output)
+                if found is not None and found.agreement is Agreement.DIFFERENT:
+                    return True
     return find_witness(spec, implementation, max_elements=max_elements, simplify=False) is not None
+
+
+def _fit(inputs: Inputs, spec: Program) -> bool:
+    """Whether inputs are of the sizes of a program."""
+    entries = {**tensor_inputs(spec), **{f"cotangent {name}": entry for name, entry in tangent_inputs(spec).items()}}
+    values = {**inputs.spec, **{f"cotangent {name}": value for name, value in inputs.tangents.items()}}
+    return entries.keys() == values.keys() and all(
+        traced_shape(entry, inputs.sizes) == tuple(values[name].shape) for name, entry in entries.items()
+    )
 
 
 def _is_impossible(spec: Program, implementation: Program) -> bool:
@@ -225,7 +248,7 @@ def _described(reduced: Reduced, chosen: Mapping[Number, Number]) -> str:
     return f"in their arithmetic {', '.join(changes)}"
 
 
-def _unrestored(reduced: Reduced, output: str, max_elements: int) -> str:
+def _unrestored(reduced: Reduced, witness: Witness, max_elements: int) -> str:
     """Whether a number that only one of the programs has may come from a size in a way that is not understood.
 
     Then the programs must differ also where each size in turn is the real one.
@@ -238,6 +261,6 @@ def _unrestored(reduced: Reduced, output: str, max_elements: int) -> str:
         restored = evaluable(*reduced.source, max_elements, {size: "restored"})
         if restored is None:
             return f"the number {numbers[0]} may come from the size {size}, and with that size they cannot be evaluated"
-        if not _differ(restored.spec, restored.implementation, output, max_elements):
+        if not _differ(restored.spec, restored.implementation, witness, max_elements):
             return f"the programs agree where the size {size} stays"
     return ""

@@ -11,7 +11,7 @@ from torch.distributed.tensor.placement_types import Partial
 from verifycompile import bounds
 from verifycompile.bounds import RanOut
 from verifycompile.collection import collection_paused
-from verifycompile.ir.term import TermPool, View
+from verifycompile.ir.term import INTEGER_LEAF, TermPool, View
 from verifycompile.program import Mesh, OutputKind, Program, ProgramOutput
 from verifycompile.refinement import egraph, ring
 from verifycompile.refinement.attempt import Attempt, plain_pool
@@ -78,9 +78,9 @@ def _check(
     solver.take_durations()
     solver.take_unanswered()
     by_parts = _check_by_parts(spec, implementation, started)
-    if by_parts is not None:
+    if not isinstance(by_parts, TermPool):
         return by_parts
-    pool, stopwatch = new_pool(implementation), Stopwatch()
+    pool, stopwatch = _with_facts(new_pool(implementation), by_parts), Stopwatch()
     proved: list[ProvedEquality] = []
     while True:
         checker = Checker(spec, implementation, pool)
@@ -120,21 +120,33 @@ def _nodes_by_means(proved: Sequence[ProvedEquality]) -> Mapping[Means, Collecti
     return means
 
 
-def _check_by_parts(spec: Program, implementation: Program, started: float) -> tuple[RefinementResult, Checker] | None:
-    """Prove parts that repeat themselves once; None where that proves nothing, which says nothing either."""
+def _with_facts(pool: TermPool, other: TermPool) -> TermPool:
+    """``pool``, in which is known what another one learned of the programs' own indices."""
+    for term, facts in other.facts.items():
+        if term.operation is INTEGER_LEAF:
+            leaf = pool.intern(INTEGER_LEAF, term.attributes, (), term.index_sizes, term.free, term.summed, (), ())
+            pool.noted[leaf] = facts
+    _ = pool.learn()
+    return pool
+
+
+def _check_by_parts(
+    spec: Program, implementation: Program, started: float
+) -> tuple[RefinementResult, Checker] | TermPool:
+    """Prove parts that repeat themselves once; where that proves nothing, what was learned: it says nothing else."""
     pool = new_pool(implementation)
     while True:
         checker = Checker(spec, implementation, pool)
         try:
             if checker.run(by_parts=True) is None:
                 result = _result_of_parts(checker, started)
-                return None if result is None else (result, checker)
+                return pool if result is None else (result, checker)
         except NotRepeatedError:
             pass
         finally:
             checker.parts = None  # it refers to the checker: thousands of objects would wait for the garbage collector
         if not pool.learn():
-            return None
+            return pool
 
 
 def _result_of_parts(checker: Checker, started: float) -> RefinementResult | None:

@@ -38,6 +38,15 @@ def _operators(side: Side, positions: range) -> list[int]:
     return [id(node.target) for node in side.reading.nodes[positions.start : positions.stop]]
 
 
+def _count(run: Run) -> int:
+    return (run.stop - run.start) // run.period
+
+
+def _are_but_one(run: Run, before: Run, behind: Run) -> bool:
+    """Whether two runs have as many repetitions as one, but for a layer or two between them."""
+    return 0 <= _count(run) - _count(before) - _count(behind) <= _MIN_PARTS
+
+
 class Layers:
     """The repetitions of both programs in one phase (forward or backward)."""
 
@@ -68,21 +77,31 @@ class Layers:
         self.memo.note_inputs()
         for spec, implementation in self._pairs():
             cut = self._cut(spec, implementation)
-            if cut is not None:
+            if cut is None:
+                self.memo.require_outputs()
+            else:
                 self._add_parts(spec, implementation, *cut)
         for side, r in zip(self.sides, self.ranges, strict=True):
             side.lower_to(r.stop)
 
     def _pairs(self) -> list[tuple[Run, Run]]:
-        """Runs of both programs that may be the same one: in order, and of about as many repetitions."""
+        """Runs of both programs that may be the same one: in order, and of about as many repetitions.
+
+        Where one layer of a program differs from all others, its run ends there, and another one begins behind.
+        """
         pairs: list[tuple[Run, Run]] = []
         rest = [run for run in self.runs[1] if run.saved >= _MIN_SAVED]
         for run in self.runs[0]:
-            count = (run.stop - run.start) // run.period
             for position, other in enumerate(rest):
-                if abs((other.stop - other.start) // other.period - count) <= 1:
+                if abs(_count(other) - _count(run)) <= 1:
                     pairs.append((run, other))
                     rest = rest[position + 1 :]
+                    break
+                behind = rest[position + 1] if position + 1 < len(rest) else None
+                if behind is not None and behind.period == other.period and _are_but_one(run, other, behind):
+                    pairs.append((Run(run.start, run.start + _count(other) * run.period, run.period), other))
+                    pairs.append((Run(run.stop - _count(behind) * run.period, run.stop, run.period), behind))
+                    rest = rest[position + 2 :]
                     break
         return pairs
 

@@ -175,6 +175,14 @@ class Memo:
         for side, positions in zip(self.sides, (part.spec, part.implementation), strict=True):
             side.done = side.cut = positions.stop
 
+    def require_outputs(self) -> None:
+        """Raise NotRepeatedError where outputs that were computed by now have no relation: nothing is proved then."""
+        spec, implementation = (side.lowering.values for side in self.sides)
+        for number, (left, right) in enumerate(self._outputs):
+            is_computed = left.node in spec and right.node in implementation
+            if is_computed and number not in self.settled and self._relate(left, right) is None:
+                raise NotRepeatedError
+
     def note_inputs(self) -> None:
         """Learn which opaque terms are inputs of real numbers, of those inputs that have a value by now."""
         for side in self.sides:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from verifycompile import bounds
-from verifycompile.program import Program
+from verifycompile.program import Program, Role
 from verifycompile.witness.comparison import Agreement, OutputComparison
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.inputs import Inputs
@@ -30,6 +30,10 @@ _DEAR = 1_000_000
 """Elements of an evaluation from which on few numbers are few enough."""
 _FEW = 16
 """Numbers other than 0 that anyone can look through."""
+_ENDS = 4
+"""Inputs that are used first, and last, are seldom those of a layer that does not matter."""
+_BESIDE = 10
+"""As many inputs before and behind one are likely to be those of its layer."""
 _CLEAR = 20
 """A difference is kept clearly above what rounding may explain: by this factor."""
 _FAINT = 1e-4
@@ -73,7 +77,7 @@ class _Minimisation:
     def run(self) -> None:
         """All steps, as far as the evaluations go."""
         for step in (self.make_whole, self.drop_inputs, self.drop_elements, self.make_ones):
-            if self._known.inputs.are_whole and self._numbers() <= self._enough:
+            if self._is_simple():
                 return
             step()
             if not self._settled() and not self._certain:
@@ -118,16 +122,38 @@ class _Minimisation:
             _ = any(self._try({key: candidate}) for candidate in simpler)
 
     def drop_inputs(self) -> None:
-        """Zeros in the place of whole inputs."""
-        keys = [key for key, value in self._values() if _is_set(value)]
-        _drop(keys, lambda some: self._try({key: torch.zeros_like(self._value(key)) for key in some}))
+        """Zeros in the place of whole inputs: first of those that are used amid the program, as its layers are many."""
+        keys = [key for key in self._in_order_of_use() if _is_set(self._value(key))]
+        near, middle = self._near(keys), keys[_ENDS:-_ENDS]
+        far = [key for key in middle if key not in near]
+        if not (near and self._without_inputs(far)):
+            _drop(middle, self._without_inputs)
+        _drop([key for key in keys if _is_set(self._value(key))], self._without_inputs)
+
+    def _without_inputs(self, keys: Sequence[_Key]) -> bool:
+        return not self._is_simple() and self._try({key: torch.zeros_like(self._value(key)) for key in keys})
+
+    def _in_order_of_use(self) -> list[_Key]:
+        places = {node: place for place, node in enumerate(self._spec.graph.graph.nodes)}
+        entries = {(entry.role is Role.TANGENT, entry.name): entry.node for entry in self._spec.inputs}
+        first = {key: min((places[user] for user in entries[key].users), default=0) for key, _ in self._values()}
+        return sorted(first, key=first.__getitem__)
+
+    def _near(self, keys: Sequence[_Key]) -> Sequence[_Key]:
+        """Inputs that are used next to the one whose gradient differs; none where it is another output."""
+        own = (False, self.best.result.name.partition(".")[2])
+        place = keys.index(own) if own in keys else None
+        return () if place is None else keys[max(place - _BESIDE, 0) : place + _BESIDE + 1]
 
     def drop_elements(self) -> None:
         """Zeros in the place of elements, first of the smallest inputs."""
         for key, value in sorted(self._values(), key=lambda item: item[1].numel()):
             if _is_set(value):
                 places = value.flatten().nonzero().flatten().tolist()
-                _drop(places, lambda some, key=key: self._try({key: self._without(key, some)}))
+                _drop(places, lambda some, key=key: self._without_places(key, some))
+
+    def _without_places(self, key: _Key, places: Sequence[int]) -> bool:
+        return not self._is_simple() and self._try({key: self._without(key, places)})
 
     def make_ones(self) -> None:
         """1 in the place of other numbers."""
@@ -138,9 +164,11 @@ class _Minimisation:
 
     # -- values
 
-    def _numbers(self) -> int:
-        """How many numbers of the inputs are not 0."""
-        return sum(int(value.count_nonzero()) for _, value in self._values())
+    def _is_simple(self) -> bool:
+        """Whether the inputs are simple enough for what an evaluation costs."""
+        if self._enough == 0 or not self._known.inputs.are_whole:
+            return False
+        return sum(int(value.count_nonzero()) for _, value in self._values()) <= self._enough
 
     def _values(self) -> list[tuple[_Key, torch.Tensor]]:
         inputs = self._known.inputs

@@ -20,7 +20,7 @@ from verifycompile.witness.ignored import premise_of
 from verifycompile.witness.inputs import Inputs
 from verifycompile.witness.minimise import Found, minimised
 from verifycompile.witness.placed import describe_placements
-from verifycompile.witness.side_by_side import compare_programs
+from verifycompile.witness.side_by_side import Compared, compare_programs
 
 _ATTEMPTS: tuple[tuple[Distribution, int | None], ...] = (
     (Distribution.NORMAL, None),
@@ -81,7 +81,8 @@ class Witness:
     element ``index`` of the spec's output, which should be ``spec_value`` and is ``impl_value``; both are NaN where
     the shapes differ (see ``detail``). ``inputs``: name -> the spec's whole input.
     ``seed``: reproduces the inputs. ``tolerance``: largest difference that rounding could explain. ``premise``: what
-    sets the inputs apart from those on which no difference was found. ``shown``: the inputs themselves.
+    sets the inputs apart from those on which no difference was found. ``shown``: the inputs themselves. ``suspected``:
+    all outputs that may differ on the inputs from which these were made; every other one was equal or not comparable.
     """
 
     output: str
@@ -96,6 +97,7 @@ class Witness:
     detail: str = ""
     premise: str = ""
     shown: Difference | None = dataclasses.field(default=None, compare=False, repr=False)
+    suspected: frozenset[str] = dataclasses.field(default=frozenset(), compare=False, repr=False)
 
 
 def find_witness(
@@ -124,11 +126,10 @@ def find_witness(
                 continue
             try:
                 inputs = draw(spec, implementation, seed + shift, distribution, index_limit)
-                compared = compare_programs(spec, implementation, inputs, seed + shift)
+                compared = _compared(spec, implementation, inputs, seed + shift, is_dear=cost >= _DEAR)
             except EvaluationError:
                 continue
-            results = compared.outputs.values()
-            wrong = [result for result in results if result.agreement is Agreement.DIFFERENT]
+            wrong = _different(compared)
             if wrong:
                 chosen = next((item for item in wrong if item.name == output), wrong[0])
                 if cost >= _DEAR:
@@ -137,9 +138,34 @@ def find_witness(
                 if simplify:
                     found = minimised(spec, implementation, found, seed=seed + shift, cost=cost)
                 premise = premise_of(spec, found.inputs) if agreed else ""
-                return _witness(found, implementation, seed=seed + shift, premise=premise)
-            agreed = agreed or all(result.agreement is Agreement.EQUAL for result in results)
+                witness = _witness(found, implementation, seed=seed + shift, premise=premise)
+                return dataclasses.replace(witness, suspected=frozenset(item.name for item in wrong))
+            agreed = agreed or all(item.agreement is Agreement.EQUAL for item in compared.outputs.values())
     return None
+
+
+def _different(compared: Compared) -> list[OutputComparison]:
+    return [result for result in compared.outputs.values() if result.agreement is Agreement.DIFFERENT]
+
+
+def _compared(spec: Program, implementation: Program, inputs: Inputs, seed: int, *, is_dear: bool) -> Compared:
+    """How the outputs compare. Where they are dear, what rounding explains is measured of the one to be shown alone."""
+    if not is_dear:
+        return compare_programs(spec, implementation, inputs, seed)
+    suspected = compare_programs(spec, implementation, inputs, seed, certain=False)
+    wrong = _different(suspected)
+    if not wrong:
+        return suspected
+    first = _computed_first(implementation, wrong).name
+    measured = compare_programs(spec, implementation, inputs, seed, only=first, before=suspected)
+    if measured.outputs[first].agreement is not Agreement.DIFFERENT:
+        return compare_programs(spec, implementation, inputs, seed, before=suspected)
+    return dataclasses.replace(
+        measured,
+        outputs={**suspected.outputs, **measured.outputs},
+        candidates={**suspected.candidates, **measured.candidates},
+        scales={**suspected.scales, **measured.scales},
+    )
 
 
 def attempts(spec: Program, cost: int) -> tuple[tuple[Distribution, int | None, int], ...]:
