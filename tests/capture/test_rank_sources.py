@@ -18,6 +18,7 @@ from tests.support import fake_world
 from verifycompile.diagnostics.report import Report
 from verifycompile.diagnostics.verdict import Verdict
 from verifycompile.frontends.model import verify
+from verifycompile.torch_interface.observation import wrap_devices
 
 WORLD = 2
 
@@ -110,6 +111,33 @@ def test_a_variable_without_known_values_on_other_ranks(
     assert report.verdict is Verdict.UNPROVED, str(report)
     assert report.findings[0].code == "VC207"
     assert f"`os.environ['{name}']` in `forward` (test_rank_sources.py:" in report.findings[0].message
+
+
+class ReadingTheDevice(Whole):
+    """Of which jobs set the number to the process's on its machine. ``before``: asked by the constructor."""
+
+    def __init__(self, before: bool) -> None:
+        super().__init__()
+        self.before = before
+        self.device = torch.cuda.current_device() if before else 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (1 + (self.device if self.before else torch.cuda.current_device()))
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_number_of_the_device(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_accelerator_getDeviceIndex", lambda: 0)
+    wrap_devices()
+    with fake_world(WORLD):
+        options: Any = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
+        report = verify(ReadingTheDevice(before), (torch.randn(2, 8),), **options)
+    assert report.verdict is Verdict.UNPROVED, str(report)
+    assert report.findings[0].code == "VC207"
+    where = "__init__" if before else "forward"
+    assert f"`current_device` in `{where}` (test_rank_sources.py:" in report.findings[0].message
 
 
 class Factored(Sliced):

@@ -135,10 +135,10 @@ def called(build: Build, when: str) -> Callable[..., Any]:
 
 
 def unknown_variables(reads: Iterable[Read]) -> tuple[Read, ...]:
-    """Reads of environment variables whose values on other ranks are not known."""
+    """Reads of environment variables and devices whose values on other ranks are not known."""
     known = [f"os.environ['{name}']" for name in acted_variables(own_rank())]
     of_rank = (read for read in reads if read.kind is ReadKind.RANK)
-    return tuple(read for read in of_rank if read.reader.startswith("os.environ[") and read.reader not in known)
+    return tuple(read for read in of_rank if read.is_of_this_process and read.reader not in known)
 
 
 def frame_with_model(frame: Frame, model: Callable[..., Any]) -> Frame:

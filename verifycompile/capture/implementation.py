@@ -200,7 +200,7 @@ def _leaves_open(read: Read) -> bool:
     A rank is a coordinate in the graph. What code outside of the trace may have made of it is known where nothing was
     missed since the job began; what a variable of the environment holds elsewhere is not.
     """
-    return read.is_of_environment or not observes_whole_job()
+    return read.is_of_this_process or not observes_whole_job()
 
 
 def _outer(traced: TracedFrame, whole: frozenset[str]) -> Outer:

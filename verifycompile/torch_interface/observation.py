@@ -30,6 +30,8 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 _ENVIRONMENT = "os.environ"
+_OF_DEVICES = ("current_device", "current_device_index", "current_device_idx")
+"""Readers of the number of the device that a process computes on: jobs set it to the process's number on its machine."""
 
 
 class ReadKind(enum.Enum):
@@ -78,9 +80,9 @@ class Read:
     holder: str = ""
 
     @property
-    def is_of_environment(self) -> bool:
-        """Whether a variable was read, whose values on other ranks nobody here knows."""
-        return self.reader.startswith(_ENVIRONMENT)
+    def is_of_this_process(self) -> bool:
+        """Whether a variable or the number of a device was read, of which nobody here knows what other ranks have."""
+        return self.reader.startswith(_ENVIRONMENT) or self.reader in _OF_DEVICES
 
     @property
     def place(self) -> str:
@@ -271,6 +273,8 @@ _READERS = {
     ),
     f"{_TORCH}distributed{os.sep}tensor{os.sep}_dtensor_spec.py": frozenset({"num_shards", "num_shards_map"}),
     f"{_TORCH}distributed{os.sep}elastic{os.sep}utils{os.sep}api.py": frozenset({"get_env_variable_or_raise"}),
+    torch.cuda.__file__: frozenset(_OF_DEVICES),
+    torch.accelerator.__file__: frozenset(_OF_DEVICES),
     device_mesh.__file__: frozenset(
         {
             "size",
@@ -511,7 +515,28 @@ def _wrap_readers() -> None:
     _wrap_no_member()
     _wrap_members()
     _wrap_environment()
+    wrap_devices()
     _forget_with_the_job()
+
+
+def wrap_devices() -> None:
+    """What ``torch.cuda.current_device`` asks, and its counterpart of any kind of device."""
+    for name in ("_cuda_getDevice", "_accelerator_getDeviceIndex"):
+        if hasattr(torch._C, name):
+            _wrap_device(name)
+
+
+def _wrap_device(name: str) -> None:
+    ask: Callable[[], int] = getattr(torch._C, name)
+
+    @functools.wraps(ask)
+    def observed() -> int:
+        caller = sys._getframe(1)
+        if _is_reader(caller.f_code):  # torch asks for it by itself as well
+            _note(ReadKind.RANK, name, caller)
+        return ask()
+
+    setattr(torch._C, name, observed)
 
 
 def _wrap_method(owner: type, name: str, kind: ReadKind) -> None:
