@@ -10,7 +10,6 @@ what each rank computes is combined by the log-sum-exp. A row that sees no key i
 
 from __future__ import annotations
 
-import dataclasses
 from fractions import Fraction
 
 import torch
@@ -58,17 +57,10 @@ def _groups(b: Builder, query: View, key: View) -> Size:
     return groups
 
 
-@dataclasses.dataclass(frozen=True)
-class _Weights:
-    """``exponential``: of the scores with the mask added, zero where masked. ``total``: over the keys."""
-
-    exponential: View
-    total: View
-
-
 def _weights(
     b: Builder, query: View, key: View, is_causal: bool, mask: View | None, scale: float | Fraction
-) -> _Weights:
+) -> tuple[View, View]:
+    """Exponentials of the scores with the mask added, zero where masked, and their sums over the keys."""
     exponential = b.exp(b.scale(b.contraction("b h q e, b h k e -> b h q k", query, key), scale))
     if mask is not None:
         wide = mask
@@ -78,12 +70,11 @@ def _weights(
     if is_causal:
         rows, columns = b.shape(query)[2], b.shape(key)[2]
         exponential = b.mul(exponential, b.less_equal(b.iota(columns), b.unsqueeze(b.iota(rows), 1)))
-    return _Weights(exponential, b.sum(exponential, [3]))
+    return exponential, b.sum(exponential, [3])
 
 
-def _output(b: Builder, weights: _Weights, value: View) -> View:
-    inverse = inverse_or_zero(b, weights.total)
-    return b.contraction("b h q k, b h q, b h k v -> b h q v", weights.exponential, inverse, value)
+def _output(b: Builder, exponential: View, total: View, value: View) -> View:
+    return b.contraction("b h q k, b h q, b h k v -> b h q v", exponential, inverse_or_zero(b, total), value)
 
 
 @operator(aten._scaled_dot_product_flash_attention_for_cpu.default)
@@ -101,8 +92,8 @@ def attention(
     _refuse_dropout(dropout_p)
     groups = _groups(b, query, key)
     key, value = _group_heads(b, key, groups), _group_heads(b, value, groups)
-    weights = _weights(b, query, key, is_causal, attn_mask, _scale(query, scale))
-    return _output(b, weights, value), log_or_zero(b, weights.total)
+    exponential, total = _weights(b, query, key, is_causal, attn_mask, _scale(query, scale))
+    return _output(b, exponential, total, value), log_or_zero(b, total)
 
 
 @operator(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -124,27 +115,23 @@ def attention_backward(
     groups = _groups(b, query, key)
     wide_key, wide_value = _group_heads(b, key, groups), _group_heads(b, value, groups)
     factor = _scale(query, scale)
-    weights = _weights(b, query, wide_key, is_causal, attn_mask, factor)
+    exponential, total = _weights(b, query, wide_key, is_causal, attn_mask, factor)
     towards = b.contraction("b h q v, b h k v -> b h q k", grad_out, wide_value)
-    if logsumexp == log_or_zero(b, weights.total) and out == _output(b, weights, wide_value):
-        probability = b.mul(weights.exponential, b.unsqueeze(inverse_or_zero(b, weights.total), 3))
+    if logsumexp == log_or_zero(b, total) and out == _output(b, exponential, total, wide_value):
+        probability = b.mul(exponential, b.unsqueeze(inverse_or_zero(b, total), 3))
         along = b.sum(b.mul(probability, towards), [3], keepdim=True)
     else:
         # They are those of the forward operator, except in a program that calls this one itself.
-        probability = b.mul(weights.exponential, b.unsqueeze(b.exp(b.scale(logsumexp, -1)), 3))
+        probability = b.mul(exponential, b.unsqueeze(b.exp(b.scale(logsumexp, -1)), 3))
         along = b.unsqueeze(b.contraction("b h q v, b h q v -> b h q", grad_out, out), 3)
     of_masked = b.sub(b.mul(probability, towards), b.mul(probability, along))
     of_scores = b.scale(of_masked, factor)
     of_query = b.contraction("b h q k, b h k e -> b h q e", of_scores, wide_key)
     of_key = b.contraction("b h q k, b h q e -> b h k e", of_scores, query)
     of_value = b.contraction("b h q k, b h q v -> b h k v", probability, grad_out)
-    return of_query, _sum_groups(b, of_key, groups), _sum_groups(b, of_value, groups), of_masked
+    heads = b.shape(key)[1]
+    return of_query, _sum_groups(b, of_key, heads, groups), _sum_groups(b, of_value, heads, groups), of_masked
 
 
-def _sum_groups(b: Builder, view: View, groups: Size) -> View:
-    if groups == 1:
-        return view
-    count = exact_quotient(b.shape(view)[1], groups)
-    if count is None:
-        raise UnsupportedError(UNREPRESENTABLE, "query heads are no multiple of the key heads")
-    return b.sum(relabel.split_dim(view, b.lead + 1, count, groups), [2])
+def _sum_groups(b: Builder, view: View, heads: Size, groups: Size) -> View:
+    return view if groups == 1 else b.sum(relabel.split_dim(view, b.lead + 1, heads, groups), [2])

@@ -1,8 +1,8 @@
 """Fused scaled-dot-product attention of the kernels that run on a GPU: the functions of ``attention``.
 
 Results that carry no value (states of generators, lengths of packed sequences) are not defined. Where the lengths of
-query and key differ, kernels do not agree on which keys a causal row sees, and where a mask leaves a row without keys,
-they do not agree on the logarithm of its sum.
+query and key differ, kernels do not agree on which keys a causal row sees; and of a row that a mask leaves without keys
+cuDNN keeps the logarithm of zero, where the others keep zero.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 import torch
 
-from verifycompile.ir import relabel
+from verifycompile.ir import algebra, relabel
 from verifycompile.ir.size import Size
 from verifycompile.ir.term import View
 from verifycompile.rewrites.attention import attention, attention_backward
 from verifycompile.rewrites.builder import Builder
+from verifycompile.rewrites.masked_rows import LOG_OR_ZERO
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -79,6 +80,13 @@ def flash_attention_backward(
 # ------------------------------------------------------------------------------------------------ cuDNN
 
 
+def _infinite_without_keys(b: Builder, logsumexp: View) -> View:
+    if logsumexp.term.operation is not LOG_OR_ZERO:
+        return logsumexp
+    (total,) = algebra.open_view(logsumexp).operands
+    return b.log(total)
+
+
 @operator(aten._scaled_dot_product_cudnn_attention.default)
 def cudnn_attention(
     b: Builder,
@@ -94,7 +102,7 @@ def cudnn_attention(
     """As ``flash_attention``, with a mask; the log-sum-exp has one more dimension."""
     _require_square(b, query, key, is_causal)
     output, logsumexp = attention(b, query, key, value, dropout_p, is_causal, attn_bias, scale)
-    kept = b.unsqueeze(logsumexp, 3) if compute_log_sumexp else None
+    kept = b.unsqueeze(_infinite_without_keys(b, logsumexp), 3) if compute_log_sumexp else None
     return output, kept, None, None, b.shape(query)[2], b.shape(key)[2], None, None, None
 
 
@@ -124,6 +132,9 @@ def cudnn_attention_backward(
     if b.rank(logsumexp) != 4:
         raise UnsupportedError(UNREPRESENTABLE, "a log-sum-exp of another shape than the kernel's own")
     of_rows = relabel.remove_dim(logsumexp, b.dim(logsumexp, 3))
+    _, own = attention(b, query, key, value, dropout_p, is_causal, attn_bias, scale)
+    if of_rows == _infinite_without_keys(b, own):
+        of_rows = own
     return attention_backward(
         b, grad_out, query, key, value, out, of_rows, dropout_p, is_causal, attn_bias, scale
     )[:3]  # fmt: skip

@@ -122,13 +122,13 @@ def batch_norm_inference(
     running_var: View,
     momentum: float,
     eps: float,
-) -> tuple[View, View, View]:
-    """With running statistics, which ``momentum`` leaves as they are. The saved statistics are empty."""
+) -> tuple[View, None, None]:
+    """With running statistics, which ``momentum`` leaves as they are. Nothing is saved that a gradient reads."""
     require_real(b, "input", "weight", "bias", "running_mean", "running_var")
     _others(b, input)
     rstd = b.power(b.add(running_var, eps), -0.5)
     output = _affine(b, _normalized(b, input, running_mean, rstd), weight, bias)
-    return output, b.full(0, (0,)), b.full(0, (0,))
+    return output, None, None
 
 
 @operator(aten.native_batch_norm_backward.default)

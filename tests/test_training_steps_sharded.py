@@ -106,6 +106,12 @@ def report_of(
     return verify_step(step, (torch.randn(4, 4), torch.randn(4, 2)), spec=spec_step, **options)
 
 
+@pytest.fixture(autouse=True)
+def events_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As streams of a GPU do; those of the CPU take anything for an event."""
+    monkeypatch.setattr(torch.cpu.Stream, "wait_event", lambda stream, event: event.wait(stream))
+
+
 @pytest.fixture
 def mesh() -> Iterator[DeviceMesh]:
     with fake_mesh_world((2,), ("ranks",)) as made:

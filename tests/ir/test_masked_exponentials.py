@@ -10,7 +10,8 @@ import torch
 from tests.ir.evaluate import Evaluator
 from verifycompile.ir.exponential import is_positive
 from verifycompile.ir.term import TermPool, View
-from verifycompile.rewrites.attention import attention
+from verifycompile.rewrites.attention import attention, attention_backward
+from verifycompile.rewrites.attention_kernels import cudnn_attention, cudnn_attention_backward
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.diagonals import triangle
 from verifycompile.rewrites.elementwise import choose
@@ -89,6 +90,17 @@ def test_rows_without_a_key_are_zero_in_fused_attention() -> None:
     )
     torch.testing.assert_close(evaluator.view(output), expected[0])
     torch.testing.assert_close(evaluator.view(logarithm), expected[1])
+    _, infinite, *_ = cudnn_attention(b, query, key, value, mask, True, 0.0, False, None)
+    empty = expected[1].masked_fill(~kept.any(1), -math.inf)  # as measured on a GPU
+    torch.testing.assert_close(evaluator.view(infinite), empty[..., None])
+    gradients = [
+        attention_backward(b, output, query, key, value, output, logarithm, 0.0, False, mask, None)[:3],
+        cudnn_attention_backward(
+            b, output, query, key, value, output, infinite, None, None, mask, None, None, 2, 3, 0.0, False, None
+        ),
+    ]
+    assert gradients[0] == gradients[1]
+    assert all(evaluator.view(gradient).isfinite().all() for gradient in gradients[1])
     scores = b.add(b.scale(b.contraction("b h q e, b h k e -> b h q k", query, key), 0.5), mask)
     written_out = b.contraction("b h q k, b h k e -> b h q e", softmax_of(b, scores, -1), value)
     assert written_out != output

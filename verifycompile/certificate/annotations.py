@@ -7,8 +7,8 @@ give for the operands. Symbolic sizes are put to the test at several sizes that 
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import sympy
 import torch
@@ -24,6 +24,7 @@ _DRAWS = 400
 _LARGEST_SIZE = 12
 
 Sizes = Mapping[sympy.Basic, int]
+Kind = TypeVar("Kind", bound="Derived")
 
 
 class AnnotationError(StorageError):
@@ -32,9 +33,22 @@ class AnnotationError(StorageError):
 
 def check_annotations(program: Program) -> None:
     """Raises AnnotationError where a recorded dtype, shape or number is another than torch's meta kernels give."""
-    derived = Derived(program)
-    for sizes in choices_of(program):
-        derived.run(sizes)
+    derived(Derived, program, [*choices_of(program)])
+
+
+def derived(kind: type[Kind], program: Program, choices: Sequence[Sizes]) -> Kind:
+    """All calls on one kind of device: of some tensors the dtype is another one on a GPU. Raises AnnotationError."""
+    failures: list[AnnotationError] = []
+    for device in ("cpu", "cuda"):
+        found = kind(program, device)
+        try:
+            for sizes in choices:
+                found.run(sizes)
+        except AnnotationError as failure:
+            failures.append(failure)
+        else:
+            return found
+    raise failures[0]
 
 
 # ------------------------------------------------------------------------------------------------ sizes
@@ -111,9 +125,9 @@ class Derived:
     Calls that are like one another, of operands of one description, are made and compared once.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, device: str) -> None:
         self._program, self._graph = program, cast("StoredModule", program.graph)
-        self._derivation = Derivation()
+        self._derivation = Derivation(device)
         self._known: dict[Hashable, list[Any]] = {}
         self._described: dict[Hashable, Any] = {}
         self._has_symbols: dict[Hashable, bool] = {}
@@ -235,8 +249,7 @@ class Derived:
 
     def _compare(self, node: torch.fx.Node, recorded: Any, derived: Any) -> None:
         if isinstance(recorded, (list, tuple)):
-            same = isinstance(derived, (list, tuple)) and len(recorded) == len(derived)
-            if not same:
+            if not isinstance(derived, (list, tuple)) or len(recorded) != len(derived):
                 raise AnnotationError(f"`{node.name}` is recorded as {len(recorded)} values")
             for ours, theirs in zip(recorded, derived, strict=True):
                 self._compare(node, ours, theirs)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 import torch.fx
 
-from verifycompile.certificate.annotations import AnnotationError, Derived, choices_of
+from verifycompile.certificate.annotations import AnnotationError, Derived, choices_of, derived
 from verifycompile.certificate.storage import StoredModule, program_from_data
 from verifycompile.certificate.writing import order_of, program_to_data
 from verifycompile.program import Program
@@ -33,8 +33,7 @@ def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
     if any(choices_of(program)):
         return written
     order, ends = order_of(cast("StoredModule", program.graph))
-    derivation = _Memory(program)
-    derivation.run({})
+    derivation = derived(_Memory, program, [{}])
     if not derivation.differs:
         return written
     for node in program.graph.graph.nodes:
@@ -48,8 +47,8 @@ def with_derived_memory(written: Mapping[str, Any]) -> Mapping[str, Any]:
 class _Memory(Derived):
     """Takes note of values that lie otherwise than recorded, and of views of elements too far apart for a view."""
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, device: str) -> None:
+        super().__init__(program, device)
         self.differs = self.is_apart = False
 
     def _call(self, node: torch.fx.Node) -> Any:

@@ -21,12 +21,10 @@ class _Numbers(ShapeEnv):
 
 
 class Derivation:
-    """Runs calls on tensors without content, where it is entered.
+    """Runs calls on tensors without content, where it is entered: what torch's kernels of ``device`` give."""
 
-    ``tensor`` makes operands, ``call`` gives what torch's kernels give.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
         self._mode = FakeTensorMode(shape_env=_Numbers(), allow_non_fake_inputs=True)
 
     def tensor(
@@ -34,18 +32,17 @@ class Derivation:
     ) -> torch.Tensor:
         """``memory``: strides and offset; without them the elements lie one after the other."""
         if memory is None:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device=self._device)
         strides, offset = memory
         if offset == 0:
-            return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype)
+            return torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=self._device)
         reach = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
-        held = torch.empty(max(reach, offset) if 0 not in shape else offset, dtype=dtype)
+        held = torch.empty(max(reach, offset) if 0 not in shape else offset, dtype=dtype, device=self._device)
         return torch.as_strided(held, tuple(shape), tuple(strides), offset)
 
     def call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The results of a call. Raises whatever torch raises for arguments that the operator does not take."""
-        host = torch.device("cpu")
-        return target(*args, **{k: host if isinstance(value, torch.device) else value for k, value in kwargs.items()})
+        return target(*args, **{k: self._device if isinstance(v, torch.device) else v for k, v in kwargs.items()})
 
     @contextlib.contextmanager
     def entered(self) -> Generator[None]:

@@ -159,6 +159,13 @@ def _restored(found: ShardedGroups) -> Generator[None]:
             record._setattr_on_modules(record.sharded_param)
 
 
+class _Reduced:
+    """The event that streams of a GPU wait for before a gradient is read: nothing here runs beside anything."""
+
+    def wait(self, stream: object = None) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def _replaced(found: ShardedGroups) -> Generator[None]:
     def unshard(group: FSDPParamGroup, async_op: bool = False) -> None:  # noqa: ARG001 - called as torch's is
@@ -178,7 +185,7 @@ def _replaced(found: ShardedGroups) -> Generator[None]:
     def reduce(records: Sequence[FSDPParam], gradients: list[torch.Tensor], *settings: Any) -> tuple[Any, ...]:
         group = next(group for group in found.groups if records[0] in group.fsdp_params)
         kept = _reduce(records, gradients, found.meshes[id(group)], _Settings(*settings))
-        return None, None, None, None, None, None, kept
+        return None, None, None, _Reduced(), None, None, kept
 
     def nothing(*_: Any) -> None:
         pass

@@ -31,7 +31,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 _ENVIRONMENT = "os.environ"
 _OF_DEVICES = ("current_device", "current_device_index", "current_device_idx")
-"""Readers of the number of the device that a process computes on: jobs set it to the process's number on its machine."""
+"""Readers of the number of the device that computes: jobs set it to the process's number on its machine."""
 
 
 class ReadKind(enum.Enum):

@@ -42,7 +42,8 @@ def _forward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     if "_efficient_" in name:
         return (results[0], _with_infinity_behind(logsumexp), None, None)
     if "_cudnn_" in name:
-        results = (results[0], logsumexp.unsqueeze(-1))
+        # Of a row without a key it keeps the logarithm of zero.
+        results = (results[0], (logsumexp + torch.where(weights.sum(-1) == 0, -math.inf, 0.0)).unsqueeze(-1))
     return (*results, None, None, query.shape[-2], key.shape[-2], None, None, None)
 
 
@@ -63,7 +64,8 @@ def _backward(name: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
     keys, values = _repeat_heads(key, query), _repeat_heads(value, query)
     through_weights = gradient @ values.transpose(-2, -1)
     if type(given) is torch.Tensor:  # another one than that of these keys where they are some of several ranks' keys
-        weights = (scores - given.reshape(*given.shape[:3], -1)[:, :, : scores.shape[-2], :1]).exp()
+        of_rows = given.reshape(*given.shape[:3], -1)[:, :, : scores.shape[-2], :1]
+        weights = (scores - of_rows.masked_fill(of_rows == -math.inf, 0.0)).exp()
         along = (gradient * _tensor(arguments, "out")).sum(-1, keepdim=True)
     else:
         weights, _ = _softmax(scores)
