@@ -182,7 +182,7 @@ def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elem
             programs = reduced.read_as(chosen)
         except UnreducibleError:
             continue
-        if not _differ(*programs, witness, max_elements) and not _is_impossible(*programs):
+        if not _differ(*programs, witness, max_elements):
             return f"the programs agree at the reduced sizes where {_described(reduced, chosen)}"
     return _unrestored(reduced, witness, max_elements)
 
@@ -212,6 +212,8 @@ def _differ(spec: Program, implementation: Program, witness: Witness, max_elemen
                 found = compare_programs(spec, implementation, inputs, 0, only=output).outputs.get(output)
                 if found is not None and found.agreement is Agreement.DIFFERENT:
                     return True
+    if _is_impossible(spec, implementation):
+        return True  # no program that anyone runs
     return find_witness(spec, implementation, max_elements=max_elements, simplify=False) is not None
 
 

@@ -127,8 +127,8 @@ class _Minimisation:
         near, middle = self._near(keys), keys[_ENDS:-_ENDS]
         far = [key for key in middle if key not in near]
         if not (near and self._without_inputs(far)):
-            _drop(middle, self._without_inputs)
-        _drop([key for key in keys if _is_set(self._value(key))], self._without_inputs)
+            _ = _drop(middle, self._without_inputs)
+        _ = _drop([key for key in keys if _is_set(self._value(key))], self._without_inputs)
 
     def _without_inputs(self, keys: Sequence[_Key]) -> bool:
         return not self._is_simple() and self._try({key: torch.zeros_like(self._value(key)) for key in keys})
@@ -150,7 +150,7 @@ class _Minimisation:
         for key, value in sorted(self._values(), key=lambda item: item[1].numel()):
             if _is_set(value):
                 places = value.flatten().nonzero().flatten().tolist()
-                _drop(places, lambda some, key=key: self._without_places(key, some))
+                _ = _drop(places, lambda some, key=key: self._without_places(key, some))
 
     def _without_places(self, key: _Key, places: Sequence[int]) -> bool:
         return not self._is_simple() and self._try({key: self._without(key, places)})
@@ -250,13 +250,20 @@ def _is_set(value: torch.Tensor) -> bool:
     return bool(value.any()) and (value.dim() > 0 or value.is_floating_point() or value.dtype == torch.bool)
 
 
-def _drop(items: Sequence[_Item], without: Callable[[Sequence[_Item]], bool]) -> None:
-    """Tries to do without all items, else without each half; the later half first, so that the first places stay."""
-    if not items or without(items) or len(items) == 1:
-        return
+def _drop(items: Sequence[_Item], without: Callable[[Sequence[_Item]], bool], *, are_needed: bool = False) -> bool:
+    """Tries to do without all items, else without each half; the later half first, so that the first places stay.
+
+    Whether it does without all of them. ``are_needed``: whether it is known that it does not.
+    """
+    if not items or (not are_needed and without(items)):
+        return True
+    if len(items) == 1:
+        return False
     middle = len(items) // 2
-    _drop(items[middle:], without)
-    _drop(items[:middle], without)
+    is_without = _drop(items[middle:], without)
+    # Without all of the later half, to do without the other one is what was tried first.
+    _ = _drop(items[:middle], without, are_needed=is_without)
+    return False
 
 
 def _between(low: int, high: int) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
