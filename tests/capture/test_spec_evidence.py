@@ -628,7 +628,7 @@ def test_a_number_of_torchs_own_modules_that_equals_the_degree_is_listed(mesh: D
     report = verify(model, (torch.randn(4, 8),), mesh=mesh, in_placements={"x": (Shard(0),)},
                     grad_placements={"*": (Partial(),)})  # fmt: skip
     assert report.verdict is Verdict.VERIFIED
-    assert "the spec has `norm.num_groups` = 2, as it is now" in report.assumptions
+    assert "the spec has `norm.num_groups` = 2, `norm.eps` = 1e-05, as they are now" in report.assumptions
 
 
 def test_what_asked_for_the_rank_alone_leaves_numbers_confirmed(
@@ -664,7 +664,9 @@ def test_flags_of_an_installed_package_are_listed_and_those_of_the_user_are_aske
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     report = verify(parallelize_module(LookedUp(doubled=True), mesh, plan), tokens)
     assert report.verdict is Verdict.VERIFIED
-    assert "the spec has `table.scale_grad_by_freq` = False, as it is now" in report.assumptions
+    assert report.assumptions[0] == "the spec has `table.norm_type` = 2.0, as it is now"
+    flags = "`table.scale_grad_by_freq` = False, `table.sparse` = False"
+    assert report.assumptions[1] == f"the spec has what objects of installed packages hold, as it is now: {flags}"
     asked = message(verify(parallelize_module(Looked(doubled=mesh.size() > 1), mesh, plan), tokens))
     assert asked.startswith("`doubled` is True (read at ")
     assert degrees == {"tp": 2}

@@ -109,6 +109,7 @@ class PlainRead:
 
     ``line``: file and line of the user's code that reads it. ``is_early``: of one without a place, whether it is the
     number that was there before the user's code first asked for a degree, so that it was made of none.
+    ``is_of_installed_package``: of one without a place, whether what holds it is a package's and not the user's.
     """
 
     path: str
@@ -116,6 +117,7 @@ class PlainRead:
     place: Place | None
     line: tuple[str, int] | None = None
     is_early: bool = False
+    is_of_installed_package: bool = False
 
 
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "__dict__"})
@@ -162,6 +164,7 @@ def _plain_read(
     if any(map(_is_no_model, values)) and not is_of_job:
         return None
     holders = [position for position, item in enumerate(values) if isinstance(item, nn.Module)]
+    is_installed_code = not is_of_job and is_installed(_file_of_holder(values, frame))
     if has_length and holders:
         return _length_read(path, values, holders, original, names)
     if not holders:
@@ -171,12 +174,29 @@ def _plain_read(
             is_own = path.scope == "G" and not _is_of_installed_module(values[0], frame)
             length = PlainRead(f"len({_name_of_free(path, values)})", len(value), None)
             return length if is_own or is_of_job else None
-        return PlainRead(_name_of_free(path, values), value, None, is_early=_is_early(path, values, frame))
+        is_early = _is_early(path, values, frame)
+        return PlainRead(_name_of_free(path, values), value, None, None, is_early, is_installed_code)
     owner, steps = original(values[holders[-1]]), path.steps[holders[-1] :]
     if steps[0][1] == "training":
         return None
-    name, place = dotted(names.get(id(owner), ""), steps), Place(owner, steps)
-    return PlainRead(name, value, place if _may_be_put(place) else None)
+    name = dotted(names.get(id(owner), ""), _with_variables(steps, values[holders[-1] :]))
+    place = Place(owner, steps)
+    if _may_be_put(place):
+        return PlainRead(name, value, place)
+    return PlainRead(name, value, None, is_of_installed_package=is_installed_code)
+
+
+def _file_of_holder(values: Sequence[object], frame: Frame) -> str:
+    """Of the function, class or module that holds the last of ``values``, or the class of the object that does."""
+    for holder in reversed(values[:-1]):
+        if isinstance(holder, types.FunctionType):
+            return holder.__code__.co_filename
+        if isinstance(holder, types.ModuleType):
+            return str(holder.__dict__.get("__file__"))
+        if not isinstance(holder, list | dict | tuple | types.CellType):
+            held = holder if isinstance(holder, type) else type(holder)
+            return getattr(sys.modules.get(held.__module__), "__file__", None) or ""
+    return frame.code.co_filename
 
 
 def _variable_read(name: bytes, value: bytes) -> PlainRead | None:
@@ -236,15 +256,26 @@ def _length_read(
 
 
 def _name_of_free(path: SourcePath, values: Sequence[object]) -> str:
-    """A variable of a function around has a name, though Dynamo counts it: ``function.__closure__[0]``."""
+    """With its module, or from the function on of which it is a variable."""
     for position, function in enumerate(values[:-3]):
         if isinstance(function, types.FunctionType) and path.steps[position] == (".", "__closure__"):
-            variable = function.__code__.co_freevars[int(str(path.steps[position + 1][1]))]
-            rest = (str(step) for _, step in path.steps[position + 3 :])
-            return ".".join((function.__name__, variable, *rest))
+            return dotted(function.__name__, _with_variables(path.steps[position:], values[position:]))
     if isinstance(values[0], types.ModuleType):  # under an alias of Dynamo's where another file reads it
-        return ".".join((values[0].__name__, *(str(step) for _, step in path.steps)))
+        return dotted(values[0].__name__, path.steps)
     return path.dotted()
+
+
+def _with_variables(steps: Steps, values: Sequence[object]) -> Steps:
+    """Variables of a function around have names, though Dynamo counts them: ``function.__closure__[0].cell_contents``.
+
+    ``values``: what holds each of ``steps``.
+    """
+    for position, function in enumerate(values[: max(len(steps) - 2, 0)]):
+        if isinstance(function, types.FunctionType) and steps[position] == (".", "__closure__"):
+            variable = function.__code__.co_freevars[int(str(steps[position + 1][1]))]
+            rest = _with_variables(steps[position + 3 :], values[position + 3 :])
+            return (*steps[:position], (".", variable), *rest)
+    return steps
 
 
 def _is_no_model(value: object) -> bool:

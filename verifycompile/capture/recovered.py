@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import sympy
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.boundary import Export, export
 from verifycompile.capture.copied_frame import copied_frame
+from verifycompile.capture.listed_numbers import listed_numbers
 from verifycompile.capture.local_parameters import check_whole_parameters
 from verifycompile.capture.names import call_arguments
 from verifycompile.capture.numbers import (
@@ -21,7 +22,6 @@ from verifycompile.capture.numbers import (
     module_names,
     plain_reads,
     put,
-    shown,
 )
 from verifycompile.capture.readings import (
     AmbiguityError,
@@ -43,7 +43,6 @@ from verifycompile.program import Blocker, Program
 from verifycompile.question import Provenance
 from verifycompile.torch_interface.acting_rank import acting_alone
 from verifycompile.torch_interface.argument_guards import ArgumentsRead
-from verifycompile.torch_interface.confined_answers import stayed_where_asked
 from verifycompile.torch_interface.constructed import MISSING, Attribute, resized, separated
 from verifycompile.torch_interface.dynamo import (
     Frame,
@@ -55,7 +54,6 @@ from verifycompile.torch_interface.dynamo import (
 )
 from verifycompile.torch_interface.globalize import Globalizer
 from verifycompile.torch_interface.graph_text import graph_text
-from verifycompile.torch_interface.observation import ReadKind, listed_places, reads
 from verifycompile.torch_interface.parallel_styles import without_style
 from verifycompile.torch_interface.parallelism import has_parallelism, without_unread_meshes
 from verifycompile.torch_interface.shapes import trace_guards
@@ -64,6 +62,12 @@ from verifycompile.torch_interface.wrappers import module_behind
 STILL_PARALLEL = (
     "the single-device program cannot be recovered from this model: without the hooks of torch.distributed it still "
     "holds DTensors or collectives. Pass the single-device program as the option `spec`."
+)
+
+AFTER_BREAK = Assumption(
+    "a graph break ends the graph: what comes after it is asked on its own where it is parallel, and what Python "
+    "computes in between is taken as it is",
+    AssumptionKind.UNCOMPARED,
 )
 
 
@@ -131,10 +135,12 @@ class _Recovery:
         if preferred is None:
             raise UsageError(blockers[0].code, blockers[0].message) if blockers else self._failure()
         check_whole_parameters(self.exported, self.implementation, self.options)
+        listed = tuple(listed_numbers(numbers, chosen.read_as, self.reads.values()))
+        between = (AFTER_BREAK,) if self.exported.traced.is_broken else ()
         return dataclasses.replace(
             preferred.captured,
             blockers=blockers,
-            assumptions=(*preferred.captured.assumptions, *self._listed(numbers, chosen.read_as)),
+            assumptions=(*preferred.captured.assumptions, *listed, *between),
             provenance=Provenance.RECORDED if _is_recorded(numbers) else Provenance.READ,
             doubt=None if blockers else lambda: _doubt(numbers, preferred.text, trace) or self._doubt_of_the_rest(),
         )
@@ -186,42 +192,6 @@ class _Recovery:
         degrees = Degrees.of(self.implementation.inputs, self.implementation.mesh)
         return numbers_of(self.reads.values(), degrees, self.options.per_rank_numbers)
 
-    def _listed(self, numbers: Sequence[Number], read_as: Mapping[Number, object]) -> Iterator[str]:
-        constructed: list[Number] = []
-        unnamed: list[Number] = []
-        for number in numbers:
-            value = read_as.get(number, number.readings[0])
-            yield from (Assumption(text, AssumptionKind.NUMBER, [number.path]) for text in _sentences(number, value))
-            if _is_of_a_package(number):
-                continue
-            if _is_as_constructed(number, value):
-                constructed.append(number)
-            elif number.source is Source.GIVEN and value == number.now:
-                unnamed.append(number)
-        if constructed:
-            text = f"the spec has the numbers with which the model was constructed: {_shown(constructed)}"
-            yield Assumption(text, AssumptionKind.NUMBER, [number.path for number in constructed])
-        if unnamed:
-            text = f"the spec has the numbers that `per_rank_numbers` does not name as they are: {_shown(unnamed)}"
-            yield Assumption(text, AssumptionKind.NUMBER, [number.path for number in unnamed])
-        free: dict[tuple[str, str], PlainRead] = {}
-        for read in self.reads.values():
-            if read.place is None:
-                free[(read.path, shown(read.value))] = read
-        yield from (f"the spec has `{path}` = {value}, as it is now" for path, value in free)
-        if self.exported.traced.is_broken:
-            text = (
-                "a graph break ends the graph: what comes after it is asked on its own where it is parallel, and what "
-                "Python computes in between is taken as it is"
-            )
-            yield Assumption(text, AssumptionKind.UNCOMPARED)
-        if asked := _asked_and_passed_on():
-            text = (
-                "the spec has what code chose by the number of ranks beside numbers, such as functions and the "
-                f"contents of tensors: {listed_places(asked)}"
-            )
-            yield Assumption(text, AssumptionKind.NUMBER)
-
     def _name(self, attribute: Attribute) -> str:
         owner, name = attribute
         return dotted(self.names.get(id(owner), ""), ((".", name),))
@@ -257,47 +227,6 @@ class _Parts:
     tensors: WholeTensors
     globalizer: Globalizer
     copies: tuple[tuple[nn.Module, nn.Module], ...]
-
-
-def _is_as_constructed(number: Number, value: object) -> bool:
-    """Whether it was recorded and is the same now: what the constructor was given wrong is wrong in the spec, too."""
-    return number.source is Source.RECORDED and value == number.now
-
-
-def _is_of_a_package(number: Number) -> bool:
-    """Whether it is a flag or a text of a class of an installed package, which knows of no job."""
-    return isinstance(number.now, bool | str) and number.places[0].is_of_installed_package
-
-
-def _sentences(number: Number, value: object) -> Iterator[str]:
-    """What the report says of a number that is no plain fact of the construction."""
-    if _is_as_constructed(number, value):
-        return
-    if number.source is Source.RECORDED or (number.source is Source.CHANGED and value != number.now):
-        yield (
-            f"the spec has `{number.path}` = {shown(value)}, as the model was constructed; "
-            f"it is {shown(number.now)} now"
-        )
-    elif number.source is Source.GIVEN:
-        if value != number.now:
-            yield f"the spec has `{number.path}` = {shown(value)} by `per_rank_numbers`; a rank has {shown(number.now)}"
-    elif value != number.now:
-        yield (
-            f"the spec has `{number.path}` = {shown(value)}, the only reading that gives a program; "
-            f"a rank has {shown(number.now)}"
-        )
-    else:
-        yield f"the spec has `{number.path}` = {shown(value)}, as it is now"
-
-
-def _shown(numbers: Sequence[Number]) -> str:
-    return ", ".join(dict.fromkeys(f"`{number.path}` = {shown(number.now)}" for number in numbers))
-
-
-def _asked_and_passed_on() -> tuple[str, ...]:
-    """Where the user's code asked how many ranks there are, and may have passed the answer on."""
-    asked = [read for read in reads(ReadKind.DEGREE) if not read.traced and not read.installed]
-    return tuple(dict.fromkeys(str(read) for read in asked if not stayed_where_asked([read], ())))
 
 
 def _is_recorded(numbers: Sequence[Number]) -> bool:

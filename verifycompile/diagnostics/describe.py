@@ -17,6 +17,7 @@ SUSPECTED = " (suspected)"
 """What follows the title of an error that no concrete input shows."""
 
 MAX_ASSUMPTIONS = 8
+MAX_ASSUMPTION = 400
 MAX_INLINE_ELEMENTS = 48
 
 
@@ -126,11 +127,17 @@ def _nested(value: object) -> str:
 
 
 def assumption_lines(assumptions: Sequence[str]) -> list[str]:
-    """Each assumption once, the first ``MAX_ASSUMPTIONS`` of them."""
-    distinct = list(dict.fromkeys(assumptions))
+    """Each assumption once, the first ``MAX_ASSUMPTIONS`` of them; of what lists more than a line holds, the first."""
+    distinct = [_cut(text) for text in dict.fromkeys(assumptions)]
     if len(distinct) <= MAX_ASSUMPTIONS:
         return distinct
     return [*distinct[: MAX_ASSUMPTIONS - 1], f"{len(distinct) - MAX_ASSUMPTIONS + 1} more: see `report.assumptions`"]
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_ASSUMPTION:
+        return text
+    return f"{text[: text.rfind(' ', 0, MAX_ASSUMPTION)]} … (in full: `report.assumptions`)"
 
 
 def statistics_lines(report: Report) -> list[str]:
