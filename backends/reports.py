@@ -61,9 +61,19 @@ def keep_report(report: Report) -> str:
     with _report_folder() as folder:
         if folder is None:
             return ""
-        (folder / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
-        report.save_html(folder / f"{name}.html")
-    return f"{name}.json"
+        file = _new_file(folder, f"{name}-{os.getpid()}")
+        file.write_text(report.to_json(), encoding="utf-8")
+        report.save_html(file.with_suffix(".html"))
+    return file.name
+
+
+def _new_file(folder: pathlib.Path, name: str) -> pathlib.Path:
+    """A file of its own: other processes keep reports there, and Dynamo counts from 0 again after a reset."""
+    file, number = folder / f"{name}.json", 1
+    while file.exists():
+        number += 1
+        file = folder / f"{name}-{number}.json"
+    return file
 
 
 def keep_line(kind: str, record: Any) -> None:

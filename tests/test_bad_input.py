@@ -317,6 +317,10 @@ def test_what_a_model_raises_is_said() -> None:
         "error[VC305]: the model does not trace to one graph.", "It raises RuntimeError('not today')", "  From:"
     ]  # fmt: skip
     assert '    raise RuntimeError("not today")' in lines
+    # What is printed is the sentence, behind no steps of torch's tracing or of this package's.
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+    assert raised.traceback[-1].name == "report_of"
 
 
 def test_a_spec_may_be_a_partial_and_an_object_that_holds_the_model_too() -> None:

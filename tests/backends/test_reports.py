@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import pathlib
 import sys
 
@@ -46,9 +48,13 @@ def test_report_folder_keeps_json_and_html(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
     monkeypatch.setattr(reports, "compile_id", lambda: "2/1")
     monkeypatch.setattr(reports, "rank_of_job", lambda: 1)
-    reports.keep_report(UNPROVED)
-    assert sorted(path.name for path in folder.iterdir()) == ["graph-2-1-rank1.html", "graph-2-1-rank1.json"]
-    assert json.loads((folder / "graph-2-1-rank1.json").read_text())["verdict"] == "unproved"
+    name = f"graph-2-1-rank1-{os.getpid()}"
+    verified = dataclasses.replace(UNPROVED, verdict=Verdict.VERIFIED, findings=())
+    # After torch._dynamo.reset() the first graph has the name of the first again, and none takes another's place.
+    assert [reports.keep_report(report) for report in (UNPROVED, verified)] == [f"{name}.json", f"{name}-2.json"]
+    assert sorted(path.name for path in folder.glob("*.html")) == [f"{name}-2.html", f"{name}.html"]
+    verdicts = [json.loads((folder / f"{file}.json").read_text())["verdict"] for file in (name, f"{name}-2")]
+    assert verdicts == ["unproved", "verified"]
 
 
 def test_without_a_folder_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

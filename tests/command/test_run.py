@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+import verifycompile
 from verifycompile import cli
 from verifycompile.command.coverage import Operators
 from verifycompile.command.formats import FORMATS
@@ -185,7 +186,7 @@ def test_options_of_a_module_are_its_own() -> None:
 
 
 def test_version() -> None:
-    assert command("--version").stdout.startswith("verifycompile ")
+    assert command("--version").stdout == f"verifycompile {verifycompile.__version__}\n"
 
 
 def test_coverage_of_a_script_without_a_proof() -> None:

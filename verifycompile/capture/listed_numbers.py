@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.capture.numbers import PlainRead, shown
@@ -65,9 +66,15 @@ def _asked_and_passed_on() -> tuple[str, ...]:
 
 def _together(text: str, values: Iterable[Named]) -> Assumption:
     """One sentence for all ``values``: numbers first, flags and texts behind them."""
-    ordered = sorted(values, key=lambda item: isinstance(item[1], bool) or not isinstance(item[1], int | float))
+    ordered = sorted(values, key=lambda item: not _is_of_numbers(item[1]))
     named = dict.fromkeys(f"`{path}` = {shown(value)}" for path, value in ordered)
     return Assumption(text.format(", ".join(named)), AssumptionKind.NUMBER, dict.fromkeys(path for path, _ in ordered))
+
+
+def _is_of_numbers(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_of_numbers(item) for item in cast("tuple[object, ...]", value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _difference(number: Number, value: object) -> str:

@@ -59,6 +59,8 @@ def report_of(frontend: Frontend, options: Options) -> Report:
             report = verify_together(captured.spec, captured.implementation, options, captured.channel)
     except CaptureError as error:
         report = _uncaptured(error, options)
+    except UsageError as error:
+        raise error.with_traceback(None) from None  # the sentence says what is wrong: no steps of the capture
     unneeded = unused(options.waivers, (report,))
     if unneeded:
         raise UsageError("VC311", sentence_of_unused(unneeded[0]))
