@@ -44,6 +44,11 @@ def refuse_unverified_runs(
     """
 
     def seen(compiler: Any, frame: EagerFrame) -> None:
+        if frame.held_sum and not frame.breaks_at_once:
+            place = SourceLocation(frame.file, frame.line, function=frame.function)
+            notes = (f"`{frame.function}` runs as Python code: {frame.reason}",)
+            _refuse(_SUM_FOR_PYTHON.format(frame.held_sum), only_warns(compiler), place, "VC101", notes)
+            return
         if frame.has_no_graph and not frame.was_accepted:
             if asks(compiler):
                 raise UsageError("VC310", _NO_GRAPH.format(frame.function))
@@ -115,7 +120,7 @@ def without_sums_for_python(report: Report, implementation: Program, frame: Fram
             finding = Finding(
                 code="VC101",
                 severity=Severity.WARNING if only_warns else Severity.ERROR,
-                message=f"`{output.name}` is a partial sum, and goes to Python code that nothing checks",
+                message=_SUM_FOR_PYTHON.format(output.name),
                 impl_location=place,
                 notes=(_GOES_ON_IN_PYTHON.format(frame.function),),
             )
@@ -123,6 +128,7 @@ def without_sums_for_python(report: Report, implementation: Program, frame: Fram
     return report
 
 
+_SUM_FOR_PYTHON = "`{}` is a partial sum, and goes to Python code that nothing checks"
 _GOES_ON_IN_PYTHON = (
     "torch.compile compiles `{}` alone, since what calls it runs as Python code: reduce the sum before it is returned, "
     "declare it with `out_placements`, or remove what breaks the graph (`fullgraph=True` shows where it is)"

@@ -231,6 +231,63 @@ def test_a_function_that_takes_a_partial_sum_between_graphs_is_asked_with_its_la
     assert finding.location.function == "_is_positive"
 
 
+class GoesOnInPython(Parts):
+    """What takes the sum is not compiled: it is disabled, given up, or finds it in a container."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__(False)
+        self.way = way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return getattr(self, self.way)(self.down(torch.relu(self.up(x))))
+
+    @torch.compiler.disable
+    def disabled(self, y: torch.Tensor) -> torch.Tensor:
+        return torch.relu(y)
+
+    def given_up(self, y: torch.Tensor) -> torch.Tensor:
+        try:
+            torch._dynamo.graph_break()
+            raise ValueError(y)  # noqa: TRY301 - as users do
+        except ValueError as error:
+            return torch.relu(error.args[0])
+
+    def in_a_container(self, y: torch.Tensor) -> torch.Tensor:
+        held = {"y": y}
+        self.changed(held)
+        return torch.relu(held["y"])
+
+    @torch.compiler.disable
+    def changed(self, held: dict[str, torch.Tensor]) -> None:
+        held["y"] = held["y"] + 0
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "reason"),
+    [
+        ("disabled", "y", "`disabled` runs as Python code: torch.compiler.disable keeps it from being compiled"),
+        ("given_up", "y", "`given_up` runs as Python code: "),
+        ("in_a_container", "held", "`changed` runs as Python code: torch.compiler.disable keeps it from being compiled"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:`given_up` runs without having been checked")
+def test_python_code_that_is_not_compiled_gets_no_partial_sum(way: str, name: str, reason: str) -> None:
+    with fake_mesh_world((2,), ("tp",)) as mesh:
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        whole = run(parallelize_module(GoesOnInPython(way), mesh, plan), torch.randn(4, 8))
+        assert whole.shape == (4, 8)
+        plan = {"up": ColwiseParallel(), "down": RowwiseParallel(output_layouts=Partial())}
+        with pytest.raises(RefinementError) as refused:
+            run(parallelize_module(GoesOnInPython(way), mesh, plan), torch.randn(4, 8))
+    (finding,) = refused.value.report.findings
+    assert finding.code == "VC101"
+    assert finding.message == f"`{name}` is a partial sum, and goes to Python code that nothing checks"
+    assert finding.notes[0].startswith(reason)
+    assert finding.impl_location is not None
+    function: Any = inspect.unwrap(getattr(GoesOnInPython, reason.split("`")[1]))
+    assert finding.impl_location.line == function.__code__.co_firstlineno
+
+
 def test_one_compiled_function_after_another() -> None:
     options: dict[str, Any] = {"backend": "verify", "options": {"inner": "eager"}}
     with fake_mesh_world((2,), ("tp",)) as mesh:

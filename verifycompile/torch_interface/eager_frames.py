@@ -12,6 +12,7 @@ import contextvars
 import dataclasses
 import functools
 import re
+import sys
 import types
 import weakref
 from collections.abc import Callable, Generator, Mapping
@@ -29,6 +30,7 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.own_compilation import own_compilation
+from verifycompile.torch_interface.returned import held_sum
 from verifycompile.torch_interface.source import is_user_file
 from verifycompile.torch_interface.whole_program import is_function_given
 
@@ -39,7 +41,7 @@ class EagerFrame:
 
     ``qualified``: the function's name with that of its class. ``is_whole``: it is what was given to ``torch.compile``.
     ``has_no_graph``: it computes nothing with tensors. ``breaks_at_once``: before it computes anything; what follows is
-    compiled.
+    compiled. ``held_sum``: a variable with a sum of which a verified graph left a part on each rank.
     """
 
     function: str
@@ -51,6 +53,7 @@ class EagerFrame:
     is_whole: bool = False
     has_no_graph: bool = False
     breaks_at_once: bool = False
+    held_sum: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +186,7 @@ def _install() -> None:
         return result
 
     def from_stance_of_watched(callback: Any) -> Any:
+        _tell_of_disabled(callback, sys._getframe(1))
         if _uncompiled:
             _uncompiled[-1].any |= _compiler_of(callback) is not None
             return from_stance(callback)
@@ -276,11 +280,33 @@ def _tell(watch: Watch, compiler: Any, frame: Any, reason: str, failure: str = "
 
 
 def _eager_frame(frame: Any, reason: str, **known: bool) -> EagerFrame:
-    code: types.CodeType = frame.f_code
-    place = code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno
-    return EagerFrame(*place, reason, _is_accepted(frame), **known)
+    accepted, held = _is_accepted(frame), held_sum(frame.f_locals)
+    return EagerFrame(*_place(frame.f_code), reason, accepted, **known, held_sum=held)
 
 
+def _place(code: types.CodeType) -> tuple[str, str, str, int]:
+    return code.co_name, code.co_qualname, code.co_filename, code.co_firstlineno
+
+
+def _tell_of_disabled(callback: Any, caller: types.FrameType) -> None:
+    """Tell of a function of the user's that compiled code calls uncompiled, where it is given a part of a sum.
+
+    ``caller``: where there is no callback, torch's wrapper around what is disabled, which has set that of the
+    compilation aside.
+    """
+    if callback is not None or _uncompiled or own_compilation() is not None:
+        return
+    values = caller.f_locals
+    function, compiler = values.get("fn"), _compiler_of(values.get("prior"))
+    watch = None if compiler is None else _watch_over(compiler)
+    if watch is None or not isinstance(function, types.FunctionType) or not is_user_file(function.__code__.co_filename):
+        return
+    given = {**dict(zip(function.__code__.co_varnames, values["args"], strict=False)), **values["kwargs"]}
+    if held := held_sum(given):
+        watch.seen(compiler, EagerFrame(*_place(function.__code__), _DISABLED, was_accepted=False, held_sum=held))
+
+
+_DISABLED = "torch.compiler.disable keeps it from being compiled"
 _AT_ONCE = "a graph break comes before all that it computes"
 _NOTHING_TRACED = "No ops traced for the FX graph"
 _HARMLESS = (

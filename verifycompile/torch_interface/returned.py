@@ -16,6 +16,7 @@ from torch._dynamo.resume_execution import ContinueExecutionCache
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Partial, Placement, Replicate
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.program import MeshAxis
@@ -93,6 +94,17 @@ def returned_layout(value: object) -> ReturnedLayout | None:
         return kept.layout
     with real_tensors():
         return kept.layout if torch.equal(kept.total, _total(value)) else None
+
+
+def held_sum(values: Mapping[str, object]) -> str:
+    """The name of what holds a sum of which each rank has a part; "" for nothing. A mean is a rank's own loss."""
+    for name, value in values.items():
+        for leaf in tree_leaves(value):
+            layout = returned_layout(leaf)
+            placements = () if layout is None else layout.placements
+            if any(isinstance(item, Partial) and item.reduce_op != "avg" for item in placements):
+                return name
+    return ""
 
 
 def parts_that_hold(number: float) -> bool:
