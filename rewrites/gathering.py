@@ -10,6 +10,7 @@ from verifycompile.rewrites.bounds import require_within
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.indexing import one_hot, rows_at
 from verifycompile.rewrites.known_places import from_front, read_along, read_at, to_front
+from verifycompile.rewrites.ordering import at_its_extreme
 from verifycompile.rewrites.registry import operator
 from verifycompile.rewrites.scalar_rows import scalars_as_rows
 
@@ -25,7 +26,7 @@ def gather(b: Builder, self: View, dim: int, index: View, sparse_grad: bool) -> 
         return self
     position = dim % rank
     table = _trim(b, self, index, position)
-    known = read_along(b, table, position, index)
+    known = read_along(b, table, position, index) or at_its_extreme(b, table, position, index)
     if known is not None:
         return known
     table = b.permute(table, [*(d for d in range(rank) if d != position), position])

@@ -232,14 +232,25 @@ def nanmedian_of_all(b: Builder, self: View) -> View:
 def _place(b: Builder, kind: str, view: View, dim: int, keepdim: bool) -> View:
     """Where along ``dim`` the extreme is: at 0 where there is only one element. The largest is the smallest negated."""
     shape = list(b.shape(view))
-    if isinstance(view.coefficient, Fraction) and view.coefficient != 0:
-        kind = kind if view.coefficient > 0 else OTHER_END[kind]
-        view = view.unscaled()
     if shape and shape[dim] != 1:
-        return _reduced(b, ARG_EXTREME[kind], (), _without_what_is_added(b, view, dim)[0], dim, keepdim)
+        rest = _without_what_is_added(b, view, dim)[0]
+        if isinstance(rest.coefficient, Fraction) and rest.coefficient != 0:
+            kind = kind if rest.coefficient > 0 else OTHER_END[kind]
+            rest = rest.unscaled()
+        return _reduced(b, ARG_EXTREME[kind], (), rest, dim, keepdim)
     if shape and not keepdim:
         del shape[dim]
     return b.full(0, shape)
+
+
+def at_its_extreme(b: Builder, view: View, dim: int, index: View) -> View | None:
+    """What is looked up where an extreme of the value is, which is that extreme; None for any other index."""
+    kind = next((kind for kind, operation in ARG_EXTREME.items() if operation is index.term.operation), None)
+    if kind is None or b.shape(index)[dim] != 1 or b.rank(view) == 0:
+        return None
+    kinds = (kind, OTHER_END[kind])  # a negated value has its largest element where the value has its smallest one
+    found = next((kind for kind in kinds if _place(b, kind, view, dim, True) == index), None)
+    return None if found is None else extreme(b, view, [dim], True, found)
 
 
 def _extreme_with_index(kind: str) -> Handler:

@@ -55,6 +55,10 @@ def integers() -> tuple[torch.Tensor, ...]:
     return (torch.arange(8),)
 
 
+def at_place(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return values.gather(1, places[:, None])[:, 0]
+
+
 def labelled() -> tuple[torch.Tensor, ...]:
     return tensor(4, 8, requires_grad=True), whole(4)
 
@@ -142,6 +146,9 @@ PAIRS = (
     Pair("threshold of softplus in double precision", F.softplus, lambda a: -F.logsigmoid(-a), lambda: (plain()[0].double(),)),
     Pair("softplus of the negated value", F.softplus, lambda a: -F.logsigmoid(a), one),
     Pair("logarithm of a multiple", lambda a, b: ((a.exp() + b.exp()) / 2).log(), lambda a, b: ((a.exp() + b.exp()) / 3).log(), two),
+    Pair("value at the place of the other extreme", lambda a: a.amax(1), lambda a: at_place(a, a.argmin(1)), plain),
+    Pair("value at the place of another value's extreme", lambda a: a.amax(1), lambda a: at_place(a, (a * a).argmax(1)), plain),
+    Pair("place in a sum with the other sign", lambda a: (a.sum(1, keepdim=True) - 2 * a).argmin(1), lambda a: a.argmin(1), plain),
     Pair("decimals of round", torch.round, lambda a: torch.round(a, decimals=1), plain),
     Pair("diagonal of tril", torch.tril, lambda a: torch.tril(a, 1), square),
     Pair("triangle", torch.tril, torch.triu, square),
@@ -233,6 +240,8 @@ EQUAL = (
     Pair("slice as a piece", lambda a: a[:, 5:8] * 1, lambda a: a.split([2, 3, 3], 1)[2] * 1, plain),
     Pair("mean as a scaled sum", lambda a: a.mean(1), lambda a: a.sum(1) / 8, one),
     Pair("softmax by hand", lambda a: F.softmax(a, 1), lambda a: a.exp() / a.exp().sum(1, keepdim=True), plain),
+    Pair("value at the place of an extreme", lambda a: -a.amin(1), lambda a: at_place(-a, (-a).argmax(1)), plain),
+    Pair("place in a sum", lambda a: (a.sum(1, keepdim=True) - 2 * a).argmin(1), lambda a: a.argmax(1), plain),
     Pair("softplus by a sigmoid", F.softplus, lambda a: -F.logsigmoid(-a), one),
     Pair("sigmoids of joined pieces", lambda a, b: -F.logsigmoid(a - b), joined_softplus, two),
     Pair("logarithm of half a quotient", lambda a, b: a - ((a.exp() + b.exp()) / 2).log(),
