@@ -15,6 +15,7 @@ from verifycompile.rewrites.counted import number_of_places
 from verifycompile.rewrites.elementwise import INTEGER_DTYPES
 from verifycompile.rewrites.indexing import rows_at
 from verifycompile.rewrites.known_places import read_at, spread
+from verifycompile.rewrites.ordering import at_its_extreme
 from verifycompile.rewrites.registry import UNSUPPORTED, UnsupportedError, operator
 
 aten = torch.ops.aten
@@ -51,6 +52,11 @@ def index_tensor(b: Builder, self: View, indices: Sequence[View | None]) -> View
             return known
     if indexed == [0] and first is not None and from_the_start(b.pool, first, b.shape(self)[0]):
         return rows_at(b, self, first)
+    second = indices[1] if len(indexed) == b.rank(self) == 2 else None
+    if second is not None and first == b.iota(b.shape(self)[0]):
+        found = at_its_extreme(b, self, 1, b.unsqueeze(second, 1))
+        if found is not None:
+            return b.squeeze(found, [1])
     lookups = [matches(b, indices[d], b.shape(self)[d]) for d in indexed]  # pyright: ignore[reportArgumentType]  # those indexed are given
     names = {d: f"v{d}" for d in indexed} | {d: f"r{d}" for d in rest}
     before, after = [names[d] for d in rest if d < front], [names[d] for d in rest if d >= front]

@@ -14,6 +14,7 @@ import torch
 
 from verifycompile.ir import relabel
 from verifycompile.ir.algebra import COMBINE, combine, has_infinity, open_view
+from verifycompile.ir.scalar import ONE, divide
 from verifycompile.ir.size import Size, exact_quotient, product
 from verifycompile.ir.term import Operation, View
 from verifycompile.ir.window import resized
@@ -135,12 +136,14 @@ def topk(b: Builder, self: View, k: Size, dim: int, largest: bool, sorted: bool)
     if b.rank(self) == 0 or k == 0:
         raise UnsupportedError(UNREPRESENTABLE, "topk of nothing, or of a tensor without dimensions")
     attributes = (largest, sorted)
-    rest, added = _without_what_is_added(b, self, dim)
+    scaled, added = _without_what_is_added(b, self, dim)
+    factor = scaled.coefficient if isinstance(scaled.coefficient, Fraction) and scaled.coefficient > 0 else ONE
+    rest = scaled.scaled(divide(ONE, factor))  # a positive factor changes no order
     indices = b.along(TOPK[1], attributes, rest, dim, k)
     if k == 1:
         return extreme(b, self, [dim], True, "max" if largest else "min"), indices
     values = b.along(TOPK[0], attributes, _of_parts(b, rest, k, dim, largest), dim, k)
-    return b.add(values, resized(added, b.dim(self, dim), k)), indices
+    return b.add(values.scaled(factor), resized(added, b.dim(self, dim), k)), indices
 
 
 def _without_what_is_added(b: Builder, view: View, dim: int) -> tuple[View, View]:
