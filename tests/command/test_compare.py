@@ -13,6 +13,7 @@ import pytest
 from verifycompile.cli import main
 
 QUESTION = """
+import json
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -50,6 +51,9 @@ def nothing():
 
 def fails():
     raise KeyError("no such model")
+
+def passes_on():
+    json.loads("")
 """
 
 
@@ -74,7 +78,8 @@ def test_a_question_in_a_file(
     [
         ("nowhere.py:question", "`nowhere.py:question` must be FILE.py:FUNCTION, with a file that is there."),
         ("{file}:absent", "`{file}` has no function `absent`."),
-        ("{file}:fails", "`fails` fails at two_layers.py:38: KeyError: 'no such model'"),
+        ("{file}:fails", "`fails` fails at two_layers.py:39: KeyError: 'no such model'"),
+        ("{file}:passes_on", "`passes_on` fails at two_layers.py:42: JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
         ("{training}:question", "`{training}`, which is imported here (what trains stands under `if __name__ == \"__main__\"`), fails at train.py:2: ValueError: trying to initialize the default process group twice!"),
         ("{file}:nothing", "`nothing` must return the arguments of `verifycompile.compare` as a dictionary."),
     ],

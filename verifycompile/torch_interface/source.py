@@ -18,6 +18,7 @@ import torch.fx
 from torch._ops import OpOverload
 
 from verifycompile.program import SourceLocation
+from verifycompile.torch_interface.observation import is_installed
 from verifycompile.torch_interface.syntax import syntax_of
 
 _FRAME = re.compile(r'^ {0,2}File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.*)$')
@@ -122,9 +123,10 @@ def calling_line() -> SourceLocation | None:
 
 
 def raising_line(error: BaseException | None) -> SourceLocation | None:
-    """The innermost line of the user's that an error passed."""
+    """The innermost line of the user's that an error passed; of an installed package's where it passed no other."""
     frames = traceback.extract_tb(None if error is None else error.__traceback__)
-    user = [frame for frame in frames if is_code_of_user(frame.filename) and frame.lineno is not None]
+    outside = [frame for frame in frames if is_code_of_user(frame.filename) and frame.lineno is not None]
+    user = [frame for frame in outside if not is_installed(frame.filename)] or outside
     return None if not user else SourceLocation(user[-1].filename, user[-1].lineno or 1, function=user[-1].name)
 
 
