@@ -116,28 +116,40 @@ def test_a_variable_without_known_values_on_other_ranks(
 class ReadingTheDevice(Whole):
     """Of which jobs set the number to the process's on its machine. ``before``: asked by the constructor."""
 
-    def __init__(self, before: bool) -> None:
+    def __init__(self, number: Callable[[], int], before: bool) -> None:
         super().__init__()
-        self.before = before
-        self.device = torch.cuda.current_device() if before else 0
+        self.number, self.before = number, before
+        self.device = number() if before else 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * (1 + (self.device if self.before else torch.cuda.current_device()))
+        return super().forward(x) * (1 + (self.device if self.before else self.number()))
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_the_number_of_the_device(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+GPU = torch.device("cuda", 0)
+DEVICES: list[tuple[Callable[[], int], str, bool]] = [
+    (lambda: torch.cuda.current_device(), "current_device", True),
+    (lambda: torch.cuda.current_device(), "current_device", False),
+    (lambda: GPU.index, "device.index", False),
+    (lambda: int(GPU.type == "cpu"), "", False),
+]
+
+
+@pytest.mark.parametrize(("number", "reader", "before"), DEVICES)
+def test_the_number_of_the_device(
+    number: Callable[[], int], reader: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_accelerator_getDeviceIndex", lambda: 0)
     wrap_devices()
     with fake_world(WORLD):
         options: Any = {"spec": Whole(), "param_placements": {"weight": (Replicate(),)}}
-        report = verify(ReadingTheDevice(before), (torch.randn(2, 8),), **options)
-    assert report.verdict is Verdict.UNPROVED, str(report)
-    assert report.findings[0].code == "VC207"
-    where = "__init__" if before else "forward"
-    assert f"`current_device` in `{where}` (test_rank_sources.py:" in report.findings[0].message
+        report = verify(ReadingTheDevice(number, before), (torch.randn(2, 8),), **options)
+    assert report.verdict is (Verdict.UNPROVED if reader else Verdict.VERIFIED), str(report)
+    where = "<lambda>" if before else "forward"
+    for finding in report.findings[:1]:
+        assert finding.code == "VC207"
+        assert f"`{reader}` in `{where}` (test_rank_sources.py:" in finding.message
 
 
 class Factored(Sliced):

@@ -40,6 +40,7 @@ from verifycompile.errors import UsageError
 from verifycompile.torch_interface.attributes import lift_attributes, with_results
 from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.collective_tracing import trace_collectives
+from verifycompile.torch_interface.device_numbers import note_numbers_of_devices
 from verifycompile.torch_interface.gradient_hooks import GradientHook, hooks_of_traced_code
 from verifycompile.torch_interface.outer import Outer
 from verifycompile.torch_interface.parallel_styles import style_of_hook
@@ -50,6 +51,7 @@ from verifycompile.torch_interface.strided import strided_shards_by_views
 
 Result = TypeVar("Result")
 
+note_numbers_of_devices()
 
 _RESUMPTION = "torch_dynamo_resume_in_"
 

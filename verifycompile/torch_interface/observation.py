@@ -30,7 +30,8 @@ from torch.distributed import device_mesh, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 _ENVIRONMENT = "os.environ"
-_OF_DEVICES = ("current_device", "current_device_index", "current_device_idx")
+NUMBER_OF_DEVICE = "device.index"
+_OF_DEVICES = (NUMBER_OF_DEVICE, "current_device", "current_device_index", "current_device_idx")
 """Readers of the number of the device that computes: jobs set it to the process's number on its machine."""
 
 
@@ -408,7 +409,7 @@ def _note(kind: ReadKind, reader: str, caller: types.FrameType | None, *, is_act
     where = _where(caller)
     if where is _Where.DYNAMO:
         if not is_acted:
-            _note_traced(kind, outermost)
+            note_traced(kind, outermost)
     elif where is not _Where.TORCH and not _is_imported_by_torch(caller):
         code = caller.f_code
         context = TracingContext.try_get()
@@ -474,7 +475,8 @@ def _is_imported_by_torch(caller: types.FrameType) -> bool:
 _IMPORTER = "<frozen importlib."
 
 
-def _note_traced(kind: ReadKind, reader: str) -> None:
+def note_traced(kind: ReadKind, reader: str, *, by_torch_too: bool = True) -> None:
+    """Add to the log that the code which Dynamo traces called ``reader``. ``by_torch_too``: torch's own code counts."""
     context = TracingContext.try_get()
     if context is None:
         return
@@ -483,7 +485,7 @@ def _note_traced(kind: ReadKind, reader: str) -> None:
     while translator is not None and _is_reader(translator.f_code):
         reader = str(translator.f_code.co_name)
         translator = getattr(translator, "parent", None)
-    if translator is None:
+    if translator is None or (is_of_torch(translator.f_code.co_filename) and not by_torch_too):
         return
     code = cast(types.CodeType, translator.f_code)
     read = Read(
