@@ -13,9 +13,10 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import verifycompile
 from tests.support import fake_mesh_world, fake_world
@@ -371,3 +372,28 @@ def test_compiled_function_without_the_model_that_is_built() -> None:
         f"(test_build_differences.py:{line}) holds none: it must be the compiled model itself, or the one model of "
         "its class among the function's arguments and variables."
     )
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(*sizes, bias=False) for sizes in ((4, 8), (4, 8), (8, 4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def gated(mesh: DeviceMesh) -> nn.Module:
+    columns = {name: ColwiseParallel() for name in ("gate", "up")}
+    return parallelize_module(Gated(), mesh, {**columns, "down": RowwiseParallel()})
+
+
+def test_meshes_that_torch_kept_of_an_earlier_job() -> None:
+    """They equal those of this job, and torch hands on either where operators are sharded alike."""
+    for builds in (False, True):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD)
+        mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("tp",))
+        options: Any = {"build": lambda mesh=mesh: gated(mesh)} if builds else {}
+        report = verify(gated(mesh), (torch.randn(2, 4, requires_grad=True),), spec=Gated(), **options)
+        dist.destroy_process_group()
+        assert report.verdict is Verdict.VERIFIED, str(report)

@@ -112,7 +112,10 @@ class _Comparison:
     def _argument(self, first: torch.fx.Node, path: Path, values: Sequence[Any]) -> None:
         ours = values[0]
         for rank, value, twins in zip(self._ranks, values, self._twins, strict=True):
-            same = twins.get(value) is ours if isinstance(value, torch.fx.Node) else type(value) is type(ours)
+            if isinstance(value, torch.fx.Node) and isinstance(ours, torch.fx.Node):
+                same = twins.get(value) is ours or _hold_one_mesh(value, ours)
+            else:
+                same = type(value) is type(ours)
             if not same:
                 raise self._different(first, rank, f"has another operand of `{value_name(first)}` than", "")
         if isinstance(ours, torch.fx.Node):
@@ -166,6 +169,12 @@ def _write_defaults(nodes: Sequence[torch.fx.Node]) -> None:
         missing = (arguments_of(node.target) or ())[len(node.args) : longest]
         if all(argument.has_default and argument.name not in node.kwargs for argument in missing):
             node.args = (*node.args, *(argument.default for argument in missing))
+
+
+def _hold_one_mesh(node: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether both stand for equal meshes: which of several equal ones torch hands on depends on what it kept."""
+    ours, theirs = (real_object(held.meta.get("val")) for held in (node, other))
+    return isinstance(ours, DeviceMesh) and isinstance(theirs, DeviceMesh) and ours == theirs
 
 
 def _same_leaf(value: Any, other: Any) -> bool:

@@ -15,18 +15,22 @@ from torch._dynamo.variables.tensor import TensorVariable
 from verifycompile.torch_interface.observation import NUMBER_OF_DEVICE, ReadKind, note_traced
 
 
+def _is_numbered(device: object) -> bool:
+    return isinstance(device, torch.device) and ":" in str(device)
+
+
 @functools.cache
 def note_numbers_of_devices() -> None:
     """From now on, ``tensor.device.index`` and ``tensor.get_device()`` in traced code are questions about the rank."""
     attribute, method = ConstantVariable.const_getattr, TensorVariable.method_get_device
 
     def const_getattr(self: Any, tx: Any, name: str) -> Any:
-        if name == "index" and isinstance(self.value, torch.device) and self.value.index is not None:
+        if name == "index" and _is_numbered(self.value):
             note_traced(ReadKind.RANK, NUMBER_OF_DEVICE, by_torch_too=False)
         return attribute(self, tx, name)
 
     def method_get_device(self: Any, tx: Any) -> Any:
-        if isinstance(self.device, torch.device) and self.device.index is not None:
+        if _is_numbered(self.device):
             note_traced(ReadKind.RANK, NUMBER_OF_DEVICE, by_torch_too=False)
         return method(self, tx)
 
