@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -231,6 +232,11 @@ def test_a_function_that_takes_a_partial_sum_between_graphs_is_asked_with_its_la
     assert finding.location.function == "_is_positive"
 
 
+@torch.compiler.disable
+def _called(function: Callable[[], torch.Tensor]) -> torch.Tensor:
+    return function()
+
+
 class GoesOnInPython(Parts):
     """What takes the sum is not compiled: it is disabled, given up, or finds it in a container."""
 
@@ -257,6 +263,17 @@ class GoesOnInPython(Parts):
         self.changed(held)
         return torch.relu(held["y"])
 
+    def left_behind(self, y: torch.Tensor) -> torch.Tensor:
+        self.kept = y
+        return self.read()
+
+    @torch.compiler.disable
+    def read(self) -> torch.Tensor:
+        return torch.relu(self.kept)
+
+    def closed_over(self, y: torch.Tensor) -> torch.Tensor:
+        return _called(lambda: torch.relu(y))
+
     @torch.compiler.disable
     def changed(self, held: dict[str, torch.Tensor]) -> None:
         held["y"] = held["y"] + 0
@@ -267,6 +284,8 @@ class GoesOnInPython(Parts):
     [
         ("disabled", "y", "`disabled` runs as Python code: torch.compiler.disable keeps it from being compiled"),
         ("given_up", "y", "`given_up` runs as Python code: "),
+        ("left_behind", "self", "`read` runs as Python code: torch.compiler.disable keeps it from being compiled"),
+        ("closed_over", "function", "`_called` runs as Python code: torch.compiler.disable keeps it from being compiled"),
         ("in_a_container", "held", "`changed` runs as Python code: torch.compiler.disable keeps it from being compiled"),
     ],
 )
@@ -284,7 +303,8 @@ def test_python_code_that_is_not_compiled_gets_no_partial_sum(way: str, name: st
     assert finding.message == f"`{name}` is a partial sum, and goes to Python code that nothing checks"
     assert finding.notes[0].startswith(reason)
     assert finding.impl_location is not None
-    function: Any = inspect.unwrap(getattr(GoesOnInPython, reason.split("`")[1]))
+    title = reason.split("`")[1]
+    function: Any = inspect.unwrap(getattr(GoesOnInPython, title, None) or globals()[title])
     assert finding.impl_location.line == function.__code__.co_firstlineno
 
 

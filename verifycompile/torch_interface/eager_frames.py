@@ -28,6 +28,7 @@ from torch._dynamo.convert_frame import CatchErrorsWrapper, ConvertFrameAssert, 
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.types import ConvertFrameReturn
 
+from verifycompile.torch_interface.closures import names_in
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.own_compilation import own_compilation
 from verifycompile.torch_interface.returned import held_sum
@@ -289,7 +290,7 @@ def _place(code: types.CodeType) -> tuple[str, str, str, int]:
 
 
 def _tell_of_disabled(callback: Any, caller: types.FrameType) -> None:
-    """Tell of a function of the user's that compiled code calls uncompiled, where it is given a part of a sum.
+    """Tell of what compiled code of the user's calls uncompiled, where it is given, or finds, a part of a sum.
 
     ``caller``: where there is no callback, torch's wrapper around what is disabled, which has set that of the
     compilation aside.
@@ -297,13 +298,24 @@ def _tell_of_disabled(callback: Any, caller: types.FrameType) -> None:
     if callback is not None or _uncompiled or own_compilation() is not None:
         return
     values = caller.f_locals
-    function, compiler = values.get("fn"), _compiler_of(values.get("prior"))
+    function, compiler, around = values.get("fn"), _compiler_of(values.get("prior")), caller.f_back
     watch = None if compiler is None else _watch_over(compiler)
-    if watch is None or not isinstance(function, types.FunctionType) or not is_user_file(function.__code__.co_filename):
+    if watch is None or around is None:
         return
-    given = {**dict(zip(function.__code__.co_varnames, values["args"], strict=False)), **values["kwargs"]}
+    code = getattr(function, "__code__", None)
+    if isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename):
+        named = dict(zip(function.__code__.co_varnames, values["args"], strict=False))
+        found = {name: function.__globals__.get(name) for name in names_in(function.__code__)}
+        given = {**found, **named, **values["kwargs"], function.__name__: function}
+        place = _place(function.__code__)
+    elif code is None and is_user_file(around.f_code.co_filename):
+        name = str(getattr(function, "__name__", function))
+        given = {**{f"args.{position}": value for position, value in enumerate(values["args"])}, **values["kwargs"]}
+        place = name, name, around.f_code.co_filename, around.f_lineno
+    else:
+        return
     if held := held_sum(given):
-        watch.seen(compiler, EagerFrame(*_place(function.__code__), _DISABLED, was_accepted=False, held_sum=held))
+        watch.seen(compiler, EagerFrame(*place, _DISABLED, was_accepted=False, held_sum=held))
 
 
 _DISABLED = "torch.compiler.disable keeps it from being compiled"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping
+import types
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch._dynamo.resume_execution import ContinueExecutionCache
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -20,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from verifycompile.program import MeshAxis
+from verifycompile.torch_interface.closures import closed_over
 from verifycompile.torch_interface.dynamo import Frame
 from verifycompile.torch_interface.elements import real_tensors
 
@@ -99,12 +102,22 @@ def returned_layout(value: object) -> ReturnedLayout | None:
 def held_sum(values: Mapping[str, object]) -> str:
     """The name of what holds a sum of which each rank has a part; "" for nothing. A mean is a rank's own loss."""
     for name, value in values.items():
-        for leaf in tree_leaves(value):
+        for leaf in _held_by(value):
             layout = returned_layout(leaf)
             placements = () if layout is None else layout.placements
             if any(isinstance(item, Partial) and item.reduce_op != "avg" for item in placements):
                 return name
     return ""
+
+
+def _held_by(value: object) -> Iterator[object]:
+    """What containers hold, the attributes of modules, and the variables that functions take along."""
+    for leaf in tree_leaves(value):
+        yield leaf
+        if isinstance(leaf, nn.Module):
+            yield from tree_leaves(vars(leaf))
+        elif isinstance(leaf, types.FunctionType):
+            yield from tree_leaves([held for _, held in closed_over(leaf.__code__, leaf.__closure__ or ())])
 
 
 def parts_that_hold(number: float) -> bool:
