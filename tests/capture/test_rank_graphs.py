@@ -263,6 +263,25 @@ def test_rank_that_takes_another_way() -> None:
 # ------------------------------------------------------------------------------------------------ what is asked
 
 
+def halves(later: slice) -> Callable[..., torch.Tensor]:
+    def run(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        part = slice(None, 3) if dist.get_rank() == 0 else later
+        return all_reduce(torch.relu(x @ first[:, part]) @ second[part], "sum", dist.group.WORLD)
+
+    return run
+
+
+@pytest.mark.parametrize("later", [slice(3, None), slice(-3, None), slice(3, 6)])
+def test_ranks_that_write_their_parts_in_other_ways(later: slice) -> None:
+    inputs = {"x": torch.randn(2, 4), "first": torch.randn(4, 6), "second": torch.randn(6, 2)}
+    outputs = [{"output.0": "output.0"}] * 2
+    spec = trace(spec_stages, inputs)
+    for part, verdict in ((later, verifycompile.Verdict.VERIFIED), (slice(2, 5), verifycompile.Verdict.REFUTED)):
+        graphs = trace_ranks(halves(part), 2, lambda _: inputs)
+        report = verifycompile.verify_graphs(spec, graphs, None, outputs)
+        assert report.verdict is verdict, str(report)
+
+
 def test_layout_must_be_given() -> None:
     case = dataclasses.replace(CASES[0], layouts={"up": ROWS})
     spec = trace(case.spec, case.whole())

@@ -106,6 +106,8 @@ class _Comparison:
                 raise self._different(first, rank, f"makes {theirs} where", f"makes {ours}")
             twins[node] = first
         _write_defaults(nodes)
+        if first.target is torch.ops.aten.slice.Tensor and any(node.args[1:] != first.args[1:] for node in nodes):
+            _write_places(nodes)
         self._argument(first, ("args",), [node.args for node in nodes])
         self._argument(first, ("kwargs",), [node.kwargs for node in nodes])
 
@@ -175,6 +177,18 @@ def _hold_one_mesh(node: torch.fx.Node, other: torch.fx.Node) -> bool:
     """Whether both stand for equal meshes: which of several equal ones torch hands on depends on what it kept."""
     ours, theirs = (real_object(held.meta.get("val")) for held in (node, other))
     return isinstance(ours, DeviceMesh) and isinstance(theirs, DeviceMesh) and ours == theirs
+
+
+def _write_places(slices: Sequence[torch.fx.Node]) -> None:
+    """A slice that goes up to the end of a dimension, or counts from there, written with the places themselves."""
+    for node in slices:
+        source, dim, *ends = (*node.args, *(0, None, None)[len(node.args) - 1 :])[:4]
+        value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+        size = value.shape[dim] if isinstance(value, torch.Tensor) and isinstance(dim, int) else None
+        if not isinstance(size, int) or any(isinstance(end, (torch.fx.Node, torch.SymInt)) for end in ends):
+            continue
+        start, stop, _ = slice(*ends).indices(size)
+        node.args = (source, dim, start, stop, *node.args[4:])
 
 
 def _same_leaf(value: Any, other: Any) -> bool:

@@ -21,6 +21,9 @@ from verifycompile.torch_interface.value_names import GRADIENT_OF, is_backward, 
 from verifycompile.witness.error import EvaluationError
 from verifycompile.witness.interpreter import ancestors, descendants
 
+_UNSAFE_VIEWS = (torch.ops.aten._unsafe_view.default,)  # noqa: SLF001 - the name of an operator
+"""Views of memory that nothing else reads, which torch lists as results of their own."""
+
 Texts = Callable[[Draft], tuple[str, str]]
 """What is wrong, and what to do: of the program at its own sizes, where the move was found at reduced ones."""
 
@@ -105,7 +108,8 @@ class Scene:
             called, _, rest = name.partition(" in ")
             if not rest or called != operator_of(node):
                 return f"`{name}`"
-            if not is_view(node.target) or not is_tensor(node.all_input_nodes[0]):
+            is_seen = is_view(node.target) or node.target in _UNSAFE_VIEWS
+            if not is_seen or not is_tensor(node.all_input_nodes[0]):
                 return f"`{called}` in `{rest}`"
             node = node.all_input_nodes[0]  # nobody wrote the view: what it looks at has a name
 
