@@ -375,13 +375,20 @@ def finding_of_limit(ended: RanOut) -> Finding:
 
 
 def _with_remedy(finding: Finding) -> Finding:
-    return finding.noted(_DECLARE) if finding.code == "VC201" else finding
+    return finding.noted(_REMEDIES[finding.code]) if finding.code in _REMEDIES else finding
 
 
-_DECLARE = (
-    "write the step with operators that are declared, or declare this one (CONTRIBUTING, `Add an operator`); a waiver "
-    "lets a job go on for a time"
-)
+_REMEDIES = {
+    "VC201": (
+        "write the step with operators that are declared, or declare this one (CONTRIBUTING, `Add an operator`); a "
+        "waiver lets a job go on for a time"
+    ),
+    "VC202": (
+        "write this call with arguments and dtypes that are declared (docs/operators.md), verify the model without it "
+        "(a cast to a narrower dtype is rounding), or extend the declaration (CONTRIBUTING, `Add an operator`); a waiver "
+        "lets a job go on for a time"
+    ),
+}
 
 
 def _finding_of_blocker(blocker: Blocker) -> Finding:

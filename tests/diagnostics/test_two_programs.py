@@ -188,6 +188,17 @@ def test_one_cause_is_one_finding(verify: Callable[..., Report]) -> None:
     assert len(verify(RefinementResult({}, None), blockers=blockers).findings) == 1
 
 
+def test_what_no_declaration_covers_says_what_to_do(verify: Callable[..., Report]) -> None:
+    blockers = (Blocker(node("add"), "VC202", "the message"), Blocker(node("sin"), "VC206", "another"))
+    found = {finding.code: finding.notes for finding in verify(RefinementResult({}, None), blockers=blockers).findings}
+    assert found["VC202"][-1] == (
+        "write this call with arguments and dtypes that are declared (docs/operators.md), verify the model without it "
+        "(a cast to a narrower dtype is rounding), or extend the declaration (CONTRIBUTING, `Add an operator`); a waiver "
+        "lets a job go on for a time"
+    )
+    assert found["VC206"] == ()
+
+
 @pytest.mark.parametrize("code", ["VC203", "VC204"])
 def test_a_graph_of_one_rank_is_neither_proved_nor_evaluated(verify: Callable[..., Report], code: str) -> None:
     blocker = Blocker(node("add"), code, "only this rank")
