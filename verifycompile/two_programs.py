@@ -385,8 +385,8 @@ _REMEDIES = {
     ),
     "VC202": (
         "write this call with arguments and dtypes that are declared (docs/operators.md), verify the model without it "
-        "(a cast to a narrower dtype is rounding), or extend the declaration (CONTRIBUTING, `Add an operator`); a waiver "
-        "lets a job go on for a time"
+        "(a cast to a narrower dtype is rounding), or extend the declaration (CONTRIBUTING, `Add an operator`); a "
+        "waiver lets a job go on for a time"
     ),
 }
 

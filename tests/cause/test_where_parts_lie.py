@@ -123,7 +123,20 @@ def scattered_product(mesh, wrong):
     return program
 
 
+def squashed(q, k):
+    return (q @ k.t() / 2).softmax(-1)
+
+
+def squashed_by_width_of_all(_, wrong):
+    return lambda q, k: (q @ k.t() / (4 if wrong else 2)).softmax(-1)
+
+
 MISTAKES = {
+    "divisor": Mistake(
+        squashed, squashed_by_width_of_all, lambda: (torch.randn(2, 3, requires_grad=True), torch.randn(4, 3)),
+        {"q": (S0,)}, ((S0,),), "VC103", "return lambda q, k: (q @ k.t() / (4 if wrong else 2)).softmax(-1)",
+        "divide by 2 at line {line}, not by 4 (checked)",
+    ),
     "scattered": Mistake(
         product_of_squares, scattered_product, of_size((4, 6), (6, 3)), {"x": (S1,), "w": (S0,)}, ((S0,),), "VC101",
         'return own[:rows] * 1 if wrong else funcol.reduce_scatter_tensor(own, "sum", 0, mesh)',

@@ -193,8 +193,8 @@ def test_what_no_declaration_covers_says_what_to_do(verify: Callable[..., Report
     found = {finding.code: finding.notes for finding in verify(RefinementResult({}, None), blockers=blockers).findings}
     assert found["VC202"][-1] == (
         "write this call with arguments and dtypes that are declared (docs/operators.md), verify the model without it "
-        "(a cast to a narrower dtype is rounding), or extend the declaration (CONTRIBUTING, `Add an operator`); a waiver "
-        "lets a job go on for a time"
+        "(a cast to a narrower dtype is rounding), or extend the declaration (CONTRIBUTING, `Add an operator`); a "
+        "waiver lets a job go on for a time"
     )
     assert found["VC206"] == ()
 

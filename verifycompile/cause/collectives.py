@@ -31,7 +31,9 @@ def needless_collectives(scene: Scene) -> Iterator[Move]:
 
 
 def _all_reduces(scene: Scene) -> list[torch.fx.Node]:
-    return [node for node in scene.calls if node.target is functional_collectives().all_reduce.default]
+    """Of the program as it is: what was added to mend it is not needless."""
+    target, added = functional_collectives().all_reduce.default, scene.draft.added
+    return [node for node in scene.calls if node.target is target and node not in added]
 
 
 def _drop(name: str, draft: Draft) -> None:

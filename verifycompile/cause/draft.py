@@ -69,6 +69,8 @@ class Draft:
         )
         self.changed: set[torch.fx.Node] = set()
         """Nodes whose values are others than before the first change that was not taken back."""
+        self.added: set[torch.fx.Node] = set()
+        """Those of them that the program did not have."""
         self._log: list[Callable[[], None]] = []
 
     # -- reading
@@ -254,10 +256,12 @@ class Draft:
         def back() -> None:
             del self.nodes[new.name]
             self.changed.discard(new)
+            self.added.discard(new)
             new.graph.erase_node(new)
 
         self._log.append(back)
         self.changed.add(new)
+        self.added.add(new)
 
     def _note(self, node: torch.fx.Node) -> None:
         if node in self.changed:

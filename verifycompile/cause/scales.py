@@ -6,7 +6,7 @@ import collections
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 import torch
@@ -169,8 +169,12 @@ def _changed_factors(scene: Scene, found: list[Fraction], surplus: frozenset[obj
         for ratio in found or usual:
             needless = _is_needless(constant, ratio, times=node.target in _TIMES)
             texts = functools.partial(_factor_texts, scene, node, ratio)
-            change = _without(node.name, *_derived(scene, node)) if needless else _with_factor(node.name, ratio)
-            yield Move(("no factor",) if needless else ("factor", ratio), node.name, "VC103", texts, change)
+            derived = _derived(scene, node)
+            if needless:
+                yield Move(("no factor",), node.name, "VC103", texts, _without(node.name, *derived))
+                continue
+            for names in [(node.name, *derived), (node.name,)] if derived else [(node.name,)]:
+                yield Move(("factor", ratio), node.name, "VC103", texts, _with_factor(names, ratio))
 
 
 def _factor(node: torch.fx.Node) -> tuple[object, object] | None:
@@ -366,11 +370,11 @@ def _without(*names: str) -> Callable[[Draft], None]:
     return apply
 
 
-def _with_factor(name: str, ratio: Fraction) -> Callable[[Draft], None]:
+def _with_factor(names: Sequence[str], ratio: Fraction) -> Callable[[Draft], None]:
     def apply(draft: Draft) -> None:
-        own = draft.node(name)
-        changed = _changed(own, ("factor", ratio))
-        draft.set_arguments(own, (own.args[0], _whole(changed), *own.args[2:]))
+        for own in map(draft.node, names):
+            changed = _changed(own, ("factor", ratio))
+            draft.set_arguments(own, (own.args[0], _whole(changed), *own.args[2:]))
 
     return apply
 
