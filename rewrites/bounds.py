@@ -12,7 +12,7 @@ from verifycompile.assumption import Assumption, AssumptionKind
 from verifycompile.ir.algebra import COMBINE, CONTRACT, IOTA
 from verifycompile.ir.exponential import MAXIMUM
 from verifycompile.ir.size import Size
-from verifycompile.ir.term import INTEGER_LEAF, LEAF, UNIT, IndexFact, Term, TermPool, View
+from verifycompile.ir.term import INTEGER_LEAF, UNIT, IndexFact, Term, TermPool, View, terms_of
 from verifycompile.rewrites.builder import Builder
 from verifycompile.rewrites.elementwise import WHERE
 from verifycompile.rewrites.formula import Formula, both, implies
@@ -20,9 +20,10 @@ from verifycompile.rewrites.index_arithmetic import Translator, UntranslatableEr
 from verifycompile.rewrites.operations import FLOOR, MINIMUM, TRUNCATED
 from verifycompile.rewrites.registry import UNREPRESENTABLE, UnsupportedError
 from verifycompile.rewrites.solver import holds
+from verifycompile.walks import reached
 
-_GIVEN = (IOTA, UNIT, INTEGER_LEAF, LEAF)
-_COMPUTED = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM, FLOOR, TRUNCATED, *_GIVEN)
+_ARITHMETIC = (COMBINE, CONTRACT, WHERE, MAXIMUM, MINIMUM, FLOOR, TRUNCATED)
+_COMPUTED = (*_ARITHMETIC, IOTA, UNIT, INTEGER_LEAF)
 
 
 def within(pool: TermPool, index: View, size: Size) -> bool:
@@ -65,6 +66,8 @@ def require_within(b: Builder, index: View, size: Size) -> None:
 
 
 def is_of_rank(b: Builder, index: View) -> bool:
-    """Whether an index is computed from a rank's coordinate."""
-    given = index.term.operation.places or index.term.operation in _GIVEN
-    return (index.coefficient != 1 or not given) and any(index.uses(axis) for axis in range(b.lead))
+    """Whether an index is computed from a rank's coordinate, and be it moved afterwards."""
+    terms = reached([index.term], lambda term: terms_of(term) if term.operation.copies else ())
+    views = [index, *(operand for term in terms if term.operation.copies for operand in term.operands)]
+    computed = any(view.coefficient != 1 or view.term.operation in _ARITHMETIC for view in views)
+    return computed and any(index.uses(axis) for axis in range(b.lead))

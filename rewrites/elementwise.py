@@ -280,9 +280,8 @@ def masked_fill(b: Builder, self: View, mask: View, value: View) -> View:
 
 def is_whole_sum(view: View) -> bool:
     """Whether a value is a whole number because it is a sum of products of whole numbers, such as a count."""
-    if isinstance(view.coefficient, sympy.Expr) or view.coefficient.denominator != 1:
-        return False
-    return _WHOLE_SUM(view.term)
+    scale = view.coefficient
+    return not isinstance(scale, sympy.Expr) and scale.denominator == 1 and _WHOLE_SUM(view.term)
 
 
 def _is_whole_sum(term: Term) -> bool:

@@ -219,6 +219,15 @@ def test_an_index_that_may_be_negative_counts_from_the_end(accumulate: bool) -> 
         torch.testing.assert_close(value, expected)
 
 
+def test_a_rank_s_own_index_may_be_moved() -> None:
+    """It is the spec's, where it is right by assumption."""
+    ranks = Ranks()
+    table = ranks.leaf(torch.ones(ROWS, ROWS, dtype=torch.float64))
+    own = ranks.pool.leaf("own", (RANKS, ROWS), whole=True)
+    moved = ranks.call(aten.roll.default, own, [1], [0])
+    assert ranks.call(aten.embedding.default, table, moved).shape == (RANKS, ROWS, ROWS)
+
+
 @pytest.mark.parametrize("operation", ["", "floor", "trunc", "roll"])
 @pytest.mark.parametrize(
     "target",
