@@ -21,7 +21,7 @@ from verifycompile.ir.pieces import CONCATENATE, STACK, concatenated_dim, pieces
 from verifycompile.ir.relabel import UnalignedError, compose, narrow, substitute
 from verifycompile.ir.size import Size, exact_quotient
 from verifycompile.ir.term import Digit, Operation, TermPool, View
-from verifycompile.ir.window import WINDOW, range_view, resized
+from verifycompile.ir.window import WINDOW, has_windows, range_view, resized
 from verifycompile.rewrites.chosen import at_position
 from verifycompile.rewrites.operations import SLIDING_WINDOW
 from verifycompile.rewrites.sliding import stretched, without_implied_range
@@ -94,6 +94,9 @@ class Piecewise:
         apart = _is_told_apart(space.views, dim)
         for start, stop in itertools.pairwise(ends):
             shape = (*space.shape[:dim], stop - start, *space.shape[dim + 1 :])
+            if bound and apart and not has_windows(space.views):
+                done.append(_contracted(pool, _at(pool, space.views, dim, start), shape, space.free))
+                continue
             views = [
                 v if _reads_matrix(v, dim) else _part(pool, v, dim, start, stop - start, told_apart=apart)
                 for v in space.views
@@ -304,6 +307,16 @@ def _part(pool: TermPool, view: View, dim: int, start: int, length: int, *, told
     if told_apart and view.uses(dim) and concatenated_dim(view) != dim:
         return at_position(pool, narrow(view, dim, start, length))
     return narrowed(pool, view, dim, start, length)
+
+
+def _at(pool: TermPool, views: Sequence[View], dim: int, place: int) -> list[View]:
+    """The views at one place of a dimension that numbers the pieces of a stack."""
+    return [
+        view if view.shape[dim] == 1
+        else narrowed(pool, view, dim, place, 1) if concatenated_dim(view) == dim
+        else narrow(view, dim, place, 1)
+        for view in views
+    ]  # fmt: skip
 
 
 def _ends(views: Sequence[View], shape: tuple[Size, ...], dim: int) -> list[int]:
