@@ -106,7 +106,7 @@ def report_of(
     return verify_step(step, (torch.randn(4, 4), torch.randn(4, 2)), spec=spec_step, **options)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def events_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As streams of a GPU do; those of the CPU take anything for an event."""
     monkeypatch.setattr(torch.cpu.Stream, "wait_event", lambda stream, event: event.wait(stream))
@@ -121,6 +121,7 @@ def mesh() -> Iterator[DeviceMesh]:
 # ------------------------------------------------------------------------------------------------ right steps
 
 
+@pytest.mark.usefixtures("events_are_waited_for")
 def test_a_step_with_clipping_and_adam_says_what_it_rests_on(mesh: DeviceMesh) -> None:
     report = report_of(lambda model: sharded(model, mesh))
     assert report.verdict is Verdict.VERIFIED, str(report)
