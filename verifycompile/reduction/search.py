@@ -182,7 +182,9 @@ def _doubt(reduced: Reduced, witness: Witness, proved: Collection[str], max_elem
             programs = reduced.read_as(chosen)
         except UnreducibleError:
             continue
-        if not _differ(*programs, witness, max_elements):
+        if _differ_as_shown(*programs, witness) or _is_impossible(*programs):
+            continue
+        if not _differ_on_any(*programs, max_elements):
             return f"the programs agree at the reduced sizes where {_described(reduced, chosen)}"
     return _unrestored(reduced, witness, max_elements)
 
@@ -200,10 +202,8 @@ def _broken(reduced: Reduced, witness: Witness, proved: Collection[str]) -> froz
     return (differing | {witness.output}) & frozenset(proved)
 
 
-def _differ(spec: Program, implementation: Program, witness: Witness, max_elements: int) -> bool:
-    """Whether the programs differ: in one output on the inputs that are known, or on ordinary ones, which is quickly
-    seen, or in any on any inputs.
-    """
+def _differ_as_shown(spec: Program, implementation: Program, witness: Witness) -> bool:
+    """Whether the programs differ in one output on the inputs that are known, or on ordinary ones: quickly seen."""
     output, known = witness.output, None if witness.shown is None else witness.shown.inputs
     with real_tensors():
         for given in (known, None) if known is not None and _fit(known, spec) else (None,):
@@ -212,8 +212,10 @@ def _differ(spec: Program, implementation: Program, witness: Witness, max_elemen
                 found = compare_programs(spec, implementation, inputs, 0, only=output).outputs.get(output)
                 if found is not None and found.agreement is Agreement.DIFFERENT:
                     return True
-    if _is_impossible(spec, implementation):
-        return True  # no program that anyone runs
+    return False
+
+
+def _differ_on_any(spec: Program, implementation: Program, max_elements: int) -> bool:
     return find_witness(spec, implementation, max_elements=max_elements, simplify=False) is not None
 
 
@@ -263,6 +265,7 @@ def _unrestored(reduced: Reduced, witness: Witness, max_elements: int) -> str:
         restored = evaluable(*reduced.source, max_elements, {size: "restored"})
         if restored is None:
             return f"the number {numbers[0]} may come from the size {size}, and with that size they cannot be evaluated"
-        if not _differ(restored.spec, restored.implementation, witness, max_elements):
+        programs = restored.spec, restored.implementation
+        if not (_differ_as_shown(*programs, witness) or _differ_on_any(*programs, max_elements)):
             return f"the programs agree where the size {size} stays"
     return ""
