@@ -29,6 +29,9 @@ FITTING: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (R(2, 6, 3), R(2, 6, 3), R(6), None, None, R(6), R(6), True, 1e-5, [True] * 3),
     ),
     "softmax": (aten._log_softmax_backward_data.default, (WIDE, WIDE, 1, torch.float32)),
+    "likelihood": (
+        aten.nll_loss_backward.default, (R(3), R(3, 5), torch.tensor([0, 4, -100]), None, 0, -100, R(())),
+    ),
     "distances": (aten._cdist_backward.default, (R(2, 3), R(2, 5), R(3, 5), 2.0, R(2, 3))),
     "alignments": (aten._ctc_loss.default, (R(5, 1, 4), torch.tensor([[1, 2]]), [5], [2])),
 }  # fmt: skip
@@ -39,6 +42,7 @@ WRONG: dict[str, tuple[int, Any]] = {
     "batch norm": (1, R(2)),
     "gradient of batch norm": (5, R(2)),
     "softmax": (1, NARROW),
+    "likelihood": (2, ROWS + 1),
     "distances": (4, R(3, 2)),
     "alignments": (1, torch.tensor([[1, 4]])),
 }

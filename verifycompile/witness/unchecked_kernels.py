@@ -61,6 +61,11 @@ def _softmax_backward(a: Mapping[str, Any]) -> bool:
     return a["grad_output"].shape == a["output"].shape
 
 
+def _likelihood_backward(a: Mapping[str, Any]) -> bool:
+    target = a["target"]
+    return _is_within(target[target != a["ignore_index"]], a["self"].shape[1 if a["self"].dim() > 1 else 0])
+
+
 def _distances_backward(a: Mapping[str, Any]) -> bool:
     pairs = (*a["x1"].shape[:-1], a["x2"].shape[-2])
     return tuple(a["grad"].shape) == tuple(a["cdist"].shape) == pairs and a["x1"].shape[-1] == a["x2"].shape[-1]
@@ -101,6 +106,8 @@ _FITS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "native_batch_norm_backward": _batch_norm,
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _softmax_backward,
+    "nll_loss_backward": _likelihood_backward,
+    "nll_loss2d_backward": _likelihood_backward,
     "_cdist_backward": _distances_backward,
     "_ctc_loss": _alignments,
     "bucketize": _ascends("boundaries"),
